@@ -287,14 +287,14 @@ class InvariantError(BaseException):
 
 
 def _classes() -> dict[Code, type[DiosError]]:
-    found: dict[Code, type[DiosError]] = {}
+    classes: dict[Code, type[DiosError]] = {}
     kinds = DiosError.__subclasses__()
     while kinds:
         kind = kinds.pop()
         if "code" in vars(kind):
-            found[kind.code] = kind
+            classes[kind.code] = kind
         kinds += kind.__subclasses__()
-    return found
+    return classes
 
 
 BY_CODE: Final = _classes()

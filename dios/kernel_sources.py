@@ -19,14 +19,14 @@ def kernel_states(folders: Iterable[Path], package: Path = PACKAGE) -> list[str]
     Compiled kernels are outdated when any line changes, because a kernel is compiled into others. Bounds are
     compiled into kernels as numbers, so their values count, and not the file ``dios.limits``.
     """
-    found: set[str] = set()
+    states: set[str] = set()
     decorators = package / "kernels.py"
     for path in (decorators, *(path for folder in folders for path in folder.rglob("*.py"))):
         text = path.read_bytes()
         if b"from dios.kernels import" in text or path == decorators:
-            found.add(f"{path.relative_to(package)} {hashlib.sha256(text).hexdigest()}")
-            found |= {f"{name} = {getattr(limits, name)!r}" for name in _bounds_used(text)}
-    return sorted(found)
+            states.add(f"{path.relative_to(package)} {hashlib.sha256(text).hexdigest()}")
+            states |= {f"{name} = {getattr(limits, name)!r}" for name in _bounds_used(text)}
+    return sorted(states)
 
 
 def _bounds_used(text: bytes) -> set[str]:

@@ -109,4 +109,6 @@ def activity_of(pid: int, processes: Path = Path("/proc")) -> Activity:
     while more := {child for child, (parent, _) in seen.items() if parent in below} - below:
         below |= more
     activities = [seen[number][1] for number in below & seen.keys()]
-    return Activity(sum(one.cpu_ms for one in activities), any(one.waits for one in activities))
+    return Activity(
+        sum(activity.cpu_ms for activity in activities), any(activity.waits for activity in activities)
+    )

@@ -56,14 +56,14 @@ def weakness(path: str | os.PathLike[str]) -> str:
             continue
         entry = place / part
         try:
-            found = entry.lstat()
-            target = os.fspath(entry.readlink()) if stat.S_ISLNK(found.st_mode) else ""
+            status = entry.lstat()
+            target = os.fspath(entry.readlink()) if stat.S_ISLNK(status.st_mode) else ""
         except FileNotFoundError:
             return ""
         except OSError as error:
             return f"{entry} cannot be examined: {error.strerror}"
-        sticky = bool(rest) and bool(found.st_mode & stat.S_ISVTX)
-        reason = _weakness_of(entry, found, users, sticky=sticky)
+        sticky = bool(rest) and bool(status.st_mode & stat.S_ISVTX)
+        reason = _weakness_of(entry, status, users, sticky=sticky)
         if reason:
             return reason
         if target:
@@ -72,7 +72,7 @@ def weakness(path: str | os.PathLike[str]) -> str:
                 return f"{entry} is one of too many symbolic links"
             if target.startswith("/"):
                 place = Path("/")
-            rest += reversed([each for each in target.split("/") if each not in {"", "."}])
+            rest += reversed([word for word in target.split("/") if word not in {"", "."}])
             continue
         place = entry
     return ""
@@ -88,46 +88,47 @@ def weakness_within(folder: Path, levels: int) -> str:
         for entry in entries:
             path = Path(entry.path)
             try:
-                found = entry.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if stat.S_ISSOCK(found.st_mode):
+            if stat.S_ISSOCK(status.st_mode):
                 continue
-            if reason := _weakness_of(path, found, users):
+            if reason := _weakness_of(path, status, users):
                 return reason
-            if stat.S_ISLNK(found.st_mode):
+            if stat.S_ISLNK(status.st_mode):
                 reason = weakness(path)
-            elif stat.S_ISDIR(found.st_mode) and levels > 1:
+            elif stat.S_ISDIR(status.st_mode) and levels > 1:
                 reason = weakness_within(path, levels - 1)
             if reason:
                 return reason
     return ""
 
 
-def require_trusted(path: str | os.PathLike[str], what: str) -> None:
-    """Raise UntrustedError if another user could change the file or folder, which ``what`` describes."""
+def require_trusted(path: str | os.PathLike[str], description: str) -> None:
+    """Raise UntrustedError if another user could change the file or folder that ``description`` names."""
     if reason := weakness(path):
-        raise untrusted(path, what, reason)
+        raise untrusted(path, description, reason)
 
 
-def untrusted(path: str | os.PathLike[str], what: str, reason: str) -> UntrustedError:
+def untrusted(path: str | os.PathLike[str], description: str, reason: str) -> UntrustedError:
     """Return the error for a file or folder that is not trusted for ``reason``."""
     return UntrustedError(
-        f"{what} {os.fspath(path)} is not trusted: {reason}. Only {user_text(os.geteuid())} and root may own "
+        f"{description} {os.fspath(path)} is not trusted: {reason}. Only {user_text(os.geteuid())} and "
+        "root may own "
         "and write it and each folder above it. Correct that with chown and chmod go-w, or choose another "
         "place."
     )
 
 
-def _weakness_of(path: Path, found: os.stat_result, users: frozenset[int], *, sticky: bool = False) -> str:
+def _weakness_of(path: Path, status: os.stat_result, users: frozenset[int], *, sticky: bool = False) -> str:
     """Return the reason why other users than ``users`` may change a file, folder or link itself, or ""."""
-    if found.st_uid not in users:
-        return f"{path} belongs to {user_text(found.st_uid)}"
-    if stat.S_ISLNK(found.st_mode) or sticky:
+    if status.st_uid not in users:
+        return f"{path} belongs to {user_text(status.st_uid)}"
+    if stat.S_ISLNK(status.st_mode) or sticky:
         return ""
-    by_group = found.st_mode & stat.S_IWGRP and not _is_private_group(path, found.st_gid)
-    if by_group or found.st_mode & stat.S_IWOTH:
-        return f"other users may write to {path} (mode {stat.S_IMODE(found.st_mode):04o})"
+    by_group = status.st_mode & stat.S_IWGRP and not _is_private_group(path, status.st_gid)
+    if by_group or status.st_mode & stat.S_IWOTH:
+        return f"other users may write to {path} (mode {stat.S_IMODE(status.st_mode):04o})"
     return ""
 
 

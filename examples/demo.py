@@ -87,13 +87,13 @@ def main() -> int:
         workers = options.workers or max(os.cpu_count() or 2, 2 * options.nodes if options.ui else 0)
         result = count(console, node, files, workers, options.reducers, victim)
         with result:
-            found: Counter[bytes] = Counter()
+            counts: Counter[bytes] = Counter()
             for word, number in result:
                 if isinstance(word, bytes) and isinstance(number, int):
-                    found[word] = number
-            show(console, result, found, options.top)
+                    counts[word] = number
+            show(console, result, counts, options.top)
             tell_of(console, victim, node, result)
-            status = check(console, result, found, files)
+            status = check(console, result, counts, files)
             if options.ui:
                 console.input("The dashboard goes on until you press Enter. ")
             return status
@@ -103,7 +103,7 @@ def files_of(place: Path, *, all_kinds: bool) -> dict[str, Path]:
     """Return the text files at a place, by their labels in the job."""
     if place.is_file():
         return {place.name: place}
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for path in sorted(place.rglob("*")):
         skipped = "site-packages" in path.parts or "dist-packages" in path.parts
         if path.is_symlink() or not path.is_file() or (skipped and not all_kinds):
@@ -115,8 +115,8 @@ def files_of(place: Path, *, all_kinds: bool) -> dict[str, Path]:
             except OSError:
                 continue
             if is_text:
-                found[str(path.relative_to(place))] = path
-    return found
+                paths[str(path.relative_to(place))] = path
+    return paths
 
 
 # -- the cluster --------------------------------------------------------------------------------------
@@ -226,13 +226,13 @@ def descendants(pid: int) -> set[int]:
             except OSError:
                 continue
             below.setdefault(parent, []).append(int(entry.name))
-    found: set[int] = set()
+    pids: set[int] = set()
     todo = [pid]
     while todo:
         children = below.get(todo.pop(), [])
-        found.update(children)
+        pids.update(children)
         todo += children
-    return found
+    return pids
 
 
 # -- the job ------------------------------------------------------------------------------------------
@@ -269,13 +269,13 @@ def count(
         )
 
 
-def show(console: Console, result: mapreduce.JobResult, found: Counter[bytes], top: int) -> None:
+def show(console: Console, result: mapreduce.JobResult, counts: Counter[bytes], top: int) -> None:
     """Print the most frequent words, and the node of each task."""
-    console.print(f"[bold]The {min(top, len(found))} most frequent of {len(found):,} words:")
+    console.print(f"[bold]The {min(top, len(counts))} most frequent of {len(counts):,} words:")
     words = Table(box=SIMPLE)
     words.add_column("word")
     words.add_column("count", justify="right")
-    for word, number in sorted(found.items(), key=lambda item: (-item[1], item[0]))[:top]:
+    for word, number in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:top]:
         words.add_row(word.decode(), f"{number:,}")
     console.print(words)
     brands = ", ".join(sorted({task.status.brand.name.lower() for task in result.tasks}))
@@ -297,7 +297,7 @@ def show(console: Console, result: mapreduce.JobResult, found: Counter[bytes], t
         )
     console.print(tasks)
     console.print(
-        f"[bold]{sum(found.values()):,} words in {result.seconds:.2f} s: "
+        f"[bold]{sum(counts.values()):,} words in {result.seconds:.2f} s: "
         f"{result.input_bytes / 1e6 / result.seconds:.1f} MB/s[/], {result.cpu_seconds:.2f} s of CPU time"
     )
 
@@ -319,7 +319,7 @@ def tell_of(console: Console, victim: Victim | None, node: dios.Node, result: ma
 
 
 def check(
-    console: Console, result: mapreduce.JobResult, found: Counter[bytes], files: dict[str, Path]
+    console: Console, result: mapreduce.JobResult, counts: Counter[bytes], files: dict[str, Path]
 ) -> int:
     """Compare the result with a plain count in this process."""
     began = time.monotonic()
@@ -327,8 +327,8 @@ def check(
     for path in files.values():
         plain.update(WORD.findall(path.read_bytes().lower()))
     seconds = time.monotonic() - began
-    if plain != found:
-        wrong = sorted(word.decode() for word in plain | found if plain[word] != found[word])
+    if plain != counts:
+        wrong = sorted(word.decode() for word in plain | counts if plain[word] != counts[word])
         console.print(f"[red]The counts differ from a plain count for {len(wrong):,} words: {wrong[:10]}")
         return 1
     console.print(

@@ -68,19 +68,19 @@ class Traps:
 
     def caught(self) -> list[str]:
         """Return what arrived since the last call, one word for each, and forget it."""
-        found: list[str] = []
+        trapped: list[str] = []
         while True:
             ready, _, _ = select.select(list(self._listeners.values()), [], [], 0)
             if not ready:
                 break
             for name, listener in self._listeners.items():
                 if listener in ready:
-                    found.append(name)
+                    trapped.append(name)
                     self._take(listener)
         if self.drop.exists():
-            found.append("file")
+            trapped.append("file")
             self.drop.unlink()
-        return found
+        return trapped
 
     @staticmethod
     def _take(listener: socket.socket) -> None:
@@ -99,8 +99,8 @@ class Traps:
             timeout=SECONDS_MAX,
             check=True,
         )
-        found: dict[str, list[str]] = json.loads(done.stdout)
-        return {name: verdict for name, (verdict, _) in found.items()}
+        verdicts: dict[str, list[str]] = json.loads(done.stdout)
+        return {name: verdict for name, (verdict, _) in verdicts.items()}
 
     def __enter__(self) -> Self:
         return self

@@ -195,10 +195,10 @@ def _try_child_in_mail_group() -> object:
 
 # -- names and references of others -------------------------------------------------------------------
 def _found(key: str) -> object:
-    found = dios.connect().lookup(_name(key))
-    if not found:
+    references = dios.connect().lookup(_name(key))
+    if not references:
         raise NothingFoundError
-    return found
+    return references
 
 
 def _try_leaked_mail() -> object:
@@ -348,10 +348,10 @@ def _try_reopen() -> object:
 # -- making the attempts ------------------------------------------------------------------------------
 def attempts() -> dict[str, Callable[[], object]]:
     """Return every attempt by its name, in the order of this file."""
-    found = {
+    tries = {
         name.removeprefix("_try_"): value for name, value in globals().items() if name.startswith("_try_")
     }
-    return cast("dict[str, Callable[[], object]]", found)
+    return cast("dict[str, Callable[[], object]]", tries)
 
 
 def outcome(attempt: Callable[[], object]) -> tuple[str, str]:

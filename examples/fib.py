@@ -8,8 +8,8 @@ def fib(n: int) -> int:
     """Return the n-th Fibonacci number."""
     if n < 2:
         return n
-    one, two = spawn(fib, n - 2), spawn(fib, n - 1)
-    return one.result() + two.result()
+    first, second = spawn(fib, n - 2), spawn(fib, n - 1)
+    return first.result() + second.result()
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ def fib(n: int) -> int:
     if n < 2:
         return n
     executor = dios.current_executor()
-    one, two = executor.submit(fib, n - 2), executor.submit(fib, n - 1)
-    return one.result() + two.result()
+    first, second = executor.submit(fib, n - 2), executor.submit(fib, n - 1)
+    return first.result() + second.result()
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ import fsspec
 
 def installed(name: str) -> bool:
     """Return True if a library is installed, and print that it is missing otherwise."""
-    found = importlib.util.find_spec(name) is not None
-    if not found:
+    available = importlib.util.find_spec(name) is not None
+    if not available:
         print(f"{name}: not installed")
-    return found
+    return available
 
 
 def with_pandas(folder: str) -> None:

@@ -30,11 +30,11 @@ def main() -> None:
     """Run both programs, and print what is in the objects afterwards."""
     with dios.connect(start=True) as node:
 
-        def made(data: bytes, *tags: str) -> dios.Reference:
+        def tagged(data: bytes, *tags: str) -> dios.Reference:
             """Create an anonymous object with a label."""
             return node.create(dios.SHMEM_BLOB, data=data, naming=dios.ANONYMOUS, secrecy=tags)
 
-        salaries, own, public = made(b"4100 5200", "payroll"), made(b"", "payroll"), made(b"nothing")
+        salaries, own, public = tagged(b"4100 5200", "payroll"), tagged(b"", "payroll"), tagged(b"nothing")
         inputs: dict[str, dios.Handed | dios.Reference] = {
             "salaries": salaries.restrict("read"),
             "own": own,

@@ -110,7 +110,7 @@ def measure(
     make_group(place)
     files = fsspec.filesystem("dios", node=place)
     parts = max(2 * workers, round(megabytes / PART_MEGABYTES))
-    found = {}
+    seconds = {}
     with tempfile.TemporaryDirectory() as local:
         for number in range(parts):
             make_part(number, megabytes / parts).write_parquet(Path(local) / f"{number}.parquet")
@@ -122,14 +122,14 @@ def measure(
             workers, node=place, files=[ALIAS], initializer=os.putenv, initargs=limited
         ) as executor:
             in_tasks(executor, paths)
-            result, found["tasks"] = in_tasks(executor, paths)
+            result, seconds["tasks"] = in_tasks(executor, paths)
         if compare:
             in_this_process(Path(local))
-            alone, found["polars"] = in_this_process(Path(local))
+            alone, seconds["polars"] = in_this_process(Path(local))
             if not result.equals(alone):
                 raise RuntimeError(f"the results differ: {result} {alone}")
     files.rm(f"{ALIAS}/parts", recursive=True)
-    return found
+    return seconds
 
 
 def main() -> None:
@@ -143,11 +143,11 @@ def main() -> None:
     parser.add_argument("--compare", action="store_true", help="do the same with Polars alone")
     parser.add_argument("--json", action="store_true", help="print the seconds as JSON")
     given = parser.parse_args()
-    found = measure(given.node, megabytes=given.megabytes, workers=given.workers, compare=given.compare)
+    timings = measure(given.node, megabytes=given.megabytes, workers=given.workers, compare=given.compare)
     if given.json:
-        print(json.dumps({name: seconds._asdict() for name, seconds in found.items()}))
+        print(json.dumps({name: seconds._asdict() for name, seconds in timings.items()}))
         return
-    for name, seconds in found.items():
+    for name, seconds in timings.items():
         print(f"{name:8} {seconds.wall:.3f} s, {seconds.processor:.3f} s of processors in queries")
 
 

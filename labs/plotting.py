@@ -120,7 +120,7 @@ def _boxes(axes: Axes, picture: Boxes) -> None:
         for part in (*shown["whiskers"], *shown["caps"], *shown["medians"]):
             part.set(color="black", linewidth=0.7)
         axes.plot([], [], color=colour, label=name, linewidth=5, alpha=0.6)
-        tops = [(x, each.max()) for x, each in zip(places, values, strict=True) if len(each)]
+        tops = [(x, group.max()) for x, group in zip(places, values, strict=True) if len(group)]
         axes.plot([x for x, _ in tops], [y for _, y in tops], "*", color=colour, markersize=3)
     axes.set_xticks(range(len(picture.groups)), list(picture.groups))
     if picture.log:

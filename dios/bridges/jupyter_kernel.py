@@ -178,13 +178,13 @@ class SandboxKernel(Kernel):
     async def do_complete(self, code: str, cursor_pos: int) -> Content:
         """Complete the dotted name before the cursor, with names of the session."""
         names: list[str] = []
-        found = _NAME_AT_END.search(code[:cursor_pos])
-        if found is not None and self._box is not None and not self._runs:
+        match = _NAME_AT_END.search(code[:cursor_pos])
+        if match is not None and self._box is not None and not self._runs:
             try:
-                names = await self._box.complete(found[0])
+                names = await self._box.complete(match[0])
             except DiosError:
                 names = []  # it is no name there, or the session has ended
-        start = found.start() if found is not None and names else cursor_pos
+        start = match.start() if match is not None and names else cursor_pos
         return {
             "status": "ok",
             "matches": names,

@@ -58,9 +58,9 @@ def install(
     Raises InvalidError for a name that Jupyter does not accept, or of another kernel there, and OSError.
     """
     manager = KernelSpecManager()
-    found = _specifications(manager).get(name)
-    if found is not None and _MARK not in found.metadata:
-        raise InvalidError(f"there is another kernel {name!r}, in {found.resource_dir}: choose a --name")
+    spec = _specifications(manager).get(name)
+    if spec is not None and _MARK not in spec.metadata:
+        raise InvalidError(f"there is another kernel {name!r}, in {spec.resource_dir}: choose a --name")
     document = {
         # -P keeps the folder of the notebook out of the path: its files must not run outside of a sandbox.
         "argv": [
@@ -83,30 +83,30 @@ def install(
 
 def installed() -> list[InstalledKernel]:
     """Return the kernels of this package that the Jupyter of this environment finds."""
-    found = _specifications(KernelSpecManager())
+    specs = _specifications(KernelSpecManager())
     return [
-        InstalledKernel(name, each.display_name, each.resource_dir)
-        for name, each in sorted(found.items())
-        if _MARK in each.metadata
+        InstalledKernel(name, spec.display_name, spec.resource_dir)
+        for name, spec in sorted(specs.items())
+        if _MARK in spec.metadata
     ]
 
 
 def remove(name: str) -> InstalledKernel:
     """Remove a kernel of this package. Raise InvalidError if there is none with this name, and OSError."""
     manager = KernelSpecManager()
-    found = _specifications(manager).get(name)
-    if found is None or _MARK not in found.metadata:
-        known = ", ".join(each.name for each in installed()) or "none"
+    spec = _specifications(manager).get(name)
+    if spec is None or _MARK not in spec.metadata:
+        known = ", ".join(kernel.name for kernel in installed()) or "none"
         raise InvalidError(f"there is no kernel {name!r} of dios; installed: {known}")
     manager.remove_kernel_spec(name)
-    return InstalledKernel(name, found.display_name, found.resource_dir)
+    return InstalledKernel(name, spec.display_name, spec.resource_dir)
 
 
 def _specifications(manager: KernelSpecManager) -> dict[str, KernelSpec]:
-    found = {}
+    specs = {}
     for name in manager.find_kernel_specs():
         try:
-            found[name] = manager.get_kernel_spec(name)
+            specs[name] = manager.get_kernel_spec(name)
         except (NoSuchKernel, ValueError):
             continue  # another one's, and damaged
-    return found
+    return specs

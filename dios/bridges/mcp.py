@@ -180,10 +180,10 @@ class SandboxTools:
                 # It is being made, or is there already: a cancelled call goes on in its thread.
                 self._threads.submit(_close, making)
             raise
-        made = self._sessions.get(name)
-        if made is None:
+        session_entry = self._sessions.get(name)
+        if session_entry is None:
             raise ToolError("the session was closed")
-        made.box, made.used_s = box, time.monotonic()
+        session_entry.box, session_entry.used_s = box, time.monotonic()
         return name
 
     def _new_name(self) -> str:
@@ -206,7 +206,11 @@ class SandboxTools:
             return (
                 "no session can be listed, because nothing says which ones are yours: use the names from open"
             )
-        lines = [f"{name}: {_state(each)}" for name, each in self._sessions.items() if each.client == client]
+        lines = [
+            f"{name}: {_state(session)}"
+            for name, session in self._sessions.items()
+            if session.client == client
+        ]
         return "\n".join(lines) or "no session is open"
 
     async def close(self, session: str, context: ToolContext) -> str:
@@ -220,7 +224,7 @@ class SandboxTools:
     # -- ends -------------------------------------------------------------------------------------
     def close_client(self, client: str) -> None:
         """Close the sessions of a client that has left."""
-        for name in [name for name, each in self._sessions.items() if each.client == client]:
+        for name in [name for name, session in self._sessions.items() if session.client == client]:
             self._end(name)
 
     def close_all(self) -> None:
@@ -235,8 +239,8 @@ class SandboxTools:
         while self._idle_s is not None:
             await asyncio.sleep(min(self._idle_s / 4, 60.0))
             latest = time.monotonic() - self._idle_s
-            for name, each in list(self._sessions.items()):
-                if each.box is not None and not each.calls and each.used_s < latest:
+            for name, session in list(self._sessions.items()):
+                if session.box is not None and not session.calls and session.used_s < latest:
                     self._end(name)
 
     def _end(self, name: str) -> Future[None] | None:
@@ -246,13 +250,13 @@ class SandboxTools:
 
     # -- calls ------------------------------------------------------------------------------------
     def _box(self, name: str, context: ToolContext) -> tuple[_Session, Sandbox]:
-        found = self._sessions.get(name)
-        if found is None or found.box is None or found.client != self._client_of(context):
+        session = self._sessions.get(name)
+        if session is None or session.box is None or session.client != self._client_of(context):
             idle = f" One that is not used for {self._idle_s:.0f} s is closed." if self._idle_s else ""
             raise ToolError(
                 f"you have no session {name[:_NAME_SHOWN]!r}; open returns the name of one.{idle}"
             )
-        return found, found.box
+        return session, session.box
 
     async def _call(self, name: str, context: ToolContext, function: Callable[[Sandbox], T]) -> T:
         """Call a function on a session, after the calls before it; one that is cancelled is interrupted."""

@@ -68,18 +68,18 @@ def check_token(token: str) -> None:
 
 def listening(port: int) -> socket.socket:
     """Return a socket that listens on the loopback address; port 0 means any free one."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         # Otherwise the port of a server that was just stopped stays in use for a minute.
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((ADDRESS, port))
-        made.listen()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((ADDRESS, port))
+        sock.listen()
     except OSError as error:
-        made.close()
+        sock.close()
         raise InvalidError(
             f"cannot listen on port {port}: {error.strerror}. {listen_advice(error)}"
         ) from None
-    return made
+    return sock
 
 
 def client_of(context: ToolContext) -> str:
@@ -177,15 +177,15 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """End the server at a signal, once; a hangup that is ignored stays so, for programs like nohup."""
-        before = {each: signal.getsignal(each) for each in _ENDING}
-        for each, handler in before.items():
+        before = {signum: signal.getsignal(signum) for signum in _ENDING}
+        for ending_signal, handler in before.items():
             if handler is not signal.SIG_IGN:
-                signal.signal(each, self.handle_exit)
+                signal.signal(ending_signal, self.handle_exit)
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for ending_signal, handler in before.items():
+                signal.signal(ending_signal, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Note the signal that ends the server."""

@@ -97,8 +97,8 @@ class TaskMagic:
         title = f"<task cell {next(self._numbers)}>"
         key = (options.cpus, options.memory, options.host, options.node)
         try:
-            found = self._executor(key, options).submit(run_cell, cell, title, inputs, outputs).result()
-            values = checked(found, outputs)
+            outcome = self._executor(key, options).submit(run_cell, cell, title, inputs, outputs).result()
+            values = checked(outcome, outputs)
         except CellFailedError:
             raise
         except Exception as error:
@@ -151,13 +151,13 @@ class TaskMagic:
             self._opened.popitem()[1].close()
 
 
-def checked(found: object, outputs: Sequence[str]) -> dict[str, object]:
+def checked(outcome: object, outputs: Sequence[str]) -> dict[str, object]:
     """Return the outputs in the result of a worker, which may be hostile and send something else.
 
     Raises CellFailedError if the cell failed, UntrustedResultError if the result is not one of a cell.
     """
-    if type(found) is tuple and len(found) == 2:
-        values, report = found
+    if type(outcome) is tuple and len(outcome) == 2:
+        values, report = outcome
         if type(report) is str and report:
             raise CellFailedError(_harmless(report))
         if type(values) is dict and type(report) is str and set(values) == set(outputs):

@@ -201,12 +201,12 @@ def run(
                     f"`dios nf stats {name}` shows what it does, Ctrl-C ends it"
                 )
 
-            made = load(function, settings_of(settings or []))
+            loaded = load(function, settings_of(settings or []))
             stack.enter_context(_within_bounds())
             if share_as:
                 say(f"{doing}: {share_as} waits until no other host runs {function}")
             told = run_function(
-                made,
+                loaded,
                 inside,
                 outside,
                 cores=cores,
@@ -309,7 +309,7 @@ def replay(
             from dios.sprayer.pcap import replay as replay_file  # noqa: PLC0415 - needs an extra
             from dios.sprayer.runtime.loading import load, settings_of  # noqa: PLC0415 - needs an extra
             from dios.sprayer.runtime.running import summary  # noqa: PLC0415 - needs an extra
-        made = load(function, settings_of(settings or []))
+        loaded = load(function, settings_of(settings or []))
         side = _side(inside) if inside else None
         try:
             size = source.stat().st_size
@@ -325,8 +325,8 @@ def replay(
                 move(now - done)
                 done = now
 
-            found = replay_file(source, target, made, cores=cores, side=side, progress=progress)
-        told = summary(found, made)
+            statistics = replay_file(source, target, loaded, cores=cores, side=side, progress=progress)
+        told = summary(statistics, loaded)
         if as_json:
             write_json(told)
             return
@@ -392,17 +392,17 @@ def show(told: JsonObject, before: JsonObject | None = None) -> None:
 
 def _below(told: JsonObject) -> list[tuple[str, str]]:
     dropped, counters = (cast("dict[str, int]", told[key]) for key in ("dropped", "counters"))
-    found = [("dropped", ", ".join(f"{cause} {count}" for cause, count in dropped.items()) or "nothing")]
+    rows = [("dropped", ", ".join(f"{cause} {count}" for cause, count in dropped.items()) or "nothing")]
     if dropped.get("cut"):
-        found.append(
+        rows.append(
             (
                 "advice",
                 "frames longer than the MTU came; run `ethtool -K DEV tx off tso off gso off` at the far end",
             )
         )
     if counters:
-        found.append(("counted", ", ".join(f"{name} {count}" for name, count in counters.items())))
-    return found
+        rows.append(("counted", ", ".join(f"{name} {count}" for name, count in counters.items())))
+    return rows
 
 
 def _show_alerts(told: JsonObject) -> None:
@@ -411,11 +411,11 @@ def _show_alerts(told: JsonObject) -> None:
     columns = ["FOUND", "FROM", "TO", "AT BYTE", "ACTION"]
     rows = [
         [
-            *(str(each["pattern"]), f"{each['source']} {each['source_port']}"),
-            *(f"{each['target']} {each['target_port']}", str(each["end"])),
-            "dropped" if each["dropped"] else "alert",
+            *(str(alert["pattern"]), f"{alert['source']} {alert['source_port']}"),
+            *(f"{alert['target']} {alert['target_port']}", str(alert["end"])),
+            "dropped" if alert["dropped"] else "alert",
         ]
-        for each in alerts
+        for alert in alerts
     ]
     if rows:
         table(columns, rows)
@@ -426,10 +426,10 @@ def _only() -> str:
     from dios.sprayer.runtime.statistics_socket import NotRunningError, names, read_statistics  # noqa: PLC0415 - needs an extra
 
     running: list[str] = []
-    for each in names():
+    for name in names():
         with contextlib.suppress(NotRunningError):
-            read_statistics(each)
-            running.append(each)
+            read_statistics(name)
+            running.append(name)
     if not running:
         raise NotRunningError("no network function runs here; `dios nf run --help` shows how to start one")
     if len(running) > 1:

@@ -40,5 +40,5 @@ def schema(
         elif as_json:
             write_json(list(known))
         else:
-            for each in known:
-                write_line(each)
+            for known_command in known:
+                write_line(known_command)

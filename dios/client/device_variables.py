@@ -22,8 +22,12 @@ def device_variables(granted: Iterable[DeviceGrant]) -> dict[str, str]:
     named = list(granted)
     if not named:
         return {}
-    found = {DEVICES_VARIABLE: " ".join(f"{one.kind}={','.join(one.names)}" for one in named if one.names)}
-    for one in named:
-        if one.kind == GPU:
-            found |= dict.fromkeys(_GPU_VARIABLES, ",".join(one.names))
-    return found
+    variables = {
+        DEVICES_VARIABLE: " ".join(
+            f"{named_grant.kind}={','.join(named_grant.names)}" for named_grant in named if named_grant.names
+        )
+    }
+    for grant in named:
+        if grant.kind == GPU:
+            variables |= dict.fromkeys(_GPU_VARIABLES, ",".join(grant.names))
+    return variables

@@ -83,13 +83,13 @@ def accepted_grants() -> Mapping[str, Grant]:
     except FileNotFoundError:
         return {}
     require_trusted(folder, "the folder of accepted grants")
-    found = {}
+    grants = {}
     for name in names:
         if not name.startswith("."):
             path = folder / name
             require_trusted(path, "an accepted grant")
-            found[unquote(name)] = parse_grant(path.read_text(encoding="ascii", errors="replace"))
-    return found
+            grants[unquote(name)] = parse_grant(path.read_text(encoding="ascii", errors="replace"))
+    return grants
 
 
 def keep_grant(alias: str, grant: Grant) -> None:

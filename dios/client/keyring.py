@@ -194,16 +194,16 @@ class _File(NamedTuple):
     mode: int
 
 
-def _file_of(found: os.stat_result) -> _File:
-    return _File(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode)
+def _file_of(status: os.stat_result) -> _File:
+    return _File(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)
 
 
 def _found_at(path: Path) -> _File | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return _file_of(found)
+    return _file_of(status)
 
 
 class _Entries(Mapping[str, Name]):
@@ -233,8 +233,8 @@ def _read(path: Path) -> tuple[dict[Section, _Entries], _File | None]:
     """Return the content, and the file if a line may be added to it as it is."""
     try:
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if found.st_mode & 0o077:
+            status = os.fstat(file.fileno())
+            if status.st_mode & 0o077:
                 raise NotPermittedError(f"others may read the keyring. Run: chmod 600 {path}")
             require_trusted(path, "the keyring")
             content = file.read()
@@ -242,7 +242,7 @@ def _read(path: Path) -> tuple[dict[Section, _Entries], _File | None]:
         sections = _parsed_as_written(text)
         if sections is None:
             return _parsed(text, path), None
-        return sections, _file_of(found) if len(text) == len(content) == found.st_size else None
+        return sections, _file_of(status) if len(text) == len(content) == status.st_size else None
     except FileNotFoundError:
         return {section: _Entries({}) for section in _SECTIONS}, None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -290,19 +290,19 @@ def _parsed_as_written(text: str) -> dict[Section, _Entries] | None:
     )
     if not as_written:
         return None
-    found: dict[Section, _Entries]
+    sections: dict[Section, _Entries]
     if len(set(keys)) == 1:
-        found = {section: _Entries({}) for section in _SECTIONS}
+        sections = {section: _Entries({}) for section in _SECTIONS}
         only = next(section for section in _SECTIONS if keys[0] == f"\n{section}.")
-        found[only] = _Entries(dict(zip(aliases, texts, strict=True)))
-        return found if len(found[only]) == len(aliases) else None
-    found = {}
+        sections[only] = _Entries(dict(zip(aliases, texts, strict=True)))
+        return sections if len(sections[only]) == len(aliases) else None
+    sections = {}
     for section in _SECTIONS:
         key = f"\n{section}."
-        found[section] = _Entries(
+        sections[section] = _Entries(
             {alias: name for begin, alias, name in zip(keys, aliases, texts, strict=True) if begin == key}
         )
-    return found if sum(map(len, found.values())) == len(aliases) else None
+    return sections if sum(map(len, sections.values())) == len(aliases) else None
 
 
 def _line(section: Section, alias: str, text: str) -> str:

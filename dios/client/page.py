@@ -48,17 +48,22 @@ class KeptBytes:
     )
 
     def __init__(
-        self, stamps: memoryview, place: int, found: PublicAttributes, data: bytes | memoryview, start: int
+        self,
+        stamps: memoryview,
+        place: int,
+        attributes: PublicAttributes,
+        data: bytes | memoryview,
+        start: int,
     ) -> None:
         self._stamps: Final = stamps
         self._place: Final = place
-        self._stamp = found.stamp
+        self._stamp = attributes.stamp
         self.data: bytes | memoryview = data
         self.start: Final = start
-        self.size: Final = found.size
-        self.v_r: Final = found.v_r
-        self.v_w: Final = found.v_w
-        self.whole = data if not start and len(data) == found.size else None
+        self.size: Final = attributes.size
+        self.v_r: Final = attributes.v_r
+        self.v_w: Final = attributes.v_w
+        self.whole = data if not start and len(data) == attributes.size else None
         self.reads = 0
         self.used = False
 
@@ -131,19 +136,19 @@ class Page:
         if not 0 <= slot < REFERENCES_PER_TASK_MAX:
             return None
         try:
-            found = read_slot(self._view, slot)
+            attributes = read_slot(self._view, slot)
         except ValueError:
             return None  # the connection was closed, and the page with it
-        return found if found.used and found.ref == reference.ref else None
+        return attributes if attributes.used and attributes.ref == reference.ref else None
 
     def keep(
         self, reference: messages.Reference, v_w: int, data: bytes | memoryview, start: int
     ) -> KeptBytes | None:
         """Keep the bytes that a call has read at version ``v_w``; None if they cannot serve further reads."""
-        found = self.attributes(reference)
-        if found is None or not found.stamp or found.v_w != v_w or len(data) > KEPT_BYTES_MAX:
+        attributes = self.attributes(reference)
+        if attributes is None or not attributes.stamp or attributes.v_w != v_w or len(data) > KEPT_BYTES_MAX:
             return None
-        kept = KeptBytes(self._stamps, reference.slot * QUADS_PER_SLOT + STAMP_QUAD, found, data, start)
+        kept = KeptBytes(self._stamps, reference.slot * QUADS_PER_SLOT + STAMP_QUAD, attributes, data, start)
         with self._lock:
             self._kept.append(kept)
             self._kept_bytes += len(data)

@@ -72,10 +72,10 @@ class TaskFiles:
 
 def _labelled(references: Iterable[Reference], label: str) -> list[Reference]:
     """Return all references with a label; InvalidError if there is none."""
-    found = [reference for reference in references if reference.label == label]
-    if not found:
+    labelled = [reference for reference in references if reference.label == label]
+    if not labelled:
         raise InvalidError(f"the task got no input or output with the label {label!r}, which shall be a file")
-    return found
+    return labelled
 
 
 def _write(path: str, references: Iterable[Reference], label: str) -> None:

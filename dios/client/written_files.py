@@ -32,10 +32,10 @@ def naming(path: Path) -> Iterator[None]:
 
 def make_folder(folder: Path) -> None:
     """Create a folder for its owner alone, with those above it, durably; it may exist."""
-    missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
+    missing = [candidate for candidate in (folder, *folder.parents) if not candidate.is_dir()]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in missing:
-        sync_folder(each.parent)
+    for path in missing:
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -109,7 +109,7 @@ def _continue_ends(step: Step) -> None:
     """Continue the ends of tasks that were begun and are not under way, and end tasks that nobody starts."""
     state = step.state
     finished = {id(task) for task in state.ended}
-    under_way = {id(each) for each in state.work.ending()}
+    under_way = {id(ending) for ending in state.work.ending()}
     under_way.update(id(item.holder) for item in step.started if isinstance(item, EndingHolder) and item.ends)
     spawned = {effect.task for effect in step.after if isinstance(effect, effects.Spawn)}
     for task in list(state.everybody()):
@@ -183,8 +183,8 @@ def _report(step: Step, defect: Defect, request: events.Received | None) -> None
         subject = party.name
     for key in _keys(party, request):
         step.state.defects.note(key, step.now)
-    what = type(defect.error).__name__
-    step.emit(effects.Audit(step.now, "defect", "contained", principal, "", subject, what))
+    error_name = type(defect.error).__name__
+    step.emit(effects.Audit(step.now, "defect", "contained", principal, "", subject, error_name))
     trace = "".join(traceback.format_exception(defect.error))
     step.emit(effects.LogDefect(subject, trace[-_TRACE_CHARS_MAX:]))
 
@@ -246,7 +246,7 @@ def found_by_host(step: Step, event: events.DefectFound) -> None:
     for key in _keys(party, None):
         state.defects.note(key, step.now)
     subject = party.object.fingerprint if isinstance(party, Holder) else ""
-    step.audit_node("defect", "contained", subject, event.what)
+    step.audit_node("defect", "contained", subject, event.description)
     _end(step, party)
 
 

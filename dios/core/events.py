@@ -167,7 +167,7 @@ class DefectFound(Struct, frozen=True, tag=24):
     task: TaskId
     node: NodeId
     object: ObjectId
-    what: str
+    description: str
     ends_object: bool = False
 
 

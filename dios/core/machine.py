@@ -312,11 +312,13 @@ class Core:
         task = self.state.tasks.get(event.task) or self.state.remote_tasks.get(event.task)
         if task is None:
             return
-        buffer = next((found for found in task.buffers.values() if found.id == event.buffer), None)
+        buffer = next(
+            (candidate for candidate in task.buffers.values() if candidate.id == event.buffer), None
+        )
         if buffer is not None:
             lifetimes.close_buffer(step, buffer)
         remote_buffer = next(
-            (found for found in task.remote_buffers.values() if found.id == event.buffer), None
+            (candidate for candidate in task.remote_buffers.values() if candidate.id == event.buffer), None
         )
         if remote_buffer is not None:
             lifetimes.close_remote_buffer(step, remote_buffer)

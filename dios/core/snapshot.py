@@ -324,13 +324,13 @@ class _Read(NamedTuple):
 def _defaults(kind: type) -> dict[str, Callable[[], object]]:
     """Return functions that make the defaults of the fields of a class which have one."""
     if issubclass(kind, Struct):
-        made: dict[str, Callable[[], object]] = {}
-        for each in structs.fields(kind):
-            if each.default is not msgspec.NODEFAULT:
-                made[each.name] = partial(copy, each.default)
-            elif each.default_factory is not msgspec.NODEFAULT:
-                made[each.name] = each.default_factory
-        return made
+        defaults: dict[str, Callable[[], object]] = {}
+        for field in structs.fields(kind):
+            if field.default is not msgspec.NODEFAULT:
+                defaults[field.name] = partial(copy, field.default)
+            elif field.default_factory is not msgspec.NODEFAULT:
+                defaults[field.name] = field.default_factory
+        return defaults
     if issubclass(kind, tuple):
         values: dict[str, object] = kind._field_defaults  # type: ignore[attr-defined]
     else:
@@ -351,10 +351,10 @@ class _Classes:
         size = len(_BY_NUMBER if self._table is None else self._table)
         if type(number) is not int or not 0 <= number < size:
             raise SnapshotError(f"the class number {number!r} does not exist")
-        found = self._known.get(number)
-        if found is None:
-            found = self._known[number] = self._compared(number)
-        return found
+        reader = self._known.get(number)
+        if reader is None:
+            reader = self._known[number] = self._compared(number)
+        return reader
 
     def _compared(self, number: int) -> _Read:
         if self._table is None:
@@ -364,13 +364,13 @@ class _Classes:
         present = _BY_NAME.get((_MOVED.get((module, name), module), name))
         if present is None:
             raise SnapshotError(f"this program has no {name}")
-        if missing := [each for each in written if each not in present.fields]:
+        if missing := [field_name for field_name in written if field_name not in present.fields]:
             raise SnapshotError(f"the {name} of this program has no {', '.join(missing)}")
         defaults = _defaults(present.kind)
-        new = [each for each in present.fields if each not in written]
-        if without := [each for each in new if each not in defaults]:
+        new = [field_name for field_name in present.fields if field_name not in written]
+        if without := [field_name for field_name in new if field_name not in defaults]:
             raise SnapshotError(f"the {name} of this program also needs {', '.join(without)}")
-        return _Read(present.kind, written, {each: defaults[each] for each in new})
+        return _Read(present.kind, written, {field_name: defaults[field_name] for field_name in new})
 
 
 _MOVED: Final = {
@@ -496,9 +496,9 @@ def decode(
         rows = msgpack.decode(body[end:], type=list[list[object]])
         if not rows:
             raise SnapshotError("it has no state")
-        found = _Decoder(rows, _Classes(table)).decode(injected)
+        decoded = _Decoder(rows, _Classes(table)).decode(injected)
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError) as error:
         raise SnapshotError(f"cannot read the snapshot: its content is inconsistent: {error}") from error
-    if not isinstance(found, state.State):
+    if not isinstance(decoded, state.State):
         raise SnapshotError("cannot read the snapshot: its first record is not the state of a node")
-    return found
+    return decoded

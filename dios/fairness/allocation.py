@@ -40,30 +40,30 @@ def checked_numbers(name: str, given: npt.ArrayLike, shape: tuple[int | None, ..
     A length of None in ``shape`` allows any length. The result is the caller's own array where possible, so
     do not write to it. Raise ``ValueError`` with the first index at fault, as in ``demands[3, 1] is nan``.
     """
-    found = as_kernel_array(as_number_array(name, given), np.float64)
+    numbers = as_kernel_array(as_number_array(name, given), np.float64)
     wanted = ", ".join("any" if length is None else str(length) for length in shape)
-    if found.ndim != len(shape) or any(
-        length not in (None, actual) for length, actual in zip(shape, found.shape, strict=True)
+    if numbers.ndim != len(shape) or any(
+        length not in (None, actual) for length, actual in zip(shape, numbers.shape, strict=True)
     ):
-        raise ValueError(f"{name} has the shape {found.shape}; it must be ({wanted})")
-    good = np.isfinite(found) & (found >= 0.0)
+        raise ValueError(f"{name} has the shape {numbers.shape}; it must be ({wanted})")
+    good = np.isfinite(numbers) & (numbers >= 0.0)
     if not good.all():
-        raise_first_invalid(name, found, good, "it must be finite and at least 0")
-    return found
+        raise_first_invalid(name, numbers, good, "it must be finite and at least 0")
+    return numbers
 
 
 def as_number_array(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float32 | np.float64 | np.int64]:
     """Return ``given`` as an array of real numbers, unchecked; ``ValueError`` names the argument."""
     try:
-        found = np.asarray(given)
-        if found.dtype.kind == "O":
+        numbers = np.asarray(given)
+        if numbers.dtype.kind == "O":
             # Objects may be integers of any size, fractions or None: convert them, or fail.
-            found = found.astype(np.float64)
+            numbers = numbers.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} is not a rectangular array of numbers: {error}") from error
-    if found.dtype.kind not in "biuf":
-        raise ValueError(f"{name} holds values of the type {found.dtype}; it must hold numbers")
-    return found
+    if numbers.dtype.kind not in "biuf":
+        raise ValueError(f"{name} holds values of the type {numbers.dtype}; it must hold numbers")
+    return numbers
 
 
 def as_kernel_array(given: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number]:
@@ -74,17 +74,17 @@ def as_kernel_array(given: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_N
     return np.require(given, dtype=kind, requirements=["C", "W"])
 
 
-def check_positive(name: str, found: Floats, where: npt.NDArray[np.bool_] | None = None) -> None:
-    """Raise ``ValueError`` for the first number that is not above 0, among those marked by ``where``."""
-    good = found > 0.0
-    if where is not None:
-        good |= ~where
+def check_positive(name: str, numbers: Floats, mask: npt.NDArray[np.bool_] | None = None) -> None:
+    """Raise ``ValueError`` for the first number that is not above 0, among those marked by ``mask``."""
+    good = numbers > 0.0
+    if mask is not None:
+        good |= ~mask
     if not good.all():
-        raise_first_invalid(name, found, good, "it must be more than 0")
+        raise_first_invalid(name, numbers, good, "it must be more than 0")
 
 
-def raise_first_invalid(name: str, found: Floats, good: npt.NDArray[np.bool_], need: str) -> None:
+def raise_first_invalid(name: str, numbers: Floats, good: npt.NDArray[np.bool_], need: str) -> None:
     """Raise ``ValueError`` for the first place at which ``good`` is False."""
-    place = np.unravel_index(int(np.argmin(good)), found.shape)
+    place = np.unravel_index(int(np.argmin(good)), numbers.shape)
     index = ", ".join(str(int(at)) for at in place)
-    raise ValueError(f"{name}[{index}] is {found[place]}: {need}")
+    raise ValueError(f"{name}[{index}] is {numbers[place]}: {need}")

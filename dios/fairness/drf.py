@@ -42,8 +42,13 @@ def drf(demands: npt.ArrayLike, *, weights: npt.ArrayLike | None = None) -> Allo
     asked = checked_numbers("demands", demands, (None, None))
     if weights is not None:
         weights = checked_numbers("weights", weights, (len(asked),))
-    found = edrf(asked, weights=weights, cap=True)
-    return Allocation(found.amounts, found.amounts.max(axis=1, initial=0.0), found.bottleneck, found.rounds)
+    allocation = edrf(asked, weights=weights, cap=True)
+    return Allocation(
+        allocation.amounts,
+        allocation.amounts.max(axis=1, initial=0.0),
+        allocation.bottleneck,
+        allocation.rounds,
+    )
 
 
 def smmf(
@@ -59,8 +64,10 @@ def smmf(
     shapes and for weights outside of their bounds.
     """
     asked = checked_numbers("demand", demand, (None,))
-    found = sdrf(asked[:, None], checked_numbers("commitment", commitment, asked.shape), weights=weights)
-    return Allocation(found.amounts[:, 0].copy(), found.share, found.bottleneck, found.rounds)
+    allocation = sdrf(asked[:, None], checked_numbers("commitment", commitment, asked.shape), weights=weights)
+    return Allocation(
+        allocation.amounts[:, 0].copy(), allocation.share, allocation.bottleneck, allocation.rounds
+    )
 
 
 def sdrf(
@@ -106,11 +113,11 @@ def _factors(weights: npt.ArrayLike | None, users: int) -> Floats:
     """Return (n,) factors by which shares count: the mean weight divided by each user's."""
     if weights is None or users == 0:
         return np.ones(users)
-    found = checked_numbers("weights", weights, (users,))
-    good = (found >= WEIGHT_MIN) & (found <= WEIGHT_MAX)
+    checked = checked_numbers("weights", weights, (users,))
+    good = (checked >= WEIGHT_MIN) & (checked <= WEIGHT_MAX)
     if not good.all():
-        raise_first_invalid("weights", found, good, f"it must be from {WEIGHT_MIN:g} to {WEIGHT_MAX:g}")
-    return np.asarray(found.mean() / found)
+        raise_first_invalid("weights", checked, good, f"it must be from {WEIGHT_MIN:g} to {WEIGHT_MAX:g}")
+    return np.asarray(checked.mean() / checked)
 
 
 @inlined_kernel

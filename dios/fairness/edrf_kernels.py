@@ -51,11 +51,11 @@ def _sift_down(keys: Floats, heap: Int32s, size: int) -> None:
 
 
 @no_refcount_kernel
-def _recompute_mu(demands: ScaledRows, living: Int32s, found: int, r: int) -> float:
+def _recompute_mu(demands: ScaledRows, living: Int32s, count: int, r: int) -> float:
     """Return mu of resource r, summed over those of its tenants that still rise."""
     offsets, resources, values, scale = demands
     total = 0.0
-    for k in range(found):
+    for k in range(count):
         i = living[k]
         for p in range(offsets[i], offsets[i + 1]):
             if resources[p] == r:
@@ -67,11 +67,11 @@ def _recompute_mu(demands: ScaledRows, living: Int32s, found: int, r: int) -> fl
 def _collect_rising(index: ResourceIndex, r: int, rising: Bools, living: Int32s) -> int:
     """Write the tenants of resource r that still rise into ``living``; return their number."""
     starts, members = index
-    found = 0
+    count = 0
     for p in range(starts[r], starts[r + 1]):
-        living[found] = members[p]
-        found += rising[members[p]]
-    return found
+        living[count] = members[p]
+        count += rising[members[p]]
+    return count
 
 
 @no_refcount_kernel
@@ -154,17 +154,17 @@ def raise_level(
         if size == 0:
             break
         r, level = heap[0], next_dry
-        found = _collect_rising(index, r, rising, living)
+        count = _collect_rising(index, r, rising, living)
         first = 0
-        while first < found:
-            some = prefetch_rows(offsets, resources, values, living, first, found, bounds)
+        while first < count:
+            some = prefetch_rows(offsets, resources, values, living, first, count, bounds)
             for k in range(some):
                 i = living[first + k]
                 rising[i], z[i], stopped[i] = False, level, r
                 _stop_tenant(demands, i, bounds[2 * k], bounds[2 * k + 1], level, sums)
             first += some
-        rounds += found > 0
-        still -= found
+        rounds += count > 0
+        still -= count
         sums[r, MU] = before[r] = 0.0
     return rounds
 
@@ -176,15 +176,15 @@ def amounts(
     z: Floats,
     stopped: Ints,
     cap: bool,  # noqa: FBT001 - kernels take arguments by position
-    found: Floats,
+    allocated: Floats,
 ) -> None:
-    """Write each tenant's amounts into ``found``, in order of the values; with ``cap`` at most ``asked``."""
+    """Write each tenant's amounts into ``allocated``, by value; with ``cap`` at most ``asked``."""
     offsets, _resources, values, scale = demands
     for i in range(len(z)):
         factor = scale[i] * z[i]
         for p in range(offsets[i], offsets[i + 1]):
             if cap and stopped[i] < 0:
-                found[p] = asked[p]
+                allocated[p] = asked[p]
             else:
                 had = values[p] * factor
-                found[p] = min(had, asked[p]) if cap else had
+                allocated[p] = min(had, asked[p]) if cap else had

@@ -273,15 +273,15 @@ class LiveTree(Generic[_Id, _Attribute]):
 
     def _crossing(self, node: _Node[_Id, _Attribute], after: _Node[_Id, _Attribute]) -> float | None:
         """Return the first time after now at which two elements may meet, or None."""
-        found = self._intersection(self.now, node.attribute, after.attribute)
-        if found is None or found == math.inf:
+        crossing = self._intersection(self.now, node.attribute, after.attribute)
+        if crossing is None or crossing == math.inf:
             return None
-        if math.isnan(found):
+        if math.isnan(crossing):
             message = (
                 f"the intersection of elements {node.id!r} and {after.id!r} at {self.now} is not a number"
             )
             raise ValueError(message)
-        instants = [instant for instant in (self.now + found, found) if instant > self.now]
+        instants = [instant for instant in (self.now + crossing, crossing) if instant > self.now]
         return min(instants, default=None)
 
     def _set_event(self, node: _Node[_Id, _Attribute], crossing: float | None) -> None:

@@ -76,17 +76,17 @@ def as_rows(demands: Demands, *, single: bool = False) -> DemandRows:
     if isinstance(demands, tuple) and len(demands) == _CSR_PARTS and isinstance(demands[3], int | np.integer):
         indptr, indices, values, columns = demands
         return _sparse(indptr, indices, values, int(columns), single=single)
-    found = checked_numbers("demands", demands, (None, None))  # type: ignore[arg-type] # the sparse form is behind us
-    tenants, resources = np.nonzero(found)
-    offsets = np.zeros(len(found) + 1, np.int64)
-    np.cumsum(np.count_nonzero(found, axis=1), out=offsets[1:])
-    shape = (found.shape[0], found.shape[1])
+    dense = checked_numbers("demands", demands, (None, None))  # type: ignore[arg-type] # the sparse form is behind us
+    tenants, resources = np.nonzero(dense)
+    offsets = np.zeros(len(dense) + 1, np.int64)
+    np.cumsum(np.count_nonzero(dense, axis=1), out=offsets[1:])
+    shape = (dense.shape[0], dense.shape[1])
     return DemandRows(
         shape,
         dense=True,
         offsets=offsets,
         resources=resources.astype(np.int32),
-        values=found[tenants, resources],
+        values=dense[tenants, resources],
     )
 
 
@@ -164,20 +164,20 @@ def checked_weights(
     if weights is None:
         return np.ones(tenants), False
     given = as_number_array("weights", weights)
-    found = checked_numbers("weights", given, (tenants,) if given.ndim == 1 else rows.shape)
+    checked = checked_numbers("weights", given, (tenants,) if given.ndim == 1 else rows.shape)
     least = float(np.finfo(dtype).tiny)
     # Their sum must be finite, too.
     most = min(float(np.finfo(dtype).max), float(np.finfo(np.float64).max) / max(1, tenants))
-    good = (found >= least) & (found <= most)
-    tenant = rows.tenants() if found.ndim > 1 else None
+    good = (checked >= least) & (checked <= most)
+    tenant = rows.tenants() if checked.ndim > 1 else None
     if tenant is not None:
-        unused = np.ones(found.shape, np.bool_)
+        unused = np.ones(checked.shape, np.bool_)
         asked = rows.values > 0.0
         unused[tenant[asked], rows.resources[asked]] = False
         good |= unused
     if not good.all():
-        raise_first_invalid("weights", found, good, f"it must be from {least:.2g} to {most:.2g}")
-    return (found, False) if tenant is None else (found[tenant, rows.resources], True)
+        raise_first_invalid("weights", checked, good, f"it must be from {least:.2g} to {most:.2g}")
+    return (checked, False) if tenant is None else (checked[tenant, rows.resources], True)
 
 
 @kernel

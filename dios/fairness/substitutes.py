@@ -88,7 +88,7 @@ def drf_with_substitutes(
     heavy = np.ones(users) if weights is None else checked_numbers("weights", weights, (users,))
     check_positive("weights", heavy)
     most = np.full(users, np.inf) if wanted is None else checked_numbers("wanted", wanted, (users,))
-    alone = np.array([_Program([each]).most_work() for each in needs])
+    alone = np.array([_Program([demands]).most_work() for demands in needs])
     share = np.zeros(users)
     rising = most > 0.0
     while rising.any():
@@ -97,7 +97,7 @@ def drf_with_substitutes(
         share[stopped] = np.minimum(level * heavy[stopped], most[stopped] / alone[stopped])
         rising &= ~stopped
     work = _Program(needs, most).least_use(alone, share)
-    amounts = np.array([done @ each for done, each in zip(work, needs, strict=True)])
+    amounts = np.array([done @ demands for done, demands in zip(work, needs, strict=True)])
     reached = np.array([float(done.sum()) for done in work]) / alone
     return SubstituteAllocation(work, amounts.reshape(users, needs[0].shape[1]), reached, alone)
 
@@ -106,13 +106,13 @@ def _checked_ways(ways: Sequence[npt.ArrayLike]) -> list[Floats]:
     if not len(ways):
         raise ValueError("ways is empty; it must have an array of demands for each user")
     first = checked_numbers("ways[0]", ways[0], (None, None)).shape[1]
-    found = [checked_numbers(f"ways[{user}]", each, (None, first)) for user, each in enumerate(ways)]
-    for user, each in enumerate(found):
-        idle = np.flatnonzero(each.max(axis=1, initial=0.0) == 0.0)
-        if not len(each) or len(idle):
+    needs = [checked_numbers(f"ways[{user}]", given, (None, first)) for user, given in enumerate(ways)]
+    for user, demands in enumerate(needs):
+        idle = np.flatnonzero(demands.max(axis=1, initial=0.0) == 0.0)
+        if not len(demands) or len(idle):
             which = f"[{idle[0]}]" if len(idle) else ""
             raise ValueError(f"ways[{user}]{which} needs nothing; a way must need some resource")
-    return found
+    return needs
 
 
 class _Program:
@@ -121,11 +121,11 @@ class _Program:
     def __init__(self, needs: Sequence[Floats], most: Floats | None = None) -> None:
         self._solver = _new_solver()
         self._needs = needs
-        self._work = [[self._solver.NumVar(0.0, np.inf, "") for _ in each] for each in needs]
+        self._work = [[self._solver.NumVar(0.0, np.inf, "") for _ in ways] for ways in needs]
         for resource in range(needs[0].shape[1]):
             row = self._solver.Constraint(-np.inf, 1.0)
-            for variables, each in zip(self._work, needs, strict=True):
-                for variable, need in zip(variables, each[:, resource].tolist(), strict=True):
+            for variables, demands in zip(self._work, needs, strict=True):
+                for variable, need in zip(variables, demands[:, resource].tolist(), strict=True):
                     row.SetCoefficient(variable, need)
         for user, bound in enumerate([] if most is None else most.tolist()):
             if np.isfinite(bound):
@@ -179,10 +179,10 @@ class _Program:
     def least_use(self, alone: Floats, share: Floats) -> tuple[Floats, ...]:
         """Return the work of each user with these shares that needs the least of all resources together."""
         objective = self._solver.Objective()
-        for user, (variables, each) in enumerate(zip(self._work, self._needs, strict=True)):
+        for user, (variables, demands) in enumerate(zip(self._work, self._needs, strict=True)):
             row = self._solver.Constraint(share[user] * (1.0 - SLACK), np.inf)
             self._count(row, user, 1.0 / alone[user])
-            for variable, need in zip(variables, each.sum(axis=1).tolist(), strict=True):
+            for variable, need in zip(variables, demands.sum(axis=1).tolist(), strict=True):
                 objective.SetCoefficient(variable, need)
         objective.SetMinimization()
         self._solve()

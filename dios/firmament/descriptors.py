@@ -260,11 +260,11 @@ class FinalReport(NamedTuple):
     """False if the task failed or was stopped."""
 
 
-def _check_count(what: str, value: int) -> None:
+def _check_count(name: str, value: int) -> None:
     if not 0 <= value <= COUNT_MAX:
-        raise BadDescriptorError(f"{what} is {value}; it must be from 0 to {COUNT_MAX}")
+        raise BadDescriptorError(f"{name} is {value}; it must be from 0 to {COUNT_MAX}")
 
 
-def _check_identifier(what: str, value: int) -> None:
+def _check_identifier(kind: str, value: int) -> None:
     if not 0 <= value < 2**63:
-        raise BadDescriptorError(f"{what} identifier {value} is not in 0 .. 2^63 - 1")
+        raise BadDescriptorError(f"{kind} identifier {value} is not in 0 .. 2^63 - 1")

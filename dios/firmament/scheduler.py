@@ -139,7 +139,7 @@ class FlowScheduler:
         if self._backlog is not None:
             self._backlog.machines_changed()
         self._network.forget_resources(self.state.remove_machine(machine))
-        return [int(each) for each in tasks.id[rows]]
+        return [int(task_id) for task_id in tasks.id[rows]]
 
     def drain(self, machine: int, drained: bool) -> None:  # noqa: FBT001 - the contract of all callers
         """Set whether a machine takes no new tasks; its running tasks stay."""
@@ -174,10 +174,10 @@ class FlowScheduler:
         if self._backlog is None or job.gang or job.minimum_running:
             self._add(job, tasks)
             return
-        for each in tasks:
-            self._backlog.add(job, each, now)
-            if len(self.state.tasks) < BACKLOG_SPARE_TASKS and self._backlog.may_enter(each.task):
-                self._enter(each.task)
+        for descriptor in tasks:
+            self._backlog.add(job, descriptor, now)
+            if len(self.state.tasks) < BACKLOG_SPARE_TASKS and self._backlog.may_enter(descriptor.task):
+                self._enter(descriptor.task)
 
     def set_bounds(self, job: int, minimum: int, maximum: int | None) -> None:
         """Change E_j and F_j of a known job from the next round on; an unknown job is ignored."""
@@ -379,14 +379,14 @@ class FlowScheduler:
         started = time.perf_counter()
         self.state.now = now
         free = self._fill_tables()
-        found = Round(self._round_number + 1, now, self.model.name, self.settings.solver)
-        found.faults, self._faults = self._faults, []
-        self._rounds.run(self.model, self._guard, self._fresh, found)
-        found.waiting += self.backlog
-        self._update_backlog(found, free)
-        found.total_s = time.perf_counter() - started
-        self.history.append(found)
-        return found
+        outcome = Round(self._round_number + 1, now, self.model.name, self.settings.solver)
+        outcome.faults, self._faults = self._faults, []
+        self._rounds.run(self.model, self._guard, self._fresh, outcome)
+        outcome.waiting += self.backlog
+        self._update_backlog(outcome, free)
+        outcome.total_s = time.perf_counter() - started
+        self.history.append(outcome)
+        return outcome
 
     # Reports ----------------------------------------------------------------------------------------
 
@@ -421,7 +421,7 @@ class FlowScheduler:
         explained = self._explain_entered(task)
         if self.is_running(task):
             return explained
-        enough = [one for one in explained.enough if one.machine is None]
+        enough = [change for change in explained.enough if change.machine is None]
         return replace(explained, enough=enough, unsolved=f"no changes were tried: {why}")
 
     def _explain_waiting(self, task: int, trial: FlowScheduler, budget_s: float) -> Explanation:
@@ -438,10 +438,12 @@ class FlowScheduler:
         search = CounterfactualSearch(self, task, budget_s)
         changes = search.solve()
         enough = [
-            one for one in explained.enough if one.machine is None or search.starts_with_slot(one.machine)
+            change
+            for change in explained.enough
+            if change.machine is None or search.starts_with_slot(change.machine)
         ]
         unsolved = search.remark
-        if not unsolved and not changes and all(one.machine is None for one in enough):
+        if not unsolved and not changes and all(change.machine is None for change in enough):
             unsolved = "none of the changes that were tried, alone or two together, would start it now"
         return replace(
             explained, round=number, free=free, counterfactuals=changes, enough=enough, unsolved=unsolved
@@ -454,12 +456,12 @@ class FlowScheduler:
             before = self._backlog.place_of(task)
             self._enter(task)
         try:
-            found = self._explain(task)
+            explanation = self._explain(task)
         finally:
             if self._backlog is not None and before is not None:
                 self._backlog.put_back(task)
                 self._remove(self._task(task), completed=False)
-        return replace(found, before=before, promised=self._promise_text(task))
+        return replace(explanation, before=before, promised=self._promise_text(task))
 
     def copy(self) -> FlowScheduler:
         """Return an independent copy, for rounds that must not count.
@@ -470,7 +472,7 @@ class FlowScheduler:
             ModelError: the cost model cannot be copied.
         """
         shared: tuple[object, ...] = (self.state.knowledge, *self.history)
-        return deepcopy(self, {id(one): one for one in shared})
+        return deepcopy(self, {id(part): part for part in shared})
 
     def described(self, task: int) -> tuple[JobDescriptor, TaskDescriptor]:
         """Return the descriptions of a known task and of its job."""
@@ -631,14 +633,14 @@ class FlowScheduler:
                 self._enter_again(waiting)
         return free
 
-    def _update_backlog(self, found: Round, free: Floats) -> None:
+    def _update_backlog(self, outcome: Round, free: Floats) -> None:
         """Record the placements of a round, and take tasks out of the tables that keep others out."""
         if self._backlog is None:
             return
-        for delta in found.deltas:
+        for delta in outcome.deltas:
             if delta.change is Change.PLACE:
                 self._backlog.placed(delta.task)
-        if not self._backlog.outside or not found.stands:
+        if not self._backlog.outside or not outcome.stands:
             return
         table, rows = self.state.tasks, self._rounds.left_over
         rows = rows[(free[0] >= 1) & np.all(table.demand[rows] <= free[1:], axis=1) & (table.ran[rows] == 0)]
@@ -653,18 +655,18 @@ class FlowScheduler:
         sums = accounts.shares() + accounts.commitments().max(axis=1, initial=0.0)
         return dict(zip(self.state.principals.names, sums.tolist(), strict=False))
 
-    def _notify_model(self, what: str, call: Callable[[], None]) -> None:
+    def _notify_model(self, method: str, call: Callable[[], None]) -> None:
         """Notify the model of an event; its errors are reported with the next round.
 
         Most models do not listen to most events, and asking behind the guard costs more than the event.
         """
-        if getattr(type(self.model), what, None) is getattr(BaseModel, what):
+        if getattr(type(self.model), method, None) is getattr(BaseModel, method):
             return
         try:
             self._guard.call(call)
         except ModelError as error:
             if len(self._faults) < SCHED_FAULTS_MAX:
-                self._faults.append(Fault(f"model {self.model.name}", f"{what}: {error}"))
+                self._faults.append(Fault(f"model {self.model.name}", f"{method}: {error}"))
 
     def _machine(self, machine: int) -> int:
         row = self.state.machine_row(machine)
@@ -681,14 +683,16 @@ class FlowScheduler:
     def _check(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor]) -> None:
         state = self.state
         seen: set[int] = set()
-        for each in tasks:
-            known = each.task in state.tasks or (self._backlog is not None and each.task in self._backlog)
-            if known or each.task in seen:
-                raise BadDescriptorError(f"task {each.task} exists already")
-            seen.add(each.task)
-            if each.pinned is not None and state.machine_row(each.pinned) == ABSENT:
+        for descriptor in tasks:
+            known = descriptor.task in state.tasks or (
+                self._backlog is not None and descriptor.task in self._backlog
+            )
+            if known or descriptor.task in seen:
+                raise BadDescriptorError(f"task {descriptor.task} exists already")
+            seen.add(descriptor.task)
+            if descriptor.pinned is not None and state.machine_row(descriptor.pinned) == ABSENT:
                 raise BadDescriptorError(
-                    f"task {each.task}: pinned to machine {each.pinned}, which does not exist"
+                    f"task {descriptor.task}: pinned to machine {descriptor.pinned}, which does not exist"
                 )
         described = self.job(job.job)
         if described not in {None, job}:

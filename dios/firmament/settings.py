@@ -106,7 +106,7 @@ def _fairness(word: str) -> Fairness:
     try:
         return Fairness[word.upper()]
     except KeyError:
-        raise ValueError(f"it must be one of {', '.join(_word(one) for one in Fairness)}") from None
+        raise ValueError(f"it must be one of {', '.join(_word(choice) for choice in Fairness)}") from None
 
 
 def _word(value: Value) -> str:

@@ -61,8 +61,10 @@ def pack_parts(parts: Iterable[Part]) -> bytes:
 
 def _unpacked(packed: bytes) -> tuple[Part, ...]:
     middle = limits.NAME_BYTES
-    found = (packed[start : start + _PART_BYTES] for start in range(0, len(packed), _PART_BYTES))
-    return tuple(Part(one[:middle], b"" if one[middle:] == _UNKNOWN else one[middle:]) for one in found)
+    records = (packed[start : start + _PART_BYTES] for start in range(0, len(packed), _PART_BYTES))
+    return tuple(
+        Part(record[:middle], b"" if record[middle:] == _UNKNOWN else record[middle:]) for record in records
+    )
 
 
 class Tiered(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -150,16 +152,16 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
     def parts(self) -> tuple[Part, ...]:
         """Return the parts in their order; DamagedError if they cannot be those of a file of this size."""
-        found = _unpacked(self.packed_parts)
-        least, most = self.part_bytes * (len(found) - 1), self.part_bytes * len(found)
+        parts = _unpacked(self.packed_parts)
+        least, most = self.part_bytes * (len(parts) - 1), self.part_bytes * len(parts)
         whole = (
-            len(found) * _PART_BYTES == len(self.packed_parts) and found[:1] and found[0].name == self.name
+            len(parts) * _PART_BYTES == len(self.packed_parts) and parts[:1] and parts[0].name == self.name
         )
-        if not whole or not least < self.size <= most or not all(part.digest for part in found):
+        if not whole or not least < self.size <= most or not all(part.digest for part in parts):
             raise DamagedError(
                 f"the catalogue is damaged: the parts of {self.file!r} are not {self.size} bytes"
             )
-        return found
+        return parts
 
     def size_of_part(self, number: int) -> int:
         """Return the number of bytes of the part with this number, from 0 on."""
@@ -277,7 +279,7 @@ def encode(
             "again, or remove them with `dios rm`."
         )
     rows = list(map(_row, listed))
-    packed = sum(len(one.packed_parts) for one in listed) + sum(len(one.packed_parts) for one in begun)
+    packed = sum(len(entry.packed_parts) for entry in listed) + sum(len(file.packed_parts) for file in begun)
     if packed > limits.CATALOGUE_PARTS_MAX * _PART_BYTES:
         raise LimitError(
             f"the catalogue is full: its large files have more than {limits.CATALOGUE_PARTS_MAX} parts. "
@@ -285,21 +287,21 @@ def encode(
         )
     if noted:
         return _encode((FORMAT_VERSION, rows, begun, _note_rows(noted)))
-    if any(one.tier for one in listed):
+    if any(entry.tier for entry in listed):
         return _encode((_WITH_TIERS, rows, begun))
     return _encode((_WITH_PARTS, rows, begun) if packed or begun else (_WITHOUT_PARTS, rows))
 
 
 def _note_rows(notes: Sequence[Note]) -> list[tuple[object, ...]]:
     """Return the stored form of notes; LimitError if they are too many."""
-    packed = sum(len(one.former.packed_parts) + len(one.until) for one in notes)
+    packed = sum(len(note.former.packed_parts) + len(note.until) for note in notes)
     many = packed > limits.CATALOGUE_NOTES_PARTS_MAX * _PART_BYTES
     if many or len(notes) > limits.CATALOGUE_NOTES_MAX:
         raise LimitError(
             f"the catalogue is full: {len(notes)} former files wait until their replacements are kept. "
             "`dios group describe` shows why replicas are missing; try again when they are made."
         )
-    return [(_row(one.former), one.until, one.noted_ns) for one in notes]
+    return [(_row(note.former), note.until, note.noted_ns) for note in notes]
 
 
 def _row(entry: CatalogueEntry) -> tuple[object, ...]:

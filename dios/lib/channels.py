@@ -42,10 +42,10 @@ def _narrowed(node: Node, stream: Stream, right: Permission) -> Stream:
     (answer,) = node.vector([call])
     if isinstance(answer, DiosError):
         raise answer
-    found = node.handle(expect(messages.References, answer).references[0])
-    if not isinstance(found, Stream):
+    narrowed = node.handle(expect(messages.References, answer).references[0])
+    if not isinstance(narrowed, Stream):
         raise ProtocolError("the node returned an object that is not a stream")
-    return found
+    return narrowed
 
 
 class End(Generic[T]):

@@ -55,11 +55,11 @@ def exact(value: object, hook: Hook | None = None) -> object:
     if kind in _PLAIN:
         return value
     if kind is list:
-        return [exact(each, hook) for each in cast("list[object]", value)]
+        return [exact(part, hook) for part in cast("list[object]", value)]
     if kind is dict:
         pairs = cast("dict[object, object]", value).items()
         if all(type(key) in _KEYS for key, _ in pairs):
-            return {key: exact(each, hook) for key, each in pairs}
+            return {key: exact(part, hook) for key, part in pairs}
         return msgspec.msgpack.Ext(_PAIRS, encode_exact([list(pair) for pair in pairs], hook))
     if kind in _GROUPS:
         return msgspec.msgpack.Ext(_GROUPS[kind], encode_exact(list(cast("set[object]", value)), hook))
@@ -76,11 +76,11 @@ def decode_exact(data: bytes | memoryview, hook: Callable[[int, memoryview], obj
     ``hook`` returns the objects of other extension values. Raises ProtocolError.
     """
 
-    def found(code: int, inner: memoryview) -> object:
-        return built(code, inner, found) if hook is None or code >= _TUPLE else hook(code, inner)
+    def decode_extension(code: int, inner: memoryview) -> object:
+        return built(code, inner, decode_extension) if hook is None or code >= _TUPLE else hook(code, inner)
 
     try:
-        return msgspec.msgpack.decode(data, ext_hook=found)
+        return msgspec.msgpack.decode(data, ext_hook=decode_extension)
     except (msgspec.DecodeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise ProtocolError(f"the received bytes are no value: {error}") from None
 
@@ -107,18 +107,18 @@ def as_annotated(value: object, hint: type[T]) -> T:
 
 
 # -- before sending -----------------------------------------------------------------------------------
-def require_same(value: object, hint: type[T], what: str) -> None:
+def require_same(value: object, hint: type[T], subject: str) -> None:
     """Raise InvalidError if a value would arrive with another type than it has, in a place with ``hint``."""
     if _is_kept(value):
         return
     try:
-        found = msgspec.convert(decode_exact(encode_exact(value)), hint)
+        decoded = msgspec.convert(decode_exact(encode_exact(value)), hint)
     except (ProtocolError, TypeError, OverflowError, RecursionError, msgspec.ValidationError):
         return  # the encoder or the receiver refuses it with a reason
-    if not _same(value, found):
+    if not _same(value, decoded):
         raise InvalidError(
-            f"{what} has a part that would change its type on the way ({type(value).__name__}). Annotate it"
-            " with its type, or send lists, tuples, sets, dicts, text, numbers, dates and decimals"
+            f"{subject} has a part that would change its type on the way ({type(value).__name__}). "
+            "Annotate it with its type, or send lists, tuples, sets, dicts, text, numbers, dates and decimals"
         )
 
 
@@ -128,7 +128,7 @@ def _is_kept(value: object) -> bool:
         return True
     if kind is dict:
         return all(
-            _is_kept(key) and _is_kept(each) for key, each in cast("dict[object, object]", value).items()
+            _is_kept(key) and _is_kept(part) for key, part in cast("dict[object, object]", value).items()
         )
     if kind is list or kind in _GROUPS:
         return all(map(_is_kept, cast("list[object]", value)))
@@ -147,7 +147,7 @@ def _same(value: object, other: object) -> bool:
     if isinstance(value, list | tuple) and isinstance(other, list | tuple):
         return len(value) == len(other) and all(_same(*pair) for pair in zip(value, other, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [each.name for each in dataclasses.fields(value)]
+        names = [field.name for field in dataclasses.fields(value)]
         return all(_same(getattr(value, name), getattr(other, name)) for name in names)
     if isinstance(value, msgspec.Struct):
         return all(_same(getattr(value, name), getattr(other, name)) for name in value.__struct_fields__)

@@ -167,12 +167,12 @@ class KeyValueStore:
 
         Returns the number of replicas that were created, and of copies of the index that do not answer.
         """
-        made = away = 0
+        restored = away = 0
         for shard in self._shards:
             away += shard.repair()
             for entry in shard.all().values():
-                made += self._places.restore(entry.name, shard.hosts) if entry.name is not None else 0
-        return made, away
+                restored += self._places.restore(entry.name, shard.hosts) if entry.name is not None else 0
+        return restored, away
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -206,11 +206,11 @@ class KeyValueStore:
             while lost in shard.hosts:
                 if new in shard.hosts:
                     raise InvalidError(f"the store is on {new} already. Choose a node that it does not have.")
-                made = self._places.create_copies([new if one == lost else one for one in shard.hosts])
+                copies = self._places.create_copies([new if host == lost else host for host in shard.hosts])
                 # If this fails, a majority may have agreed on them all the same: so they stay.
-                agreed = shard.replace(made)
+                agreed = shard.replace(copies)
                 if not agreed:
-                    self._places.destroy_copies(made)
+                    self._places.destroy_copies(copies)
                 moved += agreed
         present = zip(self._shards, self._places.present(), strict=True)
         self._places.publish(self.name, [shard.successors or first for shard, first in present])
@@ -248,9 +248,9 @@ def create_store(
     kind = _kind(durable=durable)
     names: list[tuple[bytes, ...]] = []
     for _ in range(shards):
-        made = [_create(node, group, kind, b"", host) for host in hosts]
-        names.append(tuple(reference.name or b"" for reference in made))
-        _close(made)
+        references = [_create(node, group, kind, b"", host) for host in hosts]
+        names.append(tuple(reference.name or b"" for reference in references))
+        _close(references)
     plan = Plan(_BEFORE_REPLACEMENT, tuple(hosts), durable, tuple(names))
     places = _Objects(node, group, plan)
     return KeyValueStore(places, places.keep(_encode_plan(plan), plan.hosts))
@@ -259,13 +259,13 @@ def create_store(
 def open_store(node: Node, group: Group, name: bytes) -> KeyValueStore:
     """Open a store by its name; UnreachableError if no replica of its plan is found."""
     plans: list[Plan] = []
-    found = list(node.lookup(name, group=group))
+    replicas = list(node.lookup(name, group=group))
     try:
-        for replica in found:
+        for replica in replicas:
             with suppress(StaleError, UnreachableError):
                 plans.append(_decode_plan(replica.read_bytes()))
     finally:
-        _close(found)
+        _close(replicas)
     if not plans:
         raise UnreachableError("this group has no such store, or its nodes are unreachable")
     return KeyValueStore(_Objects(node, group, max(plans, key=lambda plan: plan.generation)), name)
@@ -310,16 +310,16 @@ class _Objects:
     def create_copies(self, hosts: Sequence[str]) -> Successors:
         """Create an empty copy of a shard on each of these hosts; all or none."""
         kind = _kind(durable=self._plan.durable)
-        made: list[Reference] = []
+        references: list[Reference] = []
         try:
-            made.extend(_create(self._node, self._group, kind, b"", host) for host in hosts)
+            references.extend(_create(self._node, self._group, kind, b"", host) for host in hosts)
         except BaseException:
-            for reference in made:
+            for reference in references:
                 with suppress(DiosError):
                     reference.destroy()
             raise
-        names = tuple(reference.name or b"" for reference in made)
-        _close(made)
+        names = tuple(reference.name or b"" for reference in references)
+        _close(references)
         return Successors(tuple(hosts), names)
 
     def destroy_copies(self, successors: Successors) -> None:
@@ -352,10 +352,10 @@ class _Objects:
                 )
             )
 
-        found = list(self._node.lookup(name, group=self._group))
+        replicas = list(self._node.lookup(name, group=self._group))
         written: list[Reference] = []
         failure: DiosError | None = None
-        for replica in found:
+        for replica in replicas:
             try:
                 _update(replica, change)
                 written.append(replica)
@@ -366,18 +366,18 @@ class _Objects:
                 raise UnreachableError(
                     f"no replica of the store's plan could be written ({failure})"
                 ) from failure
-            for host in set(hosts) - {replica.node for replica in found}:
+            for host in set(hosts) - {replica.node for replica in replicas}:
                 with suppress(DiosError):
                     written[0].copy(host=host).close()
         finally:
-            _close(found)
+            _close(replicas)
 
     def keep(self, value: bytes, hosts: Sequence[str]) -> bytes:
         """Create the value's object and its replicas, at least on a majority of the store's nodes."""
         hosts = tuple(dict.fromkeys(hosts))
         needed = len(hosts) // 2 + 1
         first: Reference | None = None
-        made = 0
+        stored = 0
         failure: DiosError | None = None
         for host in hosts:
             try:
@@ -386,17 +386,17 @@ class _Objects:
                     first = _create(self._node, self._group, kind, value, host)
                 else:
                     first.copy(host=host).close()
-                made += 1
+                stored += 1
             except DiosError as error:
                 failure = error
         name = None if first is None else first.name
         if first is not None:
             first.close()
-        if name is None or made < needed:
+        if name is None or stored < needed:
             if name is not None:
                 self.drop(name)
             raise UnreachableError(
-                f"{made} of {len(hosts)} nodes stored the value, {needed} are needed ({failure})"
+                f"{stored} of {len(hosts)} nodes stored the value, {needed} are needed ({failure})"
             ) from failure
         return name
 
@@ -407,28 +407,28 @@ class _Objects:
     def drop(self, name: bytes) -> None:
         """Delete every reachable replica."""
         try:
-            found = self._node.lookup(name, group=self._group)
+            references = self._node.lookup(name, group=self._group)
         except DiosError:
             return
-        for reference in found:
+        for reference in references:
             # An unreachable replica stays; the index does not refer to it.
             with suppress(DiosError):
                 reference.destroy()
 
     def restore(self, name: bytes, hosts: Sequence[str]) -> int:
         """Create the missing replicas."""
-        found = self._node.lookup(name, group=self._group)
-        have = {reference.object_id for reference in found}
-        missing = set(hosts) - {reference.node for reference in found}
+        references = self._node.lookup(name, group=self._group)
+        have = {reference.object_id for reference in references}
+        missing = set(hosts) - {reference.node for reference in references}
         copies: list[Reference] = []
         try:
-            for host in missing if found else ():
+            for host in missing if references else ():
                 with suppress(DiosError):
-                    copies.append(pick_closest(found).copy(host=host))
+                    copies.append(pick_closest(references).copy(host=host))
                 # On this node itself, a copy is the existing object.
             return sum(copy.object_id not in have for copy in copies)
         finally:
-            _close([*found, *copies])
+            _close([*references, *copies])
 
 
 class _IndexObject:

@@ -166,8 +166,8 @@ def _lives(node: Node) -> bool:
 
 
 def _has_references(inputs: Sources) -> bool:
-    found = inputs.values() if isinstance(inputs, Mapping) else inputs
-    return any(not isinstance(source, bytes | str | Path) for source in found)
+    sources = inputs.values() if isinstance(inputs, Mapping) else inputs
+    return any(not isinstance(source, bytes | str | Path) for source in sources)
 
 
 def _source_of(job: str | Path | bytes) -> tuple[str, str]:

@@ -192,9 +192,9 @@ class Index:
         return self._on_present(lambda: self._get(key))
 
     def _get(self, key: str) -> IndexEntry | None:
-        found = [copy.get(key) for copy in self._read(self._needed)]
-        best = _best(found)
-        if best is not None and any(entry != best for entry in found):
+        entries = [copy.get(key) for copy in self._read(self._needed)]
+        best = _best(entries)
+        if best is not None and any(entry != best for entry in entries):
             # A later reader must not find less than this one did.
             self._merge({key: best})
         return best
@@ -225,9 +225,9 @@ class Index:
         """Bring every copy that answers to the state of all; return the number of copies that do not."""
 
         def bring() -> int:
-            found = self._read(len(self._copies), self._needed)
-            self._merge(_union(found))
-            return len(self._copies) - len(found)
+            contents = self._read(len(self._copies), self._needed)
+            self._merge(_union(contents))
+            return len(self._copies) - len(contents)
 
         return self._on_present(bring)
 
@@ -277,8 +277,8 @@ class Index:
             ballot = (self._rounds, self._writer)
             try:
                 promised = self._ask(partial(_Promise, ballot), ballot)
-                accepted = [one for one in promised if one.accepted is not None]
-                best = max(accepted, key=lambda one: one.accepted or ballot, default=None)
+                accepted = [succession for succession in promised if succession.accepted is not None]
+                best = max(accepted, key=lambda succession: succession.accepted or ballot, default=None)
                 value = proposed if best is None or best.successors is None else best.successors
                 entries: list[Entries] = []
                 self._ask(partial(_Accept, ballot, value, entries), ballot)
@@ -292,7 +292,7 @@ class Index:
 
     def _ask(self, change: Callable[[], _Promise | _Accept], ballot: Ballot) -> list[Succession]:
         """Change a majority of the copies; return their successions before."""
-        found: list[Succession] = []
+        successions: list[Succession] = []
         refused: Ballot | None = None
         failure: DiosError | None = None
         for copy in self._copies:
@@ -305,11 +305,11 @@ class Index:
             if asked.before.promised > ballot:
                 refused = max(refused or ballot, asked.before.promised)
             else:
-                found.append(asked.before)
-        if refused is not None and len(found) < self._needed:
+                successions.append(asked.before)
+        if refused is not None and len(successions) < self._needed:
             raise _OvertakenError(refused)
-        self._enough(len(found), self._needed, failure)
-        return found
+        self._enough(len(successions), self._needed, failure)
+        return successions
 
     def _tell_moved(self, successors: Successors) -> None:
         """Mark the former copies: their successors have everything, so they drop their entries."""
@@ -326,20 +326,20 @@ class Index:
     # -- the majority -----------------------------------------------------------------------------
     def _read(self, wanted: int, needed: int = 0) -> list[Entries]:
         """Return the first ``wanted`` copies that answer, and at least ``needed`` (default: all wanted)."""
-        found: list[Entries] = []
+        contents: list[Entries] = []
         failure: DiosError | None = None
         for copy in tuple(self._copies):
-            if len(found) == wanted:
+            if len(contents) == wanted:
                 break
             try:
-                found.append(decode(copy.read()))
+                contents.append(decode(copy.read()))
             except DiosError as error:
                 failure = error
                 # Ask it last from now on, because a call to an unreachable node takes time.
                 self._copies.remove(copy)
                 self._copies.append(copy)
-        self._enough(len(found), needed or wanted, failure)
-        return found
+        self._enough(len(contents), needed or wanted, failure)
+        return contents
 
     def _merge(self, entries: Entries, copies: Sequence[IndexCopy] | None = None) -> None:
         """Add entries to every copy that answers, and drop names that became unused."""

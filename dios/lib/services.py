@@ -114,8 +114,8 @@ class Service:
         Raises UnreachableError while no list of the service can be reached. Members on unreachable nodes are
         omitted.
         """
-        found = (self._look(entry)[0] for entry in self._entries() if entry.size == _PRESENT)
-        return [member for member in found if member is not None]
+        members = (self._look(entry)[0] for entry in self._entries() if entry.size == _PRESENT)
+        return [member for member in members if member is not None]
 
     def places(self) -> list[tuple[str, int]]:
         """Return the addresses and ports of its members, for a load balancer."""
@@ -142,14 +142,14 @@ class Service:
 
     def _look(self, entry: CatalogueEntry) -> tuple[ServiceMember | None, bool]:
         """Return the member of an entry, and True if it certainly does not exist any more."""
-        found = self._node.lookup(entry.name, group=self._group)
+        references = self._node.lookup(entry.name, group=self._group)
         try:
-            if not found:
-                return None, not found.incomplete
-            return ServiceMember(*split_address(found[0].address), found[0].node), False
+            if not references:
+                return None, not references.incomplete
+            return ServiceMember(*split_address(references[0].address), references[0].node), False
         finally:
             # A reference would keep the acceptor of a task that has ended.
-            for reference in found:
+            for reference in references:
                 reference.close()
 
     def _entries(self) -> list[CatalogueEntry]:
@@ -180,8 +180,8 @@ class Service:
     def _found(self) -> list[Reference]:
         if not self._lists or not self._complete:
             self._forget()
-            found = self._node.lookup(self.name, group=self._group)
-            self._lists, self._complete = list(found), not found.incomplete
+            references = self._node.lookup(self.name, group=self._group)
+            self._lists, self._complete = list(references), not references.incomplete
         if not self._lists:
             raise UnreachableError("this group has no such service, or its nodes are unreachable")
         return list(self._lists)
@@ -203,7 +203,7 @@ def _read(reference: Reference) -> tuple[CatalogueEntry, ...]:
 def _merged(lists: Iterable[Iterable[CatalogueEntry]]) -> list[CatalogueEntry]:
     """Return the latest entry of each acceptor, in the order of their times."""
     latest: dict[bytes, CatalogueEntry] = {}
-    for entry in (entry for each in lists for entry in each):
+    for entry in (entry for entries in lists for entry in entries):
         if entry.name not in latest or latest[entry.name].put_ns < entry.put_ns:
             latest[entry.name] = entry
     return sorted(latest.values(), key=lambda entry: entry.put_ns)
@@ -251,15 +251,15 @@ def create_service(
     if not chosen:
         raise InvalidError("a service needs a list on a node: hosts is empty")
     kind = ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB
-    with node.create(kind, groups=[group], deletion=Deletion.IMMEDIATE, host=chosen[0]) as made:
-        assert made.name is not None  # noqa: S101 - it is in a group
+    with node.create(kind, groups=[group], deletion=Deletion.IMMEDIATE, host=chosen[0]) as reference:
+        assert reference.name is not None  # noqa: S101 - it is in a group
         for host in chosen[1:]:
             try:
-                made.copy(host=host).close()
+                reference.copy(host=host).close()
             except DiosError:
                 if hosts is not None:
                     raise  # a node that was chosen here may have no room for it
-        return Service(node, group, made.name)
+        return Service(node, group, reference.name)
 
 
 def _usual_hosts(node: Node) -> list[str]:

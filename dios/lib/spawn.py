@@ -212,12 +212,12 @@ class Spawner:
             # The calls of a spawned function run the same program.
             return self.node.input(PROGRAM), own
         called = MODULE if module == "__main__" else module
-        found = self._programs.get(called)
-        if found is None:
+        program = self._programs.get(called)
+        if program is None:
             modules = {**self._modules, called: _source_of(module)}
             packet = encode_program(Program(_MAIN, modules))
-            found = self._programs[called] = self.node.create_program(packet)
-        return found, called
+            program = self._programs[called] = self.node.create_program(packet)
+        return program, called
 
     def close(self) -> None:
         """Drop the programs; spawned tasks still run."""

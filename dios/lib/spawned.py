@@ -76,8 +76,8 @@ def encode_order(
         order = SpawnOrder(
             module,
             function,
-            tuple(exact(each, hook) for each in args),
-            {name: exact(each, hook) for name, each in kwargs.items()},
+            tuple(exact(argument, hook) for argument in args),
+            {name: exact(argument, hook) for name, argument in kwargs.items()},
         )
         return msgspec.msgpack.encode(order, enc_hook=hook), moved, handed
     except (TypeError, OverflowError) as error:

@@ -55,9 +55,12 @@ def keep_store(
 
 def spare_nodes(hosts: Sequence[str], members: Sequence[Member]) -> list[str]:
     """Return the nodes that can replace a host, those in racks without one first."""
-    racks = {one.rack or one.name for one in members if one.name in hosts}
-    fit = [one for one in members if one.usable and not one.draining and one.name not in hosts]
-    return [one.name for one in sorted(fit, key=lambda one: ((one.rack or one.name) in racks, one.name))]
+    racks = {member.rack or member.name for member in members if member.name in hosts}
+    fit = [member for member in members if member.usable and not member.draining and member.name not in hosts]
+    return [
+        member.name
+        for member in sorted(fit, key=lambda member: ((member.rack or member.name) in racks, member.name))
+    ]
 
 
 class LostHosts:

@@ -153,8 +153,8 @@ class TokenFiles:
 
     def terms(self) -> TokenTerms:
         """Return the terms that the issuing cluster grants now."""
-        found = cast("CheckedToken", self._connection.ask(CheckToken(self._data)))
-        return TokenTerms(Permission(found.rights), found.expires_ns, found.paths)
+        checked = cast("CheckedToken", self._connection.ask(CheckToken(self._data)))
+        return TokenTerms(Permission(checked.rights), checked.expires_ns, checked.paths)
 
     def files(self) -> Iterator[FileRow]:
         """Yield the files in the order of their paths."""
@@ -187,7 +187,7 @@ class TokenFiles:
 
     def read_bytes(self, path: str, *, size_max: int = limits.BORDER_READ_BYTES_MAX) -> bytes:
         """Return the bytes of a file; LimitError if it has more than ``size_max``."""
-        found = bytearray()
+        content = bytearray()
         for part in self.parts(path):
             if isinstance(part, FileRow):
                 if part.size > size_max:
@@ -195,8 +195,8 @@ class TokenFiles:
                         f"{path!r} has {part.size} bytes, more than {size_max}. Read it with parts()."
                     )
             else:
-                found += part
-        return bytes(found)
+                content += part
+        return bytes(content)
 
     def write_bytes(self, path: str, data: bytes, *, replace: bool = False) -> FileRow:
         """Store a file in the group, and return its entry; in place of another file only with ``replace``.

@@ -329,32 +329,32 @@ class NodeHost:
             between=between,
         )
 
-    def take_over(self, found: form.HostState) -> None:
+    def take_over(self, state: form.HostState) -> None:
         """Continue with the state of the predecessor; tasks and sessions come afterwards."""
-        memories = TakenMemories(found.memories)
-        self.driver.take_over(found.steps)
-        self.contents.take_over(found.contents, memories)
-        self.buffers.take_over(found.buffers, memories)
-        self.effector.take_over(found.payloads, memories)
+        memories = TakenMemories(state.memories)
+        self.driver.take_over(state.steps)
+        self.contents.take_over(state.contents, memories)
+        self.buffers.take_over(state.buffers, memories)
+        self.effector.take_over(state.payloads, memories)
         memories.release()
-        self.pages.take_over(found.pages, found.counters)
-        self.consoles.take_over(found.consoles, found.ended_consoles)
+        self.pages.take_over(state.pages, state.counters)
+        self.consoles.take_over(state.consoles, state.ended_consoles)
         self.gate.close()
-        self.streams.take_over(found.rings, found.closed_ends)
-        self.sockets.take_over(found.sockets, found.next_accepted)
+        self.streams.take_over(state.rings, state.closed_ends)
+        self.sockets.take_over(state.sockets, state.next_accepted)
         if self._peers is not None:
-            self._peers.take_over_streams(found)
-        nodes = {each.task: NodeId(each.node) for each in found.remote_tasks}
-        for owner in found.owners:
+            self._peers.take_over_streams(state)
+        nodes = {remote_task.task: NodeId(remote_task.node) for remote_task in state.remote_tasks}
+        for owner in state.owners:
             node = nodes.get(owner.task)
             if node is None or self._peers is None:
                 self.owners.add(TaskId(owner.task), owner.principal, TaskId(owner.home_id))
             else:
                 self._peers.take_over(owner, node)
 
-    def reconnect(self, found: form.HostState) -> None:
+    def reconnect(self, state: form.HostState) -> None:
         """End the connections of the predecessor with other nodes, and make them again."""
-        for number in found.lingering:
+        for number in state.lingering:
             os.close(number)
         core, links = self.core, self.links
         if core is None or core.state.cluster is None or links is None:
@@ -367,8 +367,10 @@ class NodeHost:
                         self.clock.now(), node, peer.epoch, "the program of this node was replaced", idle=True
                     )
                 )
-        for each in found.peers:
-            links.contact(NodeId(each.node), each.name, each.address, on_demand=not each.kept)
+        for known_peer in state.peers:
+            links.contact(
+                NodeId(known_peer.node), known_peer.name, known_peer.address, on_demand=not known_peer.kept
+            )
 
     def recover(self, event: Recovered) -> None:
         """Give the records of the store to the core, before anything else."""

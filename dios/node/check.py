@@ -56,25 +56,27 @@ def check_node(data: Path, *, mend: bool, waiting: Waiting, moving: Moving) -> C
     """
     settings = load(data, environ={})
     with hold_directory(settings.data):
-        found = _look(settings.data, waiting, moving)
+        inventory = _look(settings.data, waiting, moving)
         repaired: list[str] = []
         if mend:
             with waiting("repairing"):
-                repaired = repair(found, map_bytes=max(settings.map_bytes, limits.STORE_MAP_BYTES_DEFAULT))
+                repaired = repair(
+                    inventory, map_bytes=max(settings.map_bytes, limits.STORE_MAP_BYTES_DEFAULT)
+                )
             if repaired:
-                found = _look(settings.data, waiting, moving)
+                inventory = _look(settings.data, waiting, moving)
         with waiting("checking the audit log"):
-            records, head = _look_at_audit(settings.audit, found)
-    _look_at_lost_and_found(found)
+            records, head = _look_at_audit(settings.audit, inventory)
+    _look_at_lost_and_found(inventory)
     return CheckResult(
         str(settings.data),
-        len(found.rows),
-        found.content_bytes,
-        found.extents,
+        len(inventory.rows),
+        inventory.content_bytes,
+        inventory.extents,
         records,
         head,
-        sorted(found.findings, key=lambda finding: _ORDER[finding.level]),
-        dict(found.counts),
+        sorted(inventory.findings, key=lambda finding: _ORDER[finding.level]),
+        dict(inventory.counts),
         repaired,
     )
 
@@ -84,24 +86,24 @@ _ORDER = {level: place for place, level in enumerate(FindingLevel)}
 
 def _look(data: Path, waiting: Waiting, moving: Moving) -> Inventory:
     with waiting("reading the index"):
-        found = read_index(data)
-    with moving("comparing contents with their digests", found.content_bytes) as progress:
-        verify_contents(found, progress)
-    return found
+        inventory = read_index(data)
+    with moving("comparing contents with their digests", inventory.content_bytes) as progress:
+        verify_contents(inventory, progress)
+    return inventory
 
 
-def _look_at_audit(folder: Path, found: Inventory) -> tuple[int, str]:
+def _look_at_audit(folder: Path, inventory: Inventory) -> tuple[int, str]:
     verdict = verify(folder)
-    if not segments(folder) and found.rows:
-        found.add(FindingKind.AUDIT, "audit", "there are objects but no audit log: it was removed")
+    if not segments(folder) and inventory.rows:
+        inventory.add(FindingKind.AUDIT, "audit", "there are objects but no audit log: it was removed")
     elif not verdict.ok:
-        found.add(
+        inventory.add(
             FindingKind.AUDIT,
             f"audit/{verdict.segment}",
             f"record {verdict.index} at byte {verdict.offset}: {verdict.problem}",
         )
     elif verdict.torn_bytes:
-        found.add(
+        inventory.add(
             FindingKind.AUDIT_TORN,
             "audit",
             f"{verdict.torn_bytes} bytes; the next start moves them to a file",
@@ -109,8 +111,8 @@ def _look_at_audit(folder: Path, found: Inventory) -> tuple[int, str]:
     return verdict.records, verdict.head
 
 
-def _look_at_lost_and_found(found: Inventory) -> None:
-    files = [path for path in (found.path / LOST_AND_FOUND).rglob("*") if path.is_file()]
+def _look_at_lost_and_found(inventory: Inventory) -> None:
+    files = [path for path in (inventory.path / LOST_AND_FOUND).rglob("*") if path.is_file()]
     if files:
         total = sum(path.stat().st_size for path in files)
-        found.add(FindingKind.SET_ASIDE, LOST_AND_FOUND, f"{len(files)} files, {total} bytes")
+        inventory.add(FindingKind.SET_ASIDE, LOST_AND_FOUND, f"{len(files)} files, {total} bytes")

@@ -47,9 +47,9 @@ def create(settings: Settings) -> Identity:
             "--listen 10.0.0.1:7400."
         )
     _refuse_used(settings.data)
-    made = identity.create_cluster(settings.data, name=settings.name)
+    new_identity = identity.create_cluster(settings.data, name=settings.name)
     remember(settings)
-    return made
+    return new_identity
 
 
 def _refuse_used(data: Path) -> None:
@@ -144,8 +144,8 @@ def _listen_towards(address: str) -> str:
     """Return an address of this machine that ``address`` can reach, with the same port if it is free."""
     host, port = split_address(address)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-        family, kind, _, _, place = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, kind, _, _, place = addresses[0]
         with socket.socket(family, kind) as probe:
             # Nothing is sent: the system only chooses the route.
             probe.connect(place)
@@ -201,8 +201,8 @@ def check(settings: Settings, own: Identity) -> None:
 def read_token(*, text: str, file: Path | None, environ: Mapping[str, str] = os.environ) -> str:
     """Return the token from the command, a file or DIOS_TOKEN. Raise InvalidError for none or for two."""
     given = [
-        what
-        for what, there in (("--invitation", bool(text)), ("--invitation-file", file is not None))
+        option
+        for option, there in (("--invitation", bool(text)), ("--invitation-file", file is not None))
         if there
     ]
     if len(given) > 1:

@@ -99,7 +99,7 @@ class ClusterMembership(NamedTuple):
     @property
     def machine_counts(self) -> dict[str, int]:
         """The numbers of the machine's parts, and of its devices of each kind."""
-        kinds = Counter(f"devices_{one.kind}" for one in self.devices)
+        kinds = Counter(f"devices_{device.kind}" for device in self.devices)
         return {**machine.MachineInsides(self.threads).counts, **kinds}
 
     def __repr__(self) -> str:
@@ -127,35 +127,35 @@ async def open_port(
     predecessor of this process's program: the node goes on with it, and with the same start. Raise DiosError
     or OSError if the port cannot be opened.
     """
-    found = identity.load(settings.data)
-    if found is None or not settings.listen:
-        if found is not None:
+    own = identity.load(settings.data)
+    if own is None or not settings.listen:
+        if own is not None:
             _log.warning("the node belongs to a cluster but does not listen; it runs alone")
         return None
 
-    def refused(where: str, why: str) -> None:
-        denied(Principal(f"address:{where}"), why)
+    def refused(peer_address: str, why: str) -> None:
+        denied(Principal(f"address:{peer_address}"), why)
 
     if taken is None:
-        listener = await listen(settings.listen, found, nursery, refused=refused)
+        listener = await listen(settings.listen, own, nursery, refused=refused)
         epoch = identity.next_epoch(settings.data)
     else:
-        listener = listen_again(taken.sockets, found, nursery, refused=refused)
+        listener = listen_again(taken.sockets, own, nursery, refused=refused)
         epoch = taken.epoch
     address = settings.advertise or listener.address
     rack, labels = live_labels.effective(settings)
-    me = NodeDescription(found.node, epoch, found.name, rack, address)
-    forgotten = tuple(sorted(found.revoked))
+    me = NodeDescription(own.node, epoch, own.name, rack, address)
+    forgotten = tuple(sorted(own.revoked))
     own_devices = devices.find_devices(settings.devices)
     for problem in own_devices.problems:
         _log.warning("a device is missing", extra={"why": problem})
-    network = Dialer(found, nursery)
+    network = Dialer(own, nursery)
     membership = ClusterMembership(
         me,
-        found.secret,
+        own.secret,
         forgotten,
         network,
-        found.trust,
+        own.trust,
         settings.store_rate,
         settings.link_rate,
         settings.tasks_max,
@@ -167,7 +167,7 @@ async def open_port(
         threads=machine.insides().threads,
         write_labels=partial(live_labels.write, settings.data),
     )
-    return ClusterPort(membership, found, listener, denied)
+    return ClusterPort(membership, own, listener, denied)
 
 
 async def serve_port(port: ClusterPort, links: PeerLinks, settings: Settings, nursery: trio.Nursery) -> None:

@@ -104,20 +104,20 @@ def receive(number: int, settings: Settings) -> Predecessor:
     with open(number, "rb") as file:
         if memfd.seals_of(number) & memfd.SEAL_FOREVER != memfd.SEAL_FOREVER:
             raise DamagedError("cannot continue the node: its state is not in a sealed memory")
-        found = Predecessor(form.decode(file.read()))
+        predecessor = Predecessor(form.decode(file.read()))
     present = described(settings)
-    changed = sorted(key for key, value in found.host.settings.items() if present.get(key) != value)
+    changed = sorted(key for key, value in predecessor.host.settings.items() if present.get(key) != value)
     if changed:
         raise DiosError(
             f"the settings {', '.join(changed)} were changed, and need a new start: stop the node with "
             "`dios-node stop` and start it again, or take the changes back."
         )
-    return found
+    return predecessor
 
 
-def inherit(found: form.HostState) -> None:
+def inherit(state: form.HostState) -> None:
     """Close the inherited descriptors on the next exec. Raise DamagedError if one of them is not open."""
-    for number in descriptors_of(found):
+    for number in descriptors_of(state):
         try:
             os.set_inheritable(number, False)
         except OSError as error:
@@ -127,38 +127,38 @@ def inherit(found: form.HostState) -> None:
 def described(settings: Settings) -> dict[str, str]:
     """Return the settings that need a new start, as text."""
     return {
-        each.name: repr(getattr(settings, each.name))
-        for each in fields(settings)
-        if each.name in _KEPT_SETTINGS
+        setting.name: repr(getattr(settings, setting.name))
+        for setting in fields(settings)
+        if setting.name in _KEPT_SETTINGS
     }
 
 
-def descriptors_of(found: form.HostState) -> list[int]:
+def descriptors_of(state: form.HostState) -> list[int]:
     """Return every descriptor that the state names."""
-    numbers = [found.pid_file, found.listener, *found.lingering]
-    for memory in found.memories:
+    numbers = [state.pid_file, state.listener, *state.lingering]
+    for memory in state.memories:
         numbers += (memory.fd, memory.writers)
-    for page in found.pages:
+    for page in state.pages:
         numbers += (page.fd, page.reader)
-    numbers += (one.wakeups for one in found.between)
-    for ring in (*found.rings, *found.fetched_rings):
+    numbers += (peer_stream.wakeups for peer_stream in state.between)
+    for ring in (*state.rings, *state.fetched_rings):
         numbers += (ring.writer, ring.reader, ring.write_socket, ring.read_socket)
-    for sock in found.sockets:
+    for sock in state.sockets:
         numbers.append(sock.fd)
         numbers += (pump.wakeups for pump in sock.pumps)
-        numbers += (one.fd for one in sock.accepted)
-    for zygote in found.zygotes:
+        numbers += (connection.fd for connection in sock.accepted)
+    for zygote in state.zygotes:
         numbers.append(zygote.control)
         for child in zygote.children:
             numbers += (child.pidfd, child.folder, child.console)
-    channels = [each.channel for each in found.tasks]
-    channels += (each.channel for each in found.sessions)
-    channels += (each.channel for each in found.newcomers)
+    channels = [task.channel for task in state.tasks]
+    channels += (session.channel for session in state.sessions)
+    channels += (newcomer.channel for newcomer in state.newcomers)
     for channel in channels:
         numbers.append(channel.fd)
         numbers += (fd for unsent in channel.unsent for fd in unsent.fds)
-    if found.port is not None:
-        numbers += found.port.sockets
+    if state.port is not None:
+        numbers += state.port.sockets
     return [number for number in numbers if number >= 0]
 
 
@@ -193,10 +193,10 @@ class Continuation:
         self._resumed = trio.Event()
         self._note(restart_status.READY)
 
-    def announce(self, found: form.HostState) -> None:
+    def announce(self, state: form.HostState) -> None:
         """Say that this program has continued the node."""
-        self._attempt = found.attempt
-        paused_ms = max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - found.began_ns) // 1_000_000
+        self._attempt = state.attempt
+        paused_ms = max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - state.began_ns) // 1_000_000
         status = self._status(restart_status.CONTINUED)
         restart_status.write(
             self._settings.data,
@@ -204,19 +204,19 @@ class Continuation:
                 status.pid,
                 self._attempt,
                 status.state,
-                f"from version {found.version}" if found.version != status.version else "",
+                f"from version {state.version}" if state.version != status.version else "",
                 status.version,
                 paused_ms,
-                len(found.tasks),
-                len(found.sessions),
+                len(state.tasks),
+                len(state.sessions),
             ),
         )
         _log.info(
             "the node goes on with a new program",
             extra={
-                "from": found.version,
-                "tasks": len(found.tasks),
-                "sessions": len(found.sessions),
+                "from": state.version,
+                "tasks": len(state.tasks),
+                "sessions": len(state.sessions),
                 "paused_ms": paused_ms,
             },
         )
@@ -342,10 +342,10 @@ class Continuation:
             attempt=self._attempt,
             port=None if port is None else form.Port(port.membership.me.epoch, port.listener.filenos()),
         )
-        found = self._host.hand_over(base, zygotes)
+        state = self._host.hand_over(base, zygotes)
         if port is not None:
-            found = replace(found, lingering=tuple(_connections(descriptors_of(found))))
-        return form.Handover(snapshot.encode(core.state), found)
+            state = replace(state, lingering=tuple(_connections(descriptors_of(state))))
+        return form.Handover(snapshot.encode(core.state), state)
 
     # -- trying -----------------------------------------------------------------------------------------
     async def _rehearsed(self) -> str:

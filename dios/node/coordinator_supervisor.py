@@ -78,7 +78,7 @@ async def keep_coordinator(settings: Settings) -> None:
                     brand="limbo",
                     label=COORDINATOR_LABEL,
                     args=arguments,
-                    inputs={label: one for label, one in kept.items() if one is not None},
+                    inputs={label: reference for label, reference in kept.items() if reference is not None},
                     limits=Limits(
                         memory_bytes=limits.COORDINATOR_MEMORY_BYTES,
                         # A task for an operator's cost model, and the next one before that ends.
@@ -110,14 +110,14 @@ async def _kept(node: AsyncNode, settings: Settings, label: str) -> AsyncReferen
     except FileNotFoundError:
         name = b""
     # A damaged file counts as missing: measurements are lost, and other nodes know the shares.
-    found = await node.find(name) if len(name) == limits.NAME_BYTES else None
-    if found is not None:
-        return found
+    reference = await node.find(name) if len(name) == limits.NAME_BYTES else None
+    if reference is not None:
+        return reference
     home = node.home
     if home is None:
         return None
-    made = await node.create(ObjectType.DURABLE_BLOB, groups=(home,))
+    blob = await node.create(ObjectType.DURABLE_BLOB, groups=(home,))
     # The name is the right to the object, so only the node's user may read the file.
-    if made.name is not None:
-        await trio.to_thread.run_sync(durable_files.write, path, made.name)
-    return made
+    if blob.name is not None:
+        await trio.to_thread.run_sync(durable_files.write, path, blob.name)
+    return blob

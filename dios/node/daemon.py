@@ -165,9 +165,9 @@ def _require_trusted_places(settings: Settings) -> None:
     from dios.store.directory import require_own_directory  # noqa: PLC0415 - see above
 
     require_own_directory(settings.data)
-    for path, what in ((settings.log_file, "the log file"), (settings.record, "the file of events")):
+    for path, description in ((settings.log_file, "the log file"), (settings.record, "the file of events")):
         if path is not None:
-            require_trusted(path, what)
+            require_trusted(path, description)
 
 
 @contextlib.contextmanager
@@ -490,31 +490,31 @@ class _Options:
 
 def _read_arguments(arguments: Sequence[str]) -> _Options:
     data, *rest = arguments
-    lasting = [each for each in rest if not each.startswith(_OF_ONE_START)]
-    found = _Options(Path(data), Launch((sys.executable, "-P", "-m", _module(), data, *lasting)))
-    is_trial = any(each.startswith(f"{TRY}=") for each in rest)
+    lasting = [option for option in rest if not option.startswith(_OF_ONE_START)]
+    options = _Options(Path(data), Launch((sys.executable, "-P", "-m", _module(), data, *lasting)))
+    is_trial = any(option.startswith(f"{TRY}=") for option in rest)
     for argument in rest:
         key, _, value = argument.partition("=")
         if key == "--config":
-            found.config = Path(value)
+            options.config = Path(value)
         elif key == "--ready":
-            found.ready = int(value)
-            os.set_inheritable(found.ready, False)
+            options.ready = int(value)
+            os.set_inheritable(options.ready, False)
         elif key == "--until" and not is_trial:
             os.set_inheritable(int(value), False)
             _end_with(int(value))
-            found.launch.descriptors = (int(value),)
+            options.launch.descriptors = (int(value),)
         elif key == "--temporary":
-            found.temporary = value
+            options.temporary = value
         elif key == TRY:
-            found.tried = int(value)
+            options.tried = int(value)
         elif key == CONTINUE:
-            found.continued = Continued(*map(int, value.split(",")))
-            for number in found.continued:
+            options.continued = Continued(*map(int, value.split(",")))
+            for number in options.continued:
                 os.set_inheritable(number, False)
         elif key != "--until":
-            found.flags[key] = value
-    return found
+            options.flags[key] = value
+    return options
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -576,9 +576,9 @@ def _rehearse(memory: int, settings: Settings) -> None:
     from dios.node import serve  # noqa: F401, PLC0415 - every module of a daemon must load
     from dios.node.continuation import receive  # noqa: PLC0415 - see above
 
-    found = receive(memory, settings)
-    found.state(Entropy())
-    if found.host.port is not None:
+    predecessor = receive(memory, settings)
+    predecessor.state(Entropy())
+    if predecessor.host.port is not None:
         from dios.node import cluster_port  # noqa: F401, PLC0415 - likewise
 
 

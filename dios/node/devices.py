@@ -51,10 +51,10 @@ def read_devices(value: object) -> tuple[DeviceSetting, ...]:
         raise TypeError('a table like [devices], or text like "gpu=auto licence=3"')
     if len(value) > limits.DEVICE_KINDS_MAX:
         raise ValueError(f"at most {limits.DEVICE_KINDS_MAX} kinds of devices")
-    found = tuple(_setting(str(kind), said) for kind, said in sorted(value.items()))
-    if sum(len(one.files) or one.most or 0 for one in found) > limits.DEVICES_MAX:
+    settings = tuple(_setting(str(kind), said) for kind, said in sorted(value.items()))
+    if sum(len(setting.files) or setting.most or 0 for setting in settings) > limits.DEVICES_MAX:
         raise ValueError(f"at most {limits.DEVICES_MAX} devices")
-    return found
+    return settings
 
 
 def find_devices(settings: Iterable[DeviceSetting], folder: Path = Path("/dev")) -> FoundDevices:
@@ -65,20 +65,20 @@ def find_devices(settings: Iterable[DeviceSetting], folder: Path = Path("/dev"))
     """
     devices: list[Device] = []
     problems: list[str] = []
-    for one in settings:
-        if one.files:
-            for number, files in enumerate(one.files):
+    for setting in settings:
+        if setting.files:
+            for number, files in enumerate(setting.files):
                 if all(Path(file).exists() for file in files):
-                    devices.append(Device(one.kind, str(number), files))
+                    devices.append(Device(setting.kind, str(number), files))
                 else:
-                    problems.append(f"{one.kind} {number}: {', '.join(files)} does not exist")
-        elif one.kind == GPU:
-            gpus = _gpus(folder)[: one.most]
+                    problems.append(f"{setting.kind} {number}: {', '.join(files)} does not exist")
+        elif setting.kind == GPU:
+            gpus = _gpus(folder)[: setting.most]
             devices += gpus
-            if one.most is not None and len(gpus) < one.most:
-                problems.append(f"{GPU} = {one.most}, and {folder} has {len(gpus)} GPUs of NVIDIA")
+            if setting.most is not None and len(gpus) < setting.most:
+                problems.append(f"{GPU} = {setting.most}, and {folder} has {len(gpus)} GPUs of NVIDIA")
         else:
-            devices += [Device(one.kind, str(number)) for number in range(one.most or 0)]
+            devices += [Device(setting.kind, str(number)) for number in range(setting.most or 0)]
     return FoundDevices(tuple(devices[: limits.DEVICES_MAX]), tuple(problems))
 
 
@@ -87,7 +87,7 @@ def _gpus(folder: Path) -> list[Device]:
         names = [path.name for path in folder.iterdir()]
     except OSError:
         return []
-    numbers = sorted(int(found[1]) for name in names if (found := _NVIDIA.fullmatch(name)))
+    numbers = sorted(int(match[1]) for name in names if (match := _NVIDIA.fullmatch(name)))
     return [Device(GPU, str(number), (str(folder / f"nvidia{number}"),)) for number in numbers]
 
 
@@ -98,7 +98,7 @@ def _setting(kind: str, said: object) -> DeviceSetting:
             f"{limits.DEVICE_KIND_CHARS_MAX}, not {kind!r}"
         )
     if isinstance(said, list):
-        return DeviceSetting(kind, None, tuple(_files(kind, each) for each in said))
+        return DeviceSetting(kind, None, tuple(_files(kind, paths) for paths in said))
     if isinstance(said, str) and re.fullmatch(r"[0-9]{1,4}", said):
         said = int(said)
     if said == AUTO and kind == GPU:

@@ -45,12 +45,12 @@ async def find_others(voice: AnnouncedNode, links: PeerLinks, place: MulticastNe
 
     async with trio.open_nursery() as nursery:
 
-        def heard(found: ReceivedAnnouncement) -> None:
-            if found.address in sought or len(sought) >= limits.ANNOUNCE_SEEKS_MAX:
+        def heard(announcement: ReceivedAnnouncement) -> None:
+            if announcement.address in sought or len(sought) >= limits.ANNOUNCE_SEEKS_MAX:
                 return
-            if not links.is_up(found.node):
-                sought.add(found.address)
-                nursery.start_soon(seek, found.address, name="connect to an announced node")
+            if not links.is_up(announcement.node):
+                sought.add(announcement.address)
+                nursery.start_soon(seek, announcement.address, name="connect to an announced node")
 
         told, pause_ms = "", limits.ANNOUNCE_RETRY_MS_MIN
         while True:

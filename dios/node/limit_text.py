@@ -81,19 +81,19 @@ def _value(resource: Resource, given: object) -> int | None:
     # A number in a file has no unit and needs none, except for a time.
     text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
     try:
-        found = _READERS.get(resource, _count)(text)
+        amount = _READERS.get(resource, _count)(text)
     except ValueError as error:
         raise InvalidError(f"{WORD_OF[resource]} must be {error}, not {given!r}") from None
-    if found > _MOST:
+    if amount > _MOST:
         raise InvalidError(f"{WORD_OF[resource]} must be smaller than {given!r}; write none for no limit")
-    return found
+    return amount
 
 
 def _resource(word: str) -> Resource:
-    found = WORDS.get(word.strip().lower())
-    if found is None:
+    resource = WORDS.get(word.strip().lower())
+    if resource is None:
         raise InvalidError(f"there is no limit called {word!r}; {suggestion(word, WORDS)}")
-    return found
+    return resource
 
 
 def _pairs(given: object) -> Iterator[tuple[str, object]]:
@@ -111,21 +111,21 @@ def _pairs(given: object) -> Iterator[tuple[str, object]]:
 
 def read_bounds(given: object) -> tuple[Bound, ...]:
     """Read limits from a table or a text. Raise InvalidError for unknown, invalid or repeated limits."""
-    found: dict[Resource, Bound] = {}
+    bounds: dict[Resource, Bound] = {}
     for word, value in _pairs(given):
         resource = _resource(word)
-        if resource in found:
+        if resource in bounds:
             raise InvalidError(f"the limit {WORD_OF[resource]} is given twice; give it once")
-        found[resource] = Bound(resource, _value(resource, value))
-    return tuple(found.values())
+        bounds[resource] = Bound(resource, _value(resource, value))
+    return tuple(bounds.values())
 
 
 def bounds_of(words: Iterable[str]) -> tuple[Bound, ...]:
     """Return the limits in the words of a command line. Raise InvalidError if there are none."""
-    found = read_bounds(" ".join(words))
-    if not found:
+    bounds = read_bounds(" ".join(words))
+    if not bounds:
         raise InvalidError(f"give a limit, like objects=1000; known: {', '.join(WORDS)}")
-    return found
+    return bounds
 
 
 def limits_of_run(words: Iterable[str], *, memory_bytes: int = 0, cpu_ms: int = 0) -> Limits:

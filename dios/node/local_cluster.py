@@ -78,8 +78,8 @@ class LocalCluster:
 
     def running(self) -> dict[str, DaemonProcess]:
         """Return the nodes whose processes answer, by name."""
-        found = {node.name: daemon.find(node.socket) for node in self.nodes}
-        return {name: running for name, running in found.items() if running is not None}
+        processes = {node.name: daemon.find(node.socket) for node in self.nodes}
+        return {name: running for name, running in processes.items() if running is not None}
 
 
 # -- on the disk --------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def make(
 
 def _fill(directory: Path, count: int, racks: int, settings: Mapping[str, str]) -> LocalCluster:
     addresses = _free_addresses(count)
-    made = LocalCluster(
+    local_cluster = LocalCluster(
         directory,
         tuple(
             LocalNode(
@@ -147,16 +147,16 @@ def _fill(directory: Path, count: int, racks: int, settings: Mapping[str, str]) 
         ),
     )
     first: identity.Identity | None = None
-    for node in made.nodes:
+    for node in local_cluster.nodes:
         _write_settings(node, settings)
         if first is None:
             first = identity.create_cluster(node.data, name=node.name)
         else:
             identity.admit_here(first, node.data, name=node.name)
-        seeds.write(node.data, [other.address for other in made.nodes if other is not node])
+        seeds.write(node.data, [other.address for other in local_cluster.nodes if other is not node])
     # Last, because this file makes the directory a complete cluster.
-    _write(made)
-    return made
+    _write(local_cluster)
+    return local_cluster
 
 
 def _write_settings(node: LocalNode, settings: Mapping[str, str]) -> None:
@@ -171,11 +171,15 @@ def _write_settings(node: LocalNode, settings: Mapping[str, str]) -> None:
     (node.data / "node.toml").write_text("".join(lines), encoding="utf-8")
 
 
-def _write(made: LocalCluster) -> None:
-    rows = [{key: value for key, value in asdict(node).items() if key != "data"} for node in made.nodes]
+def _write(local_cluster: LocalCluster) -> None:
+    rows = [
+        {key: value for key, value in asdict(node).items() if key != "data"} for node in local_cluster.nodes
+    ]
     # Earlier releases read "keep", and their `dios down` deletes the data without it.
     told = {"version": _VERSION, "keep": True, "nodes": rows}
-    durable_files.write(made.directory / CLUSTER_FILE_NAME, (json.dumps(told, indent=2) + "\n").encode())
+    durable_files.write(
+        local_cluster.directory / CLUSTER_FILE_NAME, (json.dumps(told, indent=2) + "\n").encode()
+    )
 
 
 def _free_addresses(count: int) -> list[str]:
@@ -183,7 +187,7 @@ def _free_addresses(count: int) -> list[str]:
     first, last = limits.LOCAL_PORT_FIRST, limits.LOCAL_PORT_LAST
     begin = int.from_bytes(os.urandom(4), "big")
     with contextlib.ExitStack() as taken:
-        found: list[str] = []
+        addresses: list[str] = []
         for step in range(last - first + 1):
             port = first + (begin + step) % (last - first + 1)
             probe = taken.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
@@ -191,9 +195,9 @@ def _free_addresses(count: int) -> list[str]:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-            found.append(join_address(HOST, port))
-            if len(found) == count:
-                return found
+            addresses.append(join_address(HOST, port))
+            if len(addresses) == count:
+                return addresses
     raise InvalidError(
         f"fewer than {count} ports from {first} to {last} are free at {HOST}. Close some programs."
     )
@@ -201,10 +205,10 @@ def _free_addresses(count: int) -> list[str]:
 
 def remove(directory: Path) -> None:
     """Delete the directory of a stopped cluster, except for files that the cluster did not create."""
-    found = read(directory)
-    if found is None:
+    local_cluster = read(directory)
+    if local_cluster is None:
         return
-    for node in found.nodes:
+    for node in local_cluster.nodes:
         shutil.rmtree(node.data, ignore_errors=True)
     (directory / CLUSTER_FILE_NAME).unlink(missing_ok=True)
 
@@ -223,16 +227,16 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 # -- processes ----------------------------------------------------------------------------------------
-def start(found: LocalCluster, *, report: Callable[[str], None] = lambda _: None) -> list[str]:
+def start(local_cluster: LocalCluster, *, report: Callable[[str], None] = lambda _: None) -> list[str]:
     """Start the nodes that do not run, all at once, and wait until each sees all. Return the started names.
 
     Forgotten nodes are not started. ``report`` is called with a text for each step, from any thread. If a
     node cannot start, or on interruption, the nodes that this call started are stopped again. Raise the
     errors of ``daemon.start_detached``, and TimeLimitError if they run but have not found each other yet.
     """
-    running = found.running()
-    forgotten = found.forgotten()
-    wanted = [node for node in found.nodes if node.name not in forgotten]
+    running = local_cluster.running()
+    forgotten = local_cluster.forgotten()
+    wanted = [node for node in local_cluster.nodes if node.name not in forgotten]
     absent = [node for node in wanted if node.name not in running]
 
     def begin(node: LocalNode) -> None:
@@ -242,7 +246,7 @@ def start(found: LocalCluster, *, report: Callable[[str], None] = lambda _: None
     try:
         _all_at_once(begin, absent)
         wait_ready(wanted, report=report)
-        _claim_default(found)
+        _claim_default(local_cluster)
     except TimeLimitError:
         raise  # on a busy machine they find each other later
     except BaseException:
@@ -273,24 +277,24 @@ def wait_ready(nodes: Sequence[LocalNode], *, report: Callable[[str], None] = la
                 time.sleep(_POLL_S)
 
 
-def _claim_default(found: LocalCluster) -> None:
+def _claim_default(local_cluster: LocalCluster) -> None:
     """Make the first node the default node, unless another cluster's node is."""
     link = default_socket()
     with contextlib.suppress(OSError):
-        for node in found.nodes[1:]:
+        for node in local_cluster.nodes[1:]:
             daemon.drop_link(link, node.socket)
-        daemon.claim_link(link, found.nodes[0].socket)
+        daemon.claim_link(link, local_cluster.nodes[0].socket)
 
 
-def is_default(found: LocalCluster) -> bool:
+def is_default(local_cluster: LocalCluster) -> bool:
     """Return True if commands without a node go to the first node of this cluster."""
-    return default_socket().resolve() == found.nodes[0].socket.resolve()
+    return default_socket().resolve() == local_cluster.nodes[0].socket.resolve()
 
 
-def stop(found: LocalCluster, *, say: Callable[[str], None] = lambda _: None) -> list[str]:
+def stop(local_cluster: LocalCluster, *, say: Callable[[str], None] = lambda _: None) -> list[str]:
     """Stop all running nodes at once and return their names. Raise TimeLimitError if a node does not end."""
-    running = found.running()
-    there = [node for node in found.nodes if node.name in running]
+    running = local_cluster.running()
+    there = [node for node in local_cluster.nodes if node.name in running]
     _all_at_once(lambda node: _stop_one(node, say), there)
     return [node.name for node in there]
 

@@ -31,12 +31,12 @@ _GROUP_LIMITS: Final = (
 
 def memory_bytes(group_limits: tuple[Path, ...] = _GROUP_LIMITS) -> int:
     """Return the machine's memory, or the limit of the control group around this process if lower."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in group_limits:
         # The file contains "max" if there is no limit; only one of the two files exists.
         with contextlib.suppress(OSError, ValueError):
-            found.append(int(path.read_text()))
-    return min(found)
+            sizes.append(int(path.read_text()))
+    return min(sizes)
 
 
 def free_memory_bytes(told: Path = Path("/proc/meminfo")) -> int:
@@ -108,10 +108,10 @@ class MachineInsides(NamedTuple):
     def counts(self) -> dict[str, int]:
         """The numbers of sockets, NUMA nodes, last-level caches, cores and threads."""
         return {
-            "sockets": len({one.socket for one in self.threads}),
-            "numa_nodes": len({one.numa for one in self.threads}),
-            "last_level_caches": len({one.cache for one in self.threads}),
-            "cores": len({one.core for one in self.threads}),
+            "sockets": len({thread.socket for thread in self.threads}),
+            "numa_nodes": len({thread.numa for thread in self.threads}),
+            "last_level_caches": len({thread.cache for thread in self.threads}),
+            "cores": len({thread.core for thread in self.threads}),
             "threads": len(self.threads),
         }
 
@@ -131,7 +131,7 @@ def insides(root: Path = Path("/sys"), proc: Path = Path("/proc")) -> MachineIns
         topology = read_topology(root, proc)
     except (DiosError, OSError, ValueError) as error:
         return MachineInsides(threads.flat(allowed), (str(error),))
-    found: dict[int, ThreadPlace] = {}
+    places: dict[int, ThreadPlace] = {}
     numbers = dict.fromkeys(Part, -1)
 
     def visit(element: Element, around: dict[Part, int]) -> None:
@@ -143,11 +143,11 @@ def insides(root: Path = Path("/sys"), proc: Path = Path("/proc")) -> MachineIns
             core, cache, numa, package = (
                 max(0, around.get(part, 0)) for part in (Part.CORE, Part.CACHE, Part.NUMA, Part.PACKAGE)
             )
-            found[element.number] = ThreadPlace(element.number, core, cache, numa, package)
+            places[element.number] = ThreadPlace(element.number, core, cache, numa, package)
         for child in element.children:
             visit(child, around)
 
     visit(topology.tree, {})
-    if not set(allowed) <= found.keys():
+    if not set(allowed) <= places.keys():
         return MachineInsides(threads.flat(allowed), ("sysfs does not show all processors of this process",))
-    return MachineInsides(tuple(found[thread] for thread in allowed), topology.missing)
+    return MachineInsides(tuple(places[thread] for thread in allowed), topology.missing)

@@ -90,7 +90,7 @@ def _peers(host: NodeHost) -> Iterator[MetricRow]:
         return
     for count, metric in _COUNTED_OF_PEERS.items():
         yield metric, "", links.counts[count]
-    for place, (name, session) in enumerate(sorted(links.sessions(), key=lambda one: one[0])):
+    for place, (name, session) in enumerate(sorted(links.sessions(), key=lambda entry: entry[0])):
         if place >= _PEERS_MAX:
             break
         yield "dios_peer_connected", f"peer={name}", int(session is not None)

@@ -73,8 +73,8 @@ class Scrubbing:
         """Scrub until cancelled; do nothing if the setting is off."""
         if not self._settings.scrub_rate:
             return
-        found = await trio.to_thread.run_sync(scrub_report.load, self._settings.data)
-        self._report = found or ScrubReport()
+        report = await trio.to_thread.run_sync(scrub_report.load, self._settings.data)
+        self._report = report or ScrubReport()
         self._scrubber.after = self._report.position
         # The start of a node has other work.
         await trio.sleep(min(limits.SCRUB_SAVE_MS, self._settings.scrub_every) / 1000)
@@ -164,63 +164,66 @@ class Scrubbing:
             self._has_damage = trio.Event()
             now = trio.current_time()
             open_damage = self._report.open_damage
-            for gone in self._attempts.keys() - {one.object for one in open_damage}:
+            for gone in self._attempts.keys() - {entry.object for entry in open_damage}:
                 del self._attempts[gone]
-            for one in open_damage:
-                at, pause = self._attempts.get(one.object, (now, limits.SCRUB_RETRY_MS_MIN / 1000))
+            for damaged in open_damage:
+                at, pause = self._attempts.get(damaged.object, (now, limits.SCRUB_RETRY_MS_MIN / 1000))
                 if at <= now:
-                    self._attempts[one.object] = now + pause, min(2 * pause, limits.SCRUB_RETRY_MS_MAX / 1000)
-                    await self._attempt(one, node)
+                    self._attempts[damaged.object] = (
+                        now + pause,
+                        min(2 * pause, limits.SCRUB_RETRY_MS_MAX / 1000),
+                    )
+                    await self._attempt(damaged, node)
             with trio.move_on_after(limits.SCRUB_RETRY_MS_MIN / 1000):
                 await self._has_damage.wait()
 
-    async def _attempt(self, one: DamagedObject, node: ScrubbedNode) -> None:
+    async def _attempt(self, entry: DamagedObject, node: ScrubbedNode) -> None:
         try:
-            await self._repair(one, node)
+            await self._repair(entry, node)
         except* Exception as group:  # noqa: BLE001 - a defect here must not end the node
-            one.failure = str(group.exceptions[0])[: limits.SCRUB_PROBLEM_CHARS_MAX]
+            entry.failure = str(group.exceptions[0])[: limits.SCRUB_PROBLEM_CHARS_MAX]
             expected = group.split((DiosError, OSError))[1] is None
             _log.warning(
                 "a damaged object could not be repaired",
-                extra={"what": one.mark, "why": one.failure},
+                extra={"what": entry.mark, "why": entry.failure},
                 exc_info=None if expected else group,
             )
         await self._save()
 
-    async def _repair(self, one: DamagedObject, node: ScrubbedNode) -> None:
+    async def _repair(self, entry: DamagedObject, node: ScrubbedNode) -> None:
         """Repair an object, or note why it cannot be repaired; forget it if it was written or dropped."""
-        row = await trio.to_thread.run_sync(self._row_of, one)
+        row = await trio.to_thread.run_sync(self._row_of, entry)
         if row is None:
-            self._forget(one)
+            self._forget(entry)
             return
         failure = await self._replace(row, node)
-        one.failure = failure[: limits.SCRUB_PROBLEM_CHARS_MAX]
+        entry.failure = failure[: limits.SCRUB_PROBLEM_CHARS_MAX]
         if not failure:
-            one.repaired = int(self._now())
-            node.distrust(one.object_id)
-            _log.warning("a damaged object was repaired from a replica", extra={"what": one.mark})
-            node.audit("repaired", one.mark, "")
+            entry.repaired = int(self._now())
+            node.distrust(entry.object_id)
+            _log.warning("a damaged object was repaired from a replica", extra={"what": entry.mark})
+            node.audit("repaired", entry.mark, "")
 
-    def _row_of(self, one: DamagedObject) -> ObjectRow | None:
+    def _row_of(self, entry: DamagedObject) -> ObjectRow | None:
         """Return the row of a damaged object; None if it has other bytes now, or is gone.
 
         Raise DamagedError if its row is damaged.
         """
-        stored = self._store.stored(one.object_id)
+        stored = self._store.stored(entry.object_id)
         if stored is None:
             return None
-        row = schema.decode_row(one.object_id, stored)
+        row = schema.decode_row(entry.object_id, stored)
         if row.payload.kind is ContentKind.EXTENT:
-            return row if one.extent == f"{row.payload.extent:016x}" else None
+            return row if entry.extent == f"{row.payload.extent:016x}" else None
         try:
             schema.check_inline(row, bytes(schema.inline_part(stored)))
         except DamagedError:
             return row
         return None
 
-    def _forget(self, one: DamagedObject) -> None:
-        if one in self._report.damaged:
-            self._report.damaged.remove(one)
+    def _forget(self, entry: DamagedObject) -> None:
+        if entry in self._report.damaged:
+            self._report.damaged.remove(entry)
 
     async def _replace(self, row: ObjectRow, node: ScrubbedNode) -> str:
         """Replace the bytes of an object by those of a replica. Return "", or why that is not possible."""

@@ -35,14 +35,14 @@ def write(data: Path, addresses: Iterable[str]) -> None:
     """Replace the file durably. Do nothing if it has these addresses already."""
     wanted = _checked(addresses)
     if wanted != read(data) or not (data / NAME).exists():
-        durable_files.write(data / NAME, (_HEAD + "".join(f"{each}\n" for each in wanted)).encode())
+        durable_files.write(data / NAME, (_HEAD + "".join(f"{address}\n" for address in wanted)).encode())
 
 
 def _checked(addresses: Iterable[str]) -> tuple[str, ...]:
-    found: dict[str, None] = {}
-    for each in addresses:
+    unique: dict[str, None] = {}
+    for address in addresses:
         try:
-            found[checked_address(each.strip(), advertised=True)] = None
+            unique[checked_address(address.strip(), advertised=True)] = None
         except ValueError:
             continue
-    return tuple(found)[: limits.NODES_MAX]
+    return tuple(unique)[: limits.NODES_MAX]

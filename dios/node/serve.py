@@ -248,7 +248,7 @@ async def _take_over_processes(host: NodeHost, zygote: ZygotePool, before: HostS
     """Continue with the sessions and tasks of the predecessor. No call is handled until the gate opens."""
     while host.tasks.sessions < len(before.sessions):
         await trio.lowlevel.checkpoint()
-    links = zygote.take_over(before.zygotes, {(each.zygote, each.child) for each in before.tasks})
+    links = zygote.take_over(before.zygotes, {(task.zygote, task.child) for task in before.tasks})
     host.tasks.take_over(before.tasks, links)
     # The first event sets the time of the next one.
     host.driver.feed(TimerFired(host.clock.now()))

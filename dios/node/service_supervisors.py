@@ -42,14 +42,14 @@ class KeepersOfUsers:
         ``leaving_nodes`` is the number of draining nodes that all of them know, and ``leaving_unchecked`` is
         the number of keepers that have not looked at every object since the nodes changed.
         """
-        found = [left for keeper in self.running if (left := keeper.leaving) is not None]
+        departures = [left for keeper in self.running if (left := keeper.leaving) is not None]
         return {
             "keepers": len(self.running),
-            "keepers_leading": len(found),
-            "leaving_nodes": min((left.nodes for left in found), default=0),
-            "leaving_replicas": sum(left.replicas for left in found),
-            "leaving_bytes": sum(left.size for left in found),
-            "leaving_unchecked": sum(not left.checked for left in found),
+            "keepers_leading": len(departures),
+            "leaving_nodes": min((left.nodes for left in departures), default=0),
+            "leaving_replicas": sum(left.replicas for left in departures),
+            "leaving_bytes": sum(left.size for left in departures),
+            "leaving_unchecked": sum(not left.checked for left in departures),
         }
 
 
@@ -99,8 +99,8 @@ async def _act(
     from dios.client.aio.node import open_session  # noqa: PLC0415 - as above
 
     table, principal = who
-    what = "services" if table == "services" else "replicas"
-    log = partial(_log.warning, "the %s of %s: %s", what, principal)
+    kind = "services" if table == "services" else "replicas"
+    log = partial(_log.warning, "the %s of %s: %s", kind, principal)
     try:
         async with trio.open_nursery() as nursery:
             sock = server.open_for(int(principal.removeprefix("uid:")), nursery)

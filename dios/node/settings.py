@@ -321,12 +321,12 @@ def _modules(value: object) -> tuple[str, ...]:
 
 
 def _sandbox_limits(value: object) -> tuple[Bound, ...]:
-    found = {bound.resource: bound for bound in SANDBOX_LIMITS_DEFAULT}
+    bounds = {bound.resource: bound for bound in SANDBOX_LIMITS_DEFAULT}
     for bound in read_bounds(value):
         if bound.value == 0:
             raise InvalidError(f"no session starts with {WORD_OF[bound.resource]}=0; give 1 or more, or none")
-        found[bound.resource] = bound
-    return tuple(found.values())
+        bounds[bound.resource] = bound
+    return tuple(bounds.values())
 
 
 _TEMPLATE_KEYS: Final = ("modules", "memory")
@@ -393,9 +393,9 @@ def _program(name: str, table: object) -> ProgramSetting:
         if key not in _PROGRAM_KEYS:
             raise InvalidError(f"a program has no setting {key}; {suggestion(str(key), _PROGRAM_KEYS)}")
     path, read = table.get("path"), tuple(str(part) for part in _parts(table.get("read", ())))
-    for each in (path, *read):
-        if not isinstance(each, str) or not each.startswith("/"):
-            raise InvalidError(f"path and read of the program {name} must be absolute paths, not {each!r}")
+    for entry in (path, *read):
+        if not isinstance(entry, str) or not entry.startswith("/"):
+            raise InvalidError(f"path and read of the program {name} must be absolute paths, not {entry!r}")
     if len(read) > PROGRAM_FILES_MAX // 2:
         raise InvalidError(f"read of the program {name} has more than {PROGRAM_FILES_MAX // 2} paths")
     return ProgramSetting(name, str(path), read)
@@ -429,8 +429,8 @@ def _labels(value: object) -> tuple[tuple[str, str], ...]:
         pairs = [(part[0], part[2]) for part in (str(text).partition("=") for text in _parts(value))]
     if len(pairs) > limits.NODE_LABELS_MAX:
         raise ValueError(f"at most {limits.NODE_LABELS_MAX} labels")
-    found = tuple(sorted((key.strip(), said.strip()) for key, said in pairs))
-    for key, said in found:
+    labels = tuple(sorted((key.strip(), said.strip()) for key, said in pairs))
+    for key, said in labels:
         if key == node_labels.RACK:
             raise ValueError("labels other than rack, which is a setting of its own")
         try:
@@ -439,9 +439,9 @@ def _labels(value: object) -> tuple[tuple[str, str], ...]:
             raise ValueError(
                 f"labels like gpu=yes, each part up to {limits.NODE_NAME_BYTES_MAX} bytes without ',' and '='"
             ) from None
-    if len(node_labels.text_of(found)) > limits.NODE_LABELS_CHARS_MAX:
+    if len(node_labels.text_of(labels)) > limits.NODE_LABELS_CHARS_MAX:
         raise ValueError(f"labels with at most {limits.NODE_LABELS_CHARS_MAX} characters in all")
-    return found
+    return labels
 
 
 def _metrics(value: object) -> ExporterPlace | None:
@@ -621,8 +621,8 @@ def load_with_origins(
         (Path.cwd(), _from_environment(os.environ if environ is None else environ)),
         (Path.cwd(), _from_flags(flags or {})),
     )
-    for base, found in sources:
-        for key, value, origin in found:
+    for base, entries in sources:
+        for key, value, origin in entries:
             try:
                 read = KEYS[key](value)
             except (TypeError, ValueError) as error:

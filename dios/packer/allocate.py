@@ -89,9 +89,9 @@ class Refusal:
     def __str__(self) -> str:
         begin = f"{self.job!r} has no place: at instant {self.instant} "
         if self.resource == NAMES[4]:
-            where = self.link or "every path"
+            place = self.link or "every path"
             return (
-                f"{begin}{where} has too little bandwidth for {self.node!r}, although {self.room} of "
+                f"{begin}{place} has too little bandwidth for {self.node!r}, although {self.room} of "
                 f"{self.places} places have enough of all else; start later, or send less"
             )
         unit = UNITS[NAMES.index(self.resource)]
@@ -146,19 +146,19 @@ def allocate(
     if chosen.calm > 0.0:
         # Links may be idle only because jobs were refused for lack of them, so also try the other way.
         rules.insert(0 if used[4] < chosen.calm * used[:4].max() else 1, chosen.calm_policy)
-    load = next((found for found in map(tried, rules) if found is not None), None)
+    load = next((attempt for attempt in map(tried, rules) if attempt is not None), None)
     if load is None:
         return _refusal(datacenter, fitting, chosen, places, report.tolist(), after)
     start = datacenter.now + after
     end = start + fitting.instants
-    where = load.place.tolist()
+    indices = load.place.tolist()
     return Placement(
         fitting,
         chosen,
         start,
         end,
-        {node.name: datacenter.place_name(at) for node, at in zip(job.nodes, where, strict=True)},
-        {node.name: at for node, at in zip(job.nodes, where, strict=True) if node.service is None},
+        {node.name: datacenter.place_name(at) for node, at in zip(job.nodes, indices, strict=True)},
+        {node.name: at for node, at in zip(job.nodes, indices, strict=True) if node.service is None},
         tuple(load.plane.tolist()),
         datacenter._register(end),  # noqa: SLF001 - placements belong to their data centre
         datacenter,
@@ -264,7 +264,7 @@ def _by_flow(job: TiMra) -> Ints:
         near[source].append((target, flow))
         near[target].append((source, flow))
     pull = [0.0] * len(near)
-    whole = [sum(flow for _, flow in each) for each in near]
+    whole = [sum(flow for _, flow in neighbours) for neighbours in near]
     rank = {int(node): at for at, node in enumerate(job.order)}
     # A node's pull only grows, so its newest entry comes before its older ones.
     ready = [(0.0, -whole[node], rank[node], node) for node in rank]

@@ -61,17 +61,17 @@ class Quanta:
 
     def __init__(self, largest: Floats) -> None:
         """Choose the finest powers for which the ``largest`` amounts (k,) are at most ``UNITS_MAX``."""
-        powers = np.array([_power_of_ten(float(each)) for each in largest])
+        powers = np.array([_power_of_ten(float(amount)) for amount in largest])
         # One of the two factors is 1 and the other an integer power, which is exact; a fraction is not.
         self._times: Final[Floats] = 10.0 ** np.maximum(-powers, 0)
         self._over: Final[Floats] = 10.0 ** np.maximum(powers, 0)
 
     def up(self, amounts: Floats, most: float = TOO_MUCH) -> Floats:
         """Return (..., k) whole numbers, rounded up; ``most`` for larger ones, which no server has."""
-        found = amounts * self._times
-        found /= self._over
-        found *= 1.0 - _NOISE
-        return np.minimum(np.ceil(found, out=found), most, out=found)
+        units = amounts * self._times
+        units /= self._over
+        units *= 1.0 - _NOISE
+        return np.minimum(np.ceil(units, out=units), most, out=units)
 
     def down(self, amounts: Floats) -> Floats:
         """Return (..., k) whole numbers, rounded down."""
@@ -349,9 +349,9 @@ class Datacenter:
         kind, link, count = ("rack", link, racks) if link < 2 * racks else ("pod", link - 2 * racks, 0)
         count = count or self.pods * planes * cores
         direction = "up" if link < count else "down"
-        each = planes if kind == "rack" else planes * cores
-        which = f", plane {link % each}" if each > 1 else ""
-        return f"the link {direction} of {kind} {link % count // each}{which}"
+        per_group = planes if kind == "rack" else planes * cores
+        which = f", plane {link % per_group}" if per_group > 1 else ""
+        return f"the link {direction} of {kind} {link % count // per_group}{which}"
 
     def place_name(self, place: int) -> str:
         """Return the name of a server, or of a machine of a service."""
@@ -372,12 +372,12 @@ class Datacenter:
         Only then may a job fit that does not fit earlier.
         """
         slots = self._slots()
-        found = np.zeros(self.horizon - 1, np.bool_)
+        rising = np.zeros(self.horizon - 1, np.bool_)
         for free in (self.site.free.reshape(self.horizon, -1), self.site.trunk):
             for low in range(0, self.horizon - 1, _RISE_ROWS):
                 rows = free[slots[low : low + _RISE_ROWS + 1]]
-                found[low : low + _RISE_ROWS] |= (rows[1:] > rows[:-1]).any(axis=1)
-        return np.flatnonzero(found) + 1
+                rising[low : low + _RISE_ROWS] |= (rows[1:] > rows[:-1]).any(axis=1)
+        return np.flatnonzero(rising) + 1
 
     def _slots(self) -> Ints:
         return np.arange(self.now, self.now + self.horizon) % self.horizon
@@ -403,7 +403,7 @@ class Datacenter:
         rows[:4] = self.quanta.down(has).T
         rows[4] = rows[5] = self.band.down(links)
         # All servers together cannot send more than this, and it stays an exact whole number.
-        rack_units, pod_units = (np.minimum(self.band.down(each), TRUNK_UNITS_MAX) for each in trunks)
+        rack_units, pod_units = (np.minimum(self.band.down(amounts), TRUNK_UNITS_MAX) for amounts in trunks)
         first, cores = planes
         # Of each kind, all links up come before all links down.
         trunk = np.concatenate(
@@ -451,27 +451,27 @@ def _service_spans(servers: int, services: Mapping[str, Sequence[Spot]]) -> dict
 
 def _checked_places(name: str, given: npt.ArrayLike, bound: int | None) -> Ints:
     """Return ``given`` as whole numbers from 0, and below ``bound`` unless it is None."""
-    found = np.asarray(given)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or not 1 <= found.size <= PACKER_SERVERS_MAX:
+    places = np.asarray(given)
+    if places.ndim != 1 or places.dtype.kind not in "iu" or not 1 <= places.size <= PACKER_SERVERS_MAX:
         raise ValueError(f"{name} must be a list of 1 to {PACKER_SERVERS_MAX} whole numbers")
     highest = PACKER_SERVERS_MAX if bound is None else bound - 1
-    good = (found >= 0) & (found <= highest)
+    good = (places >= 0) & (places <= highest)
     if not good.all():
         at = int(np.argmin(good))
-        raise ValueError(f"{name}[{at}] is {found[at]}; it must be from 0 to {highest}")
-    return found.astype(np.int64)
+        raise ValueError(f"{name}[{at}] is {places[at]}; it must be from 0 to {highest}")
+    return places.astype(np.int64)
 
 
 def _checked_amounts(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
     """Return amounts broadcast to ``shape``; they must be finite and not negative."""
     try:
-        found = np.asarray(given, np.float64)
-        spread = np.broadcast_to(found, shape)
+        amounts = np.asarray(given, np.float64)
+        spread = np.broadcast_to(amounts, shape)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be a number or an array of the shape {shape}") from None
-    good = (found >= 0.0) & (found <= PACKER_AMOUNT_MAX)
+    good = (amounts >= 0.0) & (amounts <= PACKER_AMOUNT_MAX)
     if not good.all():
-        place = np.unravel_index(int(np.argmin(good)), found.shape)
+        place = np.unravel_index(int(np.argmin(good)), amounts.shape)
         index = f"[{', '.join(str(int(at)) for at in place)}]" if place else ""
-        raise ValueError(f"{name}{index} is {found[place]}; it must be from 0 to {PACKER_AMOUNT_MAX:g}")
+        raise ValueError(f"{name}{index} is {amounts[place]}; it must be from 0 to {PACKER_AMOUNT_MAX:g}")
     return spread

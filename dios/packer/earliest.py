@@ -48,9 +48,9 @@ def allocate_earliest(
     for start in starts.tolist():
         if (room[start : start + fitting.instants] < wanted).any():
             continue
-        found = allocate(datacenter, job, policy=policy, pinned=pinned, after=start)
-        if isinstance(found, Placement):
-            return found
+        outcome = allocate(datacenter, job, policy=policy, pinned=pinned, after=start)
+        if isinstance(outcome, Placement):
+            return outcome
         tries += 1
         if tries == PACKER_STARTS_MAX:
             break
@@ -65,11 +65,11 @@ def _starts(rises: Ints, offsets: Ints, begin: int, last: int) -> Ints:
 
 def _rises_of(job: TiMra) -> Ints:
     """Return the instants of a job at which a demand or bandwidth is larger than before; the first is one."""
-    found = np.zeros(job.instants, np.bool_)
-    found[0] = True
+    rises = np.zeros(job.instants, np.bool_)
+    rises[0] = True
     for amounts in (job.demand, job.bandwidth[:, :, None]):
-        found[1:] |= (amounts[:, 1:] > amounts[:, :-1]).any(axis=(0, 2))
-    return np.flatnonzero(found)
+        rises[1:] |= (amounts[:, 1:] > amounts[:, :-1]).any(axis=(0, 2))
+    return np.flatnonzero(rises)
 
 
 def _room(datacenter: Datacenter) -> Floats:

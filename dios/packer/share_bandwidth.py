@@ -135,14 +135,14 @@ def raise_rates(left: float, level: float, asked: Floats, weight: Floats, rates:
 def _checked_vector(name: str, given: npt.ArrayLike, size: int | None, highest: float = math.inf) -> Floats:
     """Return ``given`` as a vector of finite doubles from 0 to ``highest``; else raise ``ValueError``."""
     try:
-        found = np.require(np.asarray(given), np.float64, ["C", "W"])
+        vector = np.require(np.asarray(given), np.float64, ["C", "W"])
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} is not a list of numbers: {error}") from error
-    if found.ndim != 1 or size not in (None, found.size):
+    if vector.ndim != 1 or size not in (None, vector.size):
         need = "any" if size is None else f"{size}"
-        raise ValueError(f"{name} has the shape {found.shape}; it must be ({need},)")
-    if found.size and not (found.min() >= 0.0 and found.max() <= highest and found.max() < math.inf):
-        at = int(np.argmin((found >= 0.0) & (found <= highest) & (found < math.inf)))
+        raise ValueError(f"{name} has the shape {vector.shape}; it must be ({need},)")
+    if vector.size and not (vector.min() >= 0.0 and vector.max() <= highest and vector.max() < math.inf):
+        at = int(np.argmin((vector >= 0.0) & (vector <= highest) & (vector < math.inf)))
         need = "finite and at least 0" if highest == math.inf else f"in [0, {highest:g}]"
-        raise ValueError(f"{name}[{at}] is {found[at]}; it must be {need}")
-    return found
+        raise ValueError(f"{name}[{at}] is {vector[at]}; it must be {need}")
+    return vector

@@ -44,7 +44,9 @@ def map_reduce(
     nodes = [Node(f"map.{at}", *map_needs, end=end) for at in range(maps)]
     nodes += [Node(f"reduce.{at}", *reduce_needs, start=begin) for at in range(reduces)]
     flow = {begin: shuffle, end: 0.0}
-    edges = [Edge(f"map.{one}", f"reduce.{other}", flow) for one in range(maps) for other in range(reduces)]
+    edges = [
+        Edge(f"map.{source}", f"reduce.{other}", flow) for source in range(maps) for other in range(reduces)
+    ]
     return TiMra(name, nodes, edges, end + reduce_instants, instant_s, weight)
 
 
@@ -74,10 +76,10 @@ def iterative(
     busy = _halved(needs.cpu, exchanging)
     nodes = [Node(f"worker.{at}", busy, *needs[1:]) for at in range(workers)]
     edges = [
-        Edge(f"worker.{one}", f"worker.{other}", flow, depends=False)
-        for one in range(workers)
+        Edge(f"worker.{source}", f"worker.{other}", flow, depends=False)
+        for source in range(workers)
         for other in range(workers)
-        if one != other
+        if source != other
     ]
     return TiMra(name, nodes, edges, life, instant_s, weight)
 
@@ -107,10 +109,10 @@ def web_service(
     nodes = [Node(f"front.{at}", *_scaled(frontend_needs, level)) for at in range(frontends)]
     nodes += [Node(f"work.{at}", *_scaled(worker_needs, level)) for at in range(workers)]
     edges = []
-    for one in range(frontends):
+    for frontend in range(frontends):
         for other in range(workers):
-            edges.append(Edge(f"front.{one}", f"work.{other}", level * requests))
-            edges.append(Edge(f"work.{other}", f"front.{one}", level * answers, depends=False))
+            edges.append(Edge(f"front.{frontend}", f"work.{other}", level * requests))
+            edges.append(Edge(f"work.{other}", f"front.{frontend}", level * answers, depends=False))
     if storage is not None:
         nodes.append(Node("storage", service=storage))
         edges += [Edge("storage", f"work.{at}", level * storage_bandwidth) for at in range(workers)]
@@ -134,9 +136,11 @@ def hose(
     """
     _at_least_one(tasks=tasks)
     nodes = [Node(f"task.{at}", *needs) for at in range(tasks)]
-    each = bandwidth / (tasks - 1) if tasks > 1 else 0.0
+    share = bandwidth / (tasks - 1) if tasks > 1 else 0.0
     names = [node.name for node in nodes]
-    edges = [Edge(one, other, each, depends=False) for one in names for other in names if one != other]
+    edges = [
+        Edge(source, other, share, depends=False) for source in names for other in names if source != other
+    ]
     return TiMra(name, nodes, edges, instants, instant_s, weight)
 
 
@@ -176,15 +180,15 @@ def tag(
                 )
         many, few = components[source].size, components[target].size
         pairs = [(i, j) for i in range(many) for j in range(few) if (source, i) != (target, j)]
-        each = min(sent * many, received * few) / max(1, len(pairs))
-        edges += [Edge(f"{source}.{i}", f"{target}.{j}", each, depends=False) for i, j in pairs]
+        share = min(sent * many, received * few) / max(1, len(pairs))
+        edges += [Edge(f"{source}.{i}", f"{target}.{j}", share, depends=False) for i, j in pairs]
     for kind, bandwidth in (hoses or {}).items():
         if kind not in components:
             raise JobError(f"hoses[{kind}]", "does not name a component")
         size = components[kind].size
-        each = bandwidth / max(1, size - 1)
+        share = bandwidth / max(1, size - 1)
         edges += [
-            Edge(f"{kind}.{i}", f"{kind}.{j}", each, depends=False)
+            Edge(f"{kind}.{i}", f"{kind}.{j}", share, depends=False)
             for i in range(size)
             for j in range(size)
             if i != j
@@ -205,14 +209,14 @@ def _at_least_one(**given: int) -> None:
             raise JobError(name, f"is {value}; it must be at least 1")
 
 
-def _halved(cpu: Demand, where: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Demand:
-    """Return a constant CPU demand with half of it ``where``; other demands are returned unchanged."""
-    return np.where(where, cpu / 2.0, cpu) if isinstance(cpu, int | float) else cpu
+def _halved(cpu: Demand, halved: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Demand:
+    """Return a constant CPU demand with half of it ``halved``; other demands are returned unchanged."""
+    return np.where(halved, cpu / 2.0, cpu) if isinstance(cpu, int | float) else cpu
 
 
 def _scaled(needs: Needs, level: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Needs:
     """Return needs whose constants of CPU and disk follow the load; memory does not."""
     cpu, memory, write, read = (
-        level * each if isinstance(each, int | float) and at != 1 else each for at, each in enumerate(needs)
+        level * need if isinstance(need, int | float) and at != 1 else need for at, need in enumerate(needs)
     )
     return Needs(cpu, memory, write, read)

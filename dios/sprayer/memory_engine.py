@@ -132,7 +132,7 @@ class MemoryEngine:
         count = len(frames)
         self.cores: Final = cores
         self.receive, self.transmit, self.release = _functions()
-        lengths = np.array([len(each) for each in frames], np.int64)
+        lengths = np.array([len(frame) for frame in frames], np.int64)
         self._data: Final = np.frombuffer(bytearray(bytes(grow).join([*frames, b"\0"])), np.uint8)
         self._frames: Final = np.zeros((max(count, 1), 3), np.int64)
         self._frames[:count, 0] = self._data.ctypes.data + np.cumsum(lengths + grow) - (lengths + grow)

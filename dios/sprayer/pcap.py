@@ -139,8 +139,8 @@ def replay(
             if writer is None:
                 writer = PcapWriter(stack.enter_context(target.open("wb")))
             workers.drain()
-            for each in sorted(engine.sent()):
-                writer.write(part[each.frame].time_ns, each.data)
+            for sent_frame in sorted(engine.sent()):
+                writer.write(part[sent_frame.frame].time_ns, sent_frame.data)
             done += sum(len(data) for data in frames)
             if progress:
                 progress(done)

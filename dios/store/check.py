@@ -137,73 +137,73 @@ def read_index(path: Path) -> Inventory:
     The caller holds the directory. Damage becomes a finding; DiosError is raised only if the system
     refuses to read.
     """
-    found = Inventory(path)
+    inventory = Inventory(path)
     problems = environment.structure_problems(path)
     if problems:
         more = f" (and {len(problems) - _PROBLEMS_SHOWN} more)" if len(problems) > _PROBLEMS_SHOWN else ""
-        found.add(FindingKind.DATABASE, "store/data.mdb", "; ".join(problems[:_PROBLEMS_SHOWN]) + more)
-        return found
+        inventory.add(FindingKind.DATABASE, "store/data.mdb", "; ".join(problems[:_PROBLEMS_SHOWN]) + more)
+        return inventory
     try:
         with translate_errors(path):
             env = environment.open_for_reading(path)
             try:
-                _read_tables(env, found)
+                _read_tables(env, inventory)
             finally:
                 env.close()
     except DamagedError as error:
-        found.add(FindingKind.DATABASE, "store/data.mdb", error.message)
+        inventory.add(FindingKind.DATABASE, "store/data.mdb", error.message)
     except NotSupportedError as error:
-        found.add(FindingKind.SCHEMA_NEWER, "store/data.mdb", error.message)
-    return found
+        inventory.add(FindingKind.SCHEMA_NEWER, "store/data.mdb", error.message)
+    return inventory
 
 
-def verify_contents(found: Inventory, progress: Callable[[int], None]) -> None:
-    """Compare every content with its digest, and the extents with the rows; add the findings to ``found``.
+def verify_contents(inventory: Inventory, progress: Callable[[int], None]) -> None:
+    """Compare every content with its digest, and the extents with the rows; ``inventory`` gets the findings.
 
     ``progress`` is called with the number of bytes that were read since its last call.
     """
-    if not found.walked:
+    if not inventory.walked:
         return
-    extents = Extents(found.path / "extents")
-    large = found.rows.with_extents() if found.extents else iter(())
+    extents = Extents(inventory.path / "extents")
+    large = inventory.rows.with_extents() if inventory.extents else iter(())
     with ThreadPoolExecutor(limits.STORE_WORKERS_MAX, thread_name_prefix="dios-check") as workers:
         while part := list(islice(large, _FILES_AT_ONCE)):
             results = workers.map(lambda row: _extent_problem(extents, row), [row for _, row in part])
             for (key, row), problem in zip(part, results, strict=True):
-                _report_extent(found, key, row, problem)
+                _report_extent(inventory, key, row, problem)
                 progress(row.payload.size)
     extents.close()
-    _read_logs(found, progress)
-    _compare_files(found, extents)
-    _check_records(found)
+    _read_logs(inventory, progress)
+    _compare_files(inventory, extents)
+    _check_records(inventory)
 
 
-def _read_tables(env: lmdb.Environment, found: Inventory) -> None:
+def _read_tables(env: lmdb.Environment, inventory: Inventory) -> None:
     try:
         meta = env.open_db(environment.META, create=False)
         objects = env.open_db(environment.OBJECTS, create=False)
     except lmdb.NotFoundError:
         # The first start of the node was interrupted, and nothing was ever stored.
-        found.walked = True
+        inventory.walked = True
         return
     version = 0
     with env.begin(meta) as txn:
         try:
-            version = environment.read_schema(env, txn, meta, found.path)
-            found.schema_lost = not version
+            version = environment.read_schema(env, txn, meta, inventory.path)
+            inventory.schema_lost = not version
         except DamagedError as error:
-            found.schema_lost = True
-            found.add(FindingKind.SCHEMA_LOST, "store/data.mdb", error.message, _REPAIR_SCHEMA)
+            inventory.schema_lost = True
+            inventory.add(FindingKind.SCHEMA_LOST, "store/data.mdb", error.message, _REPAIR_SCHEMA)
     with env.begin(objects) as txn, txn.cursor() as cursor:
         for key, stored in cursor.iternext():
-            _read_row(found, key, stored)
-    found.walked = True
+            _read_row(inventory, key, stored)
+    inventory.walked = True
     # The next start builds the index of a store of an earlier version.
     if schema.has_index(version):
-        _compare_index(env, objects, found)
+        _compare_index(env, objects, inventory)
 
 
-def _compare_index(env: lmdb.Environment, objects: lmdb._Database, found: Inventory) -> None:
+def _compare_index(env: lmdb.Environment, objects: lmdb._Database, inventory: Inventory) -> None:
     try:
         index = env.open_db(environment.INDEX, create=False)
     except lmdb.NotFoundError:
@@ -211,35 +211,35 @@ def _compare_index(env: lmdb.Environment, objects: lmdb._Database, found: Invent
     else:
         with env.begin() as txn:
             differences = index_differences(txn, objects, index)
-    for each in differences:
-        found.add(FindingKind.INDEX, f"index: {each.kind}", each.detail, _REPAIR_INDEX)
-    found.index_differs = bool(differences)
+    for difference in differences:
+        inventory.add(FindingKind.INDEX, f"index: {difference.kind}", difference.detail, _REPAIR_INDEX)
+    inventory.index_differs = bool(differences)
 
 
-def _read_row(found: Inventory, key: bytes, stored: bytes) -> None:
+def _read_row(inventory: Inventory, key: bytes, stored: bytes) -> None:
     try:
         row = schema.decode_row(schema.object_of(key), stored)
     except DamagedError as error:
-        found.damaged_rows.append(key)
-        found.add(FindingKind.ROW, f"row {key.hex()}", error.message, f"move it to {LOST_AND_FOUND}/rows")
+        inventory.damaged_rows.append(key)
+        inventory.add(FindingKind.ROW, f"row {key.hex()}", error.message, f"move it to {LOST_AND_FOUND}/rows")
         return
-    found.rows.note()
-    found.content_bytes += row.payload.size
+    inventory.rows.note()
+    inventory.content_bytes += row.payload.size
     if row.record.type is ObjectType.DURABLE_STREAM:
-        found.content_bytes += row.record.size
+        inventory.content_bytes += row.record.size
     if row.payload.kind is schema.ContentKind.EXTENT:
-        found.extents += 1
+        inventory.extents += 1
         return
     try:
         schema.check_inline(row, bytes(schema.inline_part(stored)))
     except DamagedError:
-        found.add(
+        inventory.add(
             FindingKind.CONTENT,
             schema.describe(row.record),
             f"{row.payload.size} bytes in the index do not match their digest",
         )
     else:
-        _compare_size(found, key, row)
+        _compare_size(inventory, key, row)
 
 
 def _extent_problem(extents: Extents, row: ObjectRow) -> str | None:
@@ -263,48 +263,50 @@ def _extent_problem(extents: Extents, row: ObjectRow) -> str | None:
     return None
 
 
-def _report_extent(found: Inventory, key: bytes, row: ObjectRow, problem: str | None) -> None:
+def _report_extent(inventory: Inventory, key: bytes, row: ObjectRow, problem: str | None) -> None:
     if problem is None:
-        _compare_size(found, key, row)
+        _compare_size(inventory, key, row)
         return
     file = Extents.name(row.payload.extent)
     if problem:
-        found.add(FindingKind.CONTENT, schema.describe(row.record), f"extents/{file} {problem}")
+        inventory.add(FindingKind.CONTENT, schema.describe(row.record), f"extents/{file} {problem}")
     else:
-        found.add(
+        inventory.add(
             FindingKind.EXTENT_LOST,
             schema.describe(row.record),
             f"extents/{file} of {row.payload.size} bytes, BLAKE3 {row.payload.digest.hex()}",
         )
 
 
-def _read_logs(found: Inventory, progress: Callable[[int], None]) -> None:
+def _read_logs(inventory: Inventory, progress: Callable[[int], None]) -> None:
     """Check every entry of every log up to the length in its row, and report files without a row."""
-    logs = LogFiles(found.path / "logs")
+    logs = LogFiles(inventory.path / "logs")
     known = set()
-    with translate_errors(found.path):
-        for row in found.rows.values():
+    with translate_errors(inventory.path):
+        for row in inventory.rows.values():
             if row.record.type is ObjectType.DURABLE_STREAM:
                 known.add(row.record.object)
                 problem = log_problem(logs, row.record)
                 if problem:
                     place = f"logs/{LogFiles.name(row.record.object)}"
-                    found.add(FindingKind.CONTENT, schema.describe(row.record), f"{place} {problem}")
+                    inventory.add(FindingKind.CONTENT, schema.describe(row.record), f"{place} {problem}")
                 elif logs.size(row.record.object) > row.record.size:
                     more = logs.size(row.record.object) - row.record.size
                     said = f"{more} bytes after the last acknowledged entry"
-                    found.add(FindingKind.ORPHAN, schema.describe(row.record), said)
+                    inventory.add(FindingKind.ORPHAN, schema.describe(row.record), said)
                 progress(row.record.size)
         for target in logs.stored():
             if target not in known:
-                found.add(FindingKind.ORPHAN, f"logs/{LogFiles.name(target)}", f"{logs.size(target)} bytes")
+                inventory.add(
+                    FindingKind.ORPHAN, f"logs/{LogFiles.name(target)}", f"{logs.size(target)} bytes"
+                )
     logs.close()
 
 
-def _compare_size(found: Inventory, key: bytes, row: ObjectRow) -> None:
+def _compare_size(inventory: Inventory, key: bytes, row: ObjectRow) -> None:
     if row.record.type is ObjectType.DURABLE_BLOB and row.record.size != row.payload.size:
-        found.resized.append(key)
-        found.add(
+        inventory.resized.append(key)
+        inventory.add(
             FindingKind.SIZE,
             schema.describe(row.record),
             f"the row has a size of {row.record.size} bytes, {row.payload.size} bytes are stored",
@@ -312,18 +314,18 @@ def _compare_size(found: Inventory, key: bytes, row: ObjectRow) -> None:
         )
 
 
-def _compare_files(found: Inventory, extents: Extents) -> None:
-    rows = found.rows.with_extents() if found.extents else ()
+def _compare_files(inventory: Inventory, extents: Extents) -> None:
+    rows = inventory.rows.with_extents() if inventory.extents else ()
     counted = Counter(row.payload.extent for _, row in rows)
     shared = {extent for extent, rows in counted.items() if rows > 1}
     first: set[int] = set()
-    for key, row in found.rows.with_extents() if shared else ():
+    for key, row in inventory.rows.with_extents() if shared else ():
         extent = row.payload.extent
         if extent in shared:
             if extent in first:
-                found.shared.append(key)
+                inventory.shared.append(key)
             first.add(extent)
-            found.add(
+            inventory.add(
                 FindingKind.EXTENT_SHARED,
                 schema.describe(row.record),
                 f"extents/{Extents.name(extent)}",
@@ -333,25 +335,25 @@ def _compare_files(found: Inventory, extents: Extents) -> None:
     for extent in extents.stored():
         known.add(Extents.name(extent))
         if extent not in counted:
-            found.orphans.append(extent)
-            found.add(
+            inventory.orphans.append(extent)
+            inventory.add(
                 FindingKind.ORPHAN,
                 f"extents/{Extents.name(extent)}",
                 f"{extents.size(extent) or 0} bytes",
                 f"move it to {LOST_AND_FOUND}/extents",
             )
-    for file in sorted((found.path / "extents").rglob("*")):
-        name = str(file.relative_to(found.path / "extents"))
+    for file in sorted((inventory.path / "extents").rglob("*")):
+        name = str(file.relative_to(inventory.path / "extents"))
         if not file.is_dir() and name not in known:
-            found.add(FindingKind.STRANGER, f"extents/{name}", "this is not the name of an extent")
+            inventory.add(FindingKind.STRANGER, f"extents/{name}", "this is not the name of an extent")
 
 
-def _check_records(found: Inventory) -> None:
+def _check_records(inventory: Inventory) -> None:
     """Check the records together: groups must exist, and each user has one home."""
     groups: set[Name] = set()
     homes: dict[str, ObjectRecord] = {}
-    member = (found.path / "identity").exists()
-    for record in (row.record for row in found.rows.values()):
+    member = (inventory.path / "identity").exists()
+    for record in (row.record for row in inventory.rows.values()):
         if record.type is not ObjectType.GROUP or record.name is None:
             continue
         groups.add(record.name)
@@ -359,15 +361,19 @@ def _check_records(found: Inventory) -> None:
             groups.add(logs_group(record.name))
             if record.owner in homes:
                 other = schema.describe(homes[record.owner])
-                found.add(FindingKind.HOME_TWICE, schema.describe(record), f"{record.owner} also has {other}")
+                inventory.add(
+                    FindingKind.HOME_TWICE, schema.describe(record), f"{record.owner} also has {other}"
+                )
             homes[record.owner] = record
-    for record in (row.record for row in found.rows.values()):
+    for record in (row.record for row in inventory.rows.values()):
         if record.name is None:
-            found.add(FindingKind.UNNAMED, schema.describe(record), "the next start of the node removes it")
+            inventory.add(
+                FindingKind.UNNAMED, schema.describe(record), "the next start of the node removes it"
+            )
         elif member:
             continue  # its groups may exist on other nodes only
         elif record.type is not ObjectType.GROUP and not groups.intersection(record.groups):
-            found.add(
+            inventory.add(
                 FindingKind.UNREACHABLE,
                 schema.describe(record),
                 f"{record.size} bytes of {record.owner}, in {len(record.groups)} groups that do not exist",

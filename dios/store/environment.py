@@ -183,18 +183,18 @@ def dios_error(error: OSError | lmdb.Error, path: Path, *, in_service: bool = Fa
     """
     number = error.errno if isinstance(error, OSError) else error.code
     text = _reason(error)
-    where = "the node's data directory (`dios-node status` shows it)" if in_service else str(path)
+    place = "the node's data directory (`dios-node status` shows it)" if in_service else str(path)
     if isinstance(error, lmdb.PanicError):
         return stopped_error(error)
     if isinstance(error, lmdb.MapFullError | lmdb.TxnFullError):
         return NoSpaceError(
-            f"the index of the store in {where} is full. Remove objects, "
+            f"the index of the store in {place} is full. Remove objects, "
             "or start the node with a larger --map-bytes. Reading still works."
         )
     # LMDB reports a write that failed on a full disk like any other, as an I/O error.
     if number in _NO_SPACE or (isinstance(error, lmdb.Error) and number == errno.EIO and _is_full(path)):
         return NoSpaceError(
-            f"the disk of {where} is full ({text}). Remove objects, or free space there. Reading still works."
+            f"the disk of {place} is full ({text}). Remove objects, or free space there. Reading still works."
         )
     if number in _NO_MEMORY:
         return OutOfMemoryError(
@@ -202,11 +202,11 @@ def dios_error(error: OSError | lmdb.Error, path: Path, *, in_service: bool = Fa
         )
     if number in _NOT_ALLOWED:
         if in_service:
-            return DamagedError(f"cannot write in {where}: {text}. Reading still works.")
+            return DamagedError(f"cannot write in {place}: {text}. Reading still works.")
         return DamagedError(cannot_write(path, text))
     if isinstance(error, OSError) and number in _BAD_SOURCE:
         return InvalidError(f"cannot read the file to store ({text})")
-    return DamagedError(f"the device or database of the store in {where} failed ({text})")
+    return DamagedError(f"the device or database of the store in {place} failed ({text})")
 
 
 def _reason(error: OSError | lmdb.Error) -> str:

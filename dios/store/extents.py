@@ -67,12 +67,12 @@ def digest_of_file(fd: int, size: int) -> bytes | None:
 def make_folders(folder: Path) -> None:
     """Create the folders for extents in ``folder``, and sync it if some are new. Raise ``OSError``."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    made = False
+    created = False
     for number in range(_FOLDERS):
         with contextlib.suppress(FileExistsError):
             (folder / f"{number:02x}").mkdir(mode=0o700)
-            made = True
-    if made:
+            created = True
+    if created:
         sync_folder(folder)
 
 

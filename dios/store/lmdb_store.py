@@ -144,19 +144,19 @@ class LmdbStore:
         with translate_errors(self._path), self._map_lock:
             self._make_index()
             with self._env.begin(self._objects, None, False, True) as txn, txn.cursor() as cursor:
-                found = read_rows(cursor.iternext())
+                recovered = read_rows(cursor.iternext())
                 objects = txn.stat(self._objects)["entries"]
-            collect(found, self._extents)
+            collect(recovered, self._extents)
         counts = _Tally()
         counts.objects = objects
-        counts.bytes = found.content_bytes
-        counts.extents = len(found.named)
+        counts.bytes = recovered.content_bytes
+        counts.extents = len(recovered.named)
         self._counts = counts
-        self._log_groups = row_index.log_groups_of(found.records)
+        self._log_groups = row_index.log_groups_of(recovered.records)
         with translate_errors(self._path):
-            found.damaged += self.logs.settle(found.records, complete=not found.rows_lost)
-        self.damaged = found.damaged
-        return iter(found.records)
+            recovered.damaged += self.logs.settle(recovered.records, complete=not recovered.rows_lost)
+        self.damaged = recovered.damaged
+        return iter(recovered.records)
 
     def recover_resident(
         self, progress: Callable[[int, int], None] = lambda _, __: None
@@ -173,7 +173,7 @@ class LmdbStore:
             with self._env.begin() as txn:
                 keys = row_index.resident_keys(txn, self._index)
                 rows = [(key, txn.get(key, db=self._objects)) for key in keys]
-                found = read_rows((key, stored) for key, stored in rows if stored is not None)
+                recovered = read_rows((key, stored) for key, stored in rows if stored is not None)
                 use = row_index.dormant_use(txn, self._index)
                 extents = list(row_index.named_extents(txn, self._index))
                 lost = self._lost_extents(txn, extents)
@@ -181,27 +181,27 @@ class LmdbStore:
                 content_bytes, extent_count = row_index.read_total(txn, self._index)
             has_all_rows = len(keys) + sum(count for _, count, _ in use.owners) >= objects
             if has_all_rows:
-                known = {each.extent for each in extents}
+                known = {entry.extent for entry in extents}
                 self._extents.remove([extent for extent in self._extents.stored() if extent not in known])
         counts = _Tally()
         counts.objects, counts.bytes, counts.extents = objects, content_bytes, extent_count
         self._counts = counts
-        self._log_groups = row_index.log_groups_of(found.records)
+        self._log_groups = row_index.log_groups_of(recovered.records)
         with translate_errors(self._path):
-            logs = self.logs.settle(found.records, complete=has_all_rows and not found.rows_lost)
-        self.damaged = found.damaged + lost + logs
-        return found.records, use
+            logs = self.logs.settle(recovered.records, complete=has_all_rows and not recovered.rows_lost)
+        self.damaged = recovered.damaged + lost + logs
+        return recovered.records, use
 
     def _lost_extents(
         self, txn: lmdb.Transaction[bytes], extents: Iterable[row_index.NamedExtent]
     ) -> list[str]:
         """Return a sentence for each extent whose file is missing or has another size."""
         lost: list[str] = []
-        for each in extents:
-            size = self._extents.size(each.extent)
-            if size != each.size:
+        for entry in extents:
+            size = self._extents.size(entry.extent)
+            if size != entry.size:
                 reason = "has lost its extent file" if size is None else f"has an extent file of {size} bytes"
-                row = _readable(schema.object_of(each.key), txn.get(each.key, db=self._objects) or b"")
+                row = _readable(schema.object_of(entry.key), txn.get(entry.key, db=self._objects) or b"")
                 if row is not None:
                     lost.append(schema.damaged(row.record, reason).message)
         return lost
@@ -244,12 +244,12 @@ class LmdbStore:
             self._map_lock,
             self._env.begin(self._objects, None, False, True) as txn,
         ):
-            found = txn.get(schema.key_of(object_id))
-            if found is None:
+            view = txn.get(schema.key_of(object_id))
+            if view is None:
                 return ContentState.ABSENT
-            if len(schema.inline_part(found)):
+            if len(schema.inline_part(view)):
                 return ContentState.READY
-            stored = bytes(found)
+            stored = bytes(view)
         row = _readable(object_id, stored)
         if row is None or row.payload.kind is not ContentKind.EXTENT:
             return ContentState.READY

@@ -116,19 +116,19 @@ class LogFiles:
 
         Files without an object are removed, if every row could be read (``complete``).
         """
-        found: list[str] = []
+        problems: list[str] = []
         known = set()
         for record in records:
             if record.type is ObjectType.DURABLE_STREAM:
                 known.add(record.object)
                 size = self.size(record.object)
                 if size < record.size:
-                    found.append(schema.damaged(record, f"has a log file of {size} bytes").message)
+                    problems.append(schema.damaged(record, f"has a log file of {size} bytes").message)
                 elif size > record.size:
                     os.truncate(self.path(record.object), record.size)
         if complete:
             self.remove([target for target in self.stored() if target not in known])
-        return found
+        return problems
 
     def path(self, target: ObjectId) -> Path:
         """Return the path of a log."""
@@ -193,13 +193,13 @@ class LogFiles:
         fd = _known(self._written, target)
         if fd is None:
             file = self.path(target)
-            made = not file.exists()
+            is_new = not file.exists()
             for folder in (self._folder, file.parent):
                 if not folder.exists():
                     folder.mkdir(mode=0o700, exist_ok=True)
                     sync_folder(folder.parent)
             fd = _keep(self._written, target, os.open(file, _FLAGS | os.O_RDWR | os.O_CREAT, 0o600))
-            if made:
+            if is_new:
                 sync_folder(file.parent)
         return fd
 
@@ -227,13 +227,13 @@ def _keep(cache: _Cache, target: ObjectId, fd: int) -> int:
 
 def _runs(entries: Sequence[LogFrame]) -> dict[ObjectId, list[tuple[int, bytearray]]]:
     """Return the bytes to write per log, with adjacent entries joined."""
-    found: dict[ObjectId, list[tuple[int, bytearray]]] = {}
+    runs_by_object: dict[ObjectId, list[tuple[int, bytearray]]] = {}
     for entry in entries:
-        runs = found.setdefault(entry.object, [])
+        runs = runs_by_object.setdefault(entry.object, [])
         if not runs or runs[-1][0] + len(runs[-1][1]) != entry.position:
             runs.append((entry.position, bytearray()))
         runs[-1][1].extend(encode_frame(entry))
-    return found
+    return runs_by_object
 
 
 def _write_at(fd: int, position: int, data: bytearray) -> None:

@@ -50,12 +50,12 @@ def find_orphans(path: Path, known: Collection[Name], owner: str) -> list[Orphan
     this node are not listed, because only those users know if they still have the names.
     Raises DamagedError if the store cannot be read completely.
     """
-    found = read_index(path)
-    if not found.walked or found.damaged_rows:
+    inventory = read_index(path)
+    if not inventory.walked or inventory.damaged_rows:
         raise DamagedError(f"cannot read all of {path}. Run `dios-node check` on it first.")
     groups: set[Name] = set()
     homes: set[Name] = set()
-    for record in (row.record for row in found.rows.values()):
+    for record in (row.record for row in inventory.rows.values()):
         if record.type is ObjectType.GROUP and record.name:
             groups.add(Name(record.name))
             if _is_home(record):
@@ -63,7 +63,7 @@ def find_orphans(path: Path, known: Collection[Name], owner: str) -> list[Orphan
     groups |= {logs_group(home) for home in homes}
     reachable = homes | {logs_group(home) for home in homes} | set(known)
     orphans = []
-    for record in (row.record for row in found.rows.values()):
+    for record in (row.record for row in inventory.rows.values()):
         reason = _reason(record, groups, reachable, owner)
         if reason:
             orphans.append(

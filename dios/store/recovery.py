@@ -28,35 +28,35 @@ class RecoveredRows(Struct):
 
 def read_rows(rows: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> RecoveredRows:
     """Decode every row. A damaged row is reported and left in place; other rows are not affected."""
-    found = RecoveredRows([], {}, [])
+    recovered = RecoveredRows([], {}, [])
     for key, stored in rows:
         try:
             row = decode_row(object_of(key), stored)
         except DamagedError as error:
-            found.damaged.append(error.message)
-            found.rows_lost += 1
+            recovered.damaged.append(error.message)
+            recovered.rows_lost += 1
             continue
-        found.records.append(row.record)
-        found.content_bytes += row.payload.size
+        recovered.records.append(row.record)
+        recovered.content_bytes += row.payload.size
         if row.payload.kind is ContentKind.EXTENT:
-            found.named[row.payload.extent] = row
-    return found
+            recovered.named[row.payload.extent] = row
+    return recovered
 
 
-def collect(found: RecoveredRows, extents: Extents) -> int:
+def collect(recovered: RecoveredRows, extents: Extents) -> int:
     """Remove the extents that no row names, and report the rows whose extent is missing or truncated.
 
     Returns the number of removed extents. Nothing is removed while a row cannot be read: an extent could
     belong to that row, and could still be rescued by hand.
     """
-    for extent, row in found.named.items():
+    for extent, row in recovered.named.items():
         size = extents.size(extent)
         if size is None:
-            found.damaged.append(damaged(row.record, "has lost its extent file").message)
+            recovered.damaged.append(damaged(row.record, "has lost its extent file").message)
         elif size != row.payload.size:
-            found.damaged.append(damaged(row.record, f"has an extent file of {size} bytes").message)
-    if found.rows_lost:
+            recovered.damaged.append(damaged(row.record, f"has an extent file of {size} bytes").message)
+    if recovered.rows_lost:
         return 0
-    orphans = [extent for extent in extents.stored() if extent not in found.named]
+    orphans = [extent for extent in extents.stored() if extent not in recovered.named]
     extents.remove(orphans)
     return len(orphans)

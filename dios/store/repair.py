@@ -26,44 +26,44 @@ from dios.store.schema import ObjectRow
 _READ_ONLY: Final = 0o400
 
 
-def repair(found: Inventory, *, map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT) -> list[str]:
+def repair(inventory: Inventory, *, map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT) -> list[str]:
     """Repair the findings about a store whose directory the caller holds; return a sentence per change.
 
     Raises NoSpaceError or DamagedError if the disk fails; earlier changes stay.
     """
-    if not found.walked:
+    if not inventory.walked:
         return []
     done: list[str] = []
-    with translate_errors(found.path):
+    with translate_errors(inventory.path):
         # Rows that cannot be read in a store of unknown format may be sound, and of a newer format.
-        unknown = found.schema_lost and found.damaged_rows
-        rows_change = found.damaged_rows or found.resized or found.shared
-        if not unknown and (rows_change or found.schema_lost or found.index_differs):
-            rows = {key: found.rows[key] for key in (*found.resized, *found.shared)}
-            env = environment.open_environment(found.path, map_bytes=map_bytes)
+        unknown = inventory.schema_lost and inventory.damaged_rows
+        rows_change = inventory.damaged_rows or inventory.resized or inventory.shared
+        if not unknown and (rows_change or inventory.schema_lost or inventory.index_differs):
+            rows = {key: inventory.rows[key] for key in (*inventory.resized, *inventory.shared)}
+            env = environment.open_environment(inventory.path, map_bytes=map_bytes)
             try:
-                _repair_index(env, found, rows, done)
+                _repair_index(env, inventory, rows, done)
             finally:
                 env.close()
         if not unknown:
-            _move_orphans(found, done)
+            _move_orphans(inventory, done)
     return done
 
 
 def _repair_index(
-    env: lmdb.Environment, found: Inventory, rows: dict[bytes, ObjectRow], done: list[str]
+    env: lmdb.Environment, inventory: Inventory, rows: dict[bytes, ObjectRow], done: list[str]
 ) -> None:
     meta = env.open_db(environment.META)
     objects = env.open_db(environment.OBJECTS)
     with env.begin(objects) as txn:
-        for key in found.damaged_rows:
-            file = _set_aside(found.path, "rows", f"{key.hex()}.row", txn.get(key) or b"")
+        for key in inventory.damaged_rows:
+            file = _set_aside(inventory.path, "rows", f"{key.hex()}.row", txn.get(key) or b"")
             done.append(f"moved the damaged row {key.hex()} to {file}")
-    twins = {key: _twin(found.path, rows[key].payload.extent) for key in found.shared}
+    twins = {key: _twin(inventory.path, rows[key].payload.extent) for key in inventory.shared}
     with env.begin(objects, write=True) as txn:
-        for key in found.damaged_rows:
+        for key in inventory.damaged_rows:
             txn.delete(key)
-        for key in found.resized:
+        for key in inventory.resized:
             row = rows[key]
             record = msgspec.structs.replace(row.record, size=row.payload.size)
             _rewrite(txn, key, ObjectRow(record, row.payload))
@@ -76,9 +76,9 @@ def _repair_index(
         labelled = any(row.record.secrecy for _, row in rows.items())
         version = schema.version_for(labelled=labelled, index=False)
         txn.put(environment.SCHEMA_KEY, schema.encode_schema(version), db=meta)
-        if found.index_differs:
+        if inventory.index_differs:
             done.append("made the next start build the index of the rows again")
-        if found.schema_lost:
+        if inventory.schema_lost:
             done.append(f"wrote the schema version {version}, which every row has")
 
 
@@ -105,20 +105,20 @@ def _twin(path: Path, extent: int) -> int:
         return fresh
 
 
-def _move_orphans(found: Inventory, done: list[str]) -> None:
-    if not found.orphans:
+def _move_orphans(inventory: Inventory, done: list[str]) -> None:
+    if not inventory.orphans:
         return
-    target = found.path / LOST_AND_FOUND / "extents"
+    target = inventory.path / LOST_AND_FOUND / "extents"
     make_directory(target)
     folders: set[Path] = {target}
-    for extent in found.orphans:
-        source = found.path / "extents" / Extents.name(extent)
+    for extent in inventory.orphans:
+        source = inventory.path / "extents" / Extents.name(extent)
         # Ids are random: a file of this name in the target is the same file from an earlier repair.
         source.rename(target / source.name)
         folders.add(source.parent)
     for folder in folders:
         sync_folder(folder)
-    count = len(found.orphans)
+    count = len(inventory.orphans)
     files = "1 file" if count == 1 else f"{count} files"
     done.append(f"moved {files} without an object to {LOST_AND_FOUND}/extents")
 

@@ -79,12 +79,12 @@ class IndexChanges:
 
     def entries_of_use(self) -> dict[bytes, bytes]:
         """Return the entries of use and the total, as changes of an empty index make them."""
-        made = {
+        entries = {
             key: _PAIR.pack(objects, size) + owner.encode()
             for key, (owner, (objects, size)) in self._uses.items()
             if objects > 0
         }
-        return made | ({TOTAL: _PAIR.pack(*self._total)} if any(self._total) else {})
+        return entries | ({TOTAL: _PAIR.pack(*self._total)} if any(self._total) else {})
 
     def write(self, txn: lmdb.Transaction[bytes], index: lmdb._Database) -> None:
         """Write the changes in a transaction."""
@@ -102,8 +102,8 @@ class IndexChanges:
             elif stored is not None:
                 txn.delete(key, db=index)
         if any(self._total):
-            found = read_total(txn, index)
-            after = [max(one + change, 0) for one, change in zip(found, self._total, strict=True)]
+            before = read_total(txn, index)
+            after = [max(amount + change, 0) for amount, change in zip(before, self._total, strict=True)]
             txn.put(TOTAL, _PAIR.pack(*after), db=index)
 
     def count(self, row: ObjectRow, sign: int = 1) -> None:
@@ -126,15 +126,15 @@ def entries_of(row: ObjectRow, log_groups: Container[Name]) -> dict[bytes, bytes
     """Return the entries of one row. The entries of use and the total are of many rows."""
     record, payload = row.record, row.payload
     key = _ID.pack(record.object)
-    found: dict[bytes, bytes] = {}
+    entries: dict[bytes, bytes] = {}
     if payload.kind is ContentKind.EXTENT:
-        found[EXTENT + _ID.pack(payload.extent)] = key + _ID.pack(payload.size)
+        entries[EXTENT + _ID.pack(payload.extent)] = key + _ID.pack(payload.size)
     if record.name is not None and is_dormant(record, log_groups):
         for group in record.groups:
-            found[_name_key(internal_name(record.name, group)) + key] = b""
+            entries[_name_key(internal_name(record.name, group)) + key] = b""
     else:
-        found[RESIDENT + key] = b""
-    return found
+        entries[RESIDENT + key] = b""
+    return entries
 
 
 def _owner_key(owner: str) -> bytes:
@@ -179,8 +179,8 @@ def read_total(txn: lmdb.Transaction[bytes], index: lmdb._Database) -> tuple[int
     stored = txn.get(TOTAL, db=index)
     if stored is None:
         return 0, 0
-    found: tuple[int, int] = _PAIR.unpack(stored)
-    return found
+    total: tuple[int, int] = _PAIR.unpack(stored)
+    return total
 
 
 def dormant_use(txn: lmdb.Transaction[bytes], index: lmdb._Database) -> DormantUse:

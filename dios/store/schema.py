@@ -78,8 +78,8 @@ def object_of(key: bytes | memoryview) -> ObjectId:
     """Return the object id of a database key; DamagedError if it is not a key of this format."""
     if len(key) != _KEY.size:
         raise DamagedError(f"a row has a key of {len(key)} bytes instead of {_KEY.size}")
-    found: tuple[int] = _KEY.unpack(key)
-    return ObjectId(found[0])
+    unpacked: tuple[int] = _KEY.unpack(key)
+    return ObjectId(unpacked[0])
 
 
 def describe(record: ObjectRecord) -> str:
@@ -175,14 +175,14 @@ def decode_schema(stored: bytes) -> int:
     """Return the schema version of a store; NotSupportedError if this program is too old for it."""
     if len(stored) != _SCHEMA.size:
         raise DamagedError("the schema version of the store cannot be read. See docs/store-format.md.")
-    found: tuple[int] = _SCHEMA.unpack(stored)
-    if found[0] > SCHEMA_LABELLED_WITHOUT_INDEX:
+    unpacked: tuple[int] = _SCHEMA.unpack(stored)
+    if unpacked[0] > SCHEMA_LABELLED_WITHOUT_INDEX:
         raise NotSupportedError(
-            f"the store has schema version {found[0]}, this program knows versions up to "
+            f"the store has schema version {unpacked[0]}, this program knows versions up to "
             f"{SCHEMA_LABELLED_WITHOUT_INDEX}. "
             "Use a newer program. See docs/store-format.md."
         )
-    return found[0]
+    return unpacked[0]
 
 
 def _check(object_id: ObjectId, body: bytes | memoryview) -> bytes:

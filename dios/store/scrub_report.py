@@ -41,7 +41,7 @@ class DamagedObject(Struct):
     extent: _IdOrNone
     size: _Count
     problem: _Text
-    found: _Count
+    first_seen: _Count = msgspec.field(name="found")
     seen: _Count
     repaired: _Count = 0
     failure: _Text = ""
@@ -76,7 +76,7 @@ class ScrubReport(Struct):
     @property
     def open_damage(self) -> list[DamagedObject]:
         """The damaged objects that were not repaired."""
-        return [one for one in self.damaged if not one.repaired]
+        return [entry for entry in self.damaged if not entry.repaired]
 
     def begin(self, now: int) -> None:
         """Begin a pass."""
@@ -87,18 +87,20 @@ class ScrubReport(Struct):
         self.after, self.finished, self.last = "", now, now
         oldest = now - limits.SCRUB_REPAIRED_KEPT_MS // 1000
         self.damaged = [
-            one for one in self.damaged if (one.repaired > oldest if one.repaired else one.seen >= self.began)
+            entry
+            for entry in self.damaged
+            if (entry.repaired > oldest if entry.repaired else entry.seen >= self.began)
         ]
 
     def note(self, damage: Damage, now: int) -> DamagedObject | None:
         """Note a damaged object. Return it if it is new, None if it was known or the list is full."""
         target = f"{damage.object:016x}"
-        known = next((one for one in self.open_damage if one.object == target), None)
+        known = next((entry for entry in self.open_damage if entry.object == target), None)
         if known is not None:
             known.seen = now
             return None
         row = damage.row
-        made = DamagedObject(
+        record = DamagedObject(
             target,
             schema.object_text(damage.object) if row is None else schema.describe(row.record),
             f"{row.payload.extent:016x}" if row is not None and row.payload.extent else "",
@@ -108,13 +110,13 @@ class ScrubReport(Struct):
             now,
         )
         if len(self.damaged) >= limits.SCRUB_DAMAGED_MAX:
-            oldest = next((one for one in self.damaged if one.repaired), None)
+            oldest = next((entry for entry in self.damaged if entry.repaired), None)
             if oldest is None:
                 self.unlisted += 1
                 return None
             self.damaged.remove(oldest)
-        self.damaged.append(made)
-        return made
+        self.damaged.append(record)
+        return record
 
 
 def load(data: Path) -> ScrubReport | None:
@@ -124,10 +126,10 @@ def load(data: Path) -> ScrubReport | None:
             text = file.read(limits.SCRUB_REPORT_BYTES_MAX + 1)
         if len(text) > limits.SCRUB_REPORT_BYTES_MAX:
             return None
-        found = msgspec.json.decode(text, type=ScrubReport)
+        report = msgspec.json.decode(text, type=ScrubReport)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return found if found.version == VERSION else None
+    return report if report.version == VERSION else None
 
 
 def save(report: bytes, data: Path) -> None:

@@ -107,11 +107,11 @@ class Scrubber:
             if self._reading is not None:
                 cost += self._read_slice(self._reading)
                 return ScrubStep(cost, self._result(self._reading))
-            found = self._store.next_stored(self.after)
-            if found is None:
+            following = self._store.next_stored(self.after)
+            if following is None:
                 self.after = None
                 return ScrubStep(cost, is_end=True)
-            target, stored = found
+            target, stored = following
             cost += max(len(stored), limits.SCRUB_ROW_BYTES)
             damage = self._look(target, stored)
             if damage is not None or cost >= limits.SCRUB_SLICE_BYTES:

@@ -30,7 +30,7 @@ class Holding(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         """Return the holding of one task with these needs."""
         if work.best_effort:
             return cls(1)
-        devices = sum(one.count for one in work.devices)
+        devices = sum(device.count for device in work.devices)
         return cls(1, work.cpus_milli, work.memory_bytes, work.disk_io, work.network, devices)
 
     def plus(self, other: Holding) -> Holding:

@@ -33,5 +33,5 @@ def earlier_form(value: object) -> object:
         tag = value.__struct_config__.tag
         return [*(() if tag is None else (tag,)), *map(earlier_form, fields)]
     if isinstance(value, tuple | list):
-        return [earlier_form(one) for one in value]
+        return [earlier_form(element) for element in value]
     return Cause.KILLED if value is Cause.TIME else value

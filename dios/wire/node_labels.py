@@ -54,16 +54,16 @@ def changed(
     rack: str, labels: Iterable[tuple[str, str]], changes: Mapping[str, str | None]
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Return rack and labels after changes, in which None removes a label. Raise InvalidError."""
-    found = dict(labels)
+    merged = dict(labels)
     for key, value in changes.items():
         check(key, value or "")
         if key == RACK:
             rack = value or ""
         elif value is None:
-            found.pop(key, None)
+            merged.pop(key, None)
         else:
-            found[key] = value
-    after = tuple(sorted(found.items()))
+            merged[key] = value
+    after = tuple(sorted(merged.items()))
     if len(after) > limits.NODE_LABELS_MAX or len(text_of(after)) > limits.NODE_LABELS_CHARS_MAX:
         raise InvalidError(
             f"a node has at most {limits.NODE_LABELS_MAX} labels with {limits.NODE_LABELS_CHARS_MAX} "
@@ -76,8 +76,8 @@ def rate_of(labels: Mapping[str, str], key: str) -> int | None:
     """Return the bytes per second that a label gives; None without it, and 0 if it cannot be read."""
     if key not in labels:
         return None
-    found = _RATE.fullmatch(labels[key])
-    return int(found[1]) * _RATE_UNITS[found[2]] if found else 0
+    match = _RATE.fullmatch(labels[key])
+    return int(match[1]) * _RATE_UNITS[match[2]] if match else 0
 
 
 def check(key: str, value: str) -> None:

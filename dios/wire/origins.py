@@ -54,14 +54,14 @@ class Origin(NamedTuple):
 
 def parse_origin(text: str) -> Origin:
     """Return the origin that a text names. Raise InvalidError for a text that names none."""
-    found = _ORIGIN.fullmatch(text)
+    match = _ORIGIN.fullmatch(text)
     shown = text[: limits.NODE_ADDRESS_CHARS_MAX]
-    if found is None:
+    if match is None:
         raise InvalidError(
             f"{shown!r} is not an origin. Write scheme, host and perhaps a port, such as https://api.example.org"
             " or http://127.0.0.1:8000, without a path, a user or a wildcard"
         )
-    scheme, host, port, address = found[1], found[2].lower(), found[3], found[4] or ""
+    scheme, host, port, address = match[1], match[2].lower(), match[3], match[4] or ""
     number = int(port) if port else _PORTS[scheme]
     if not 0 < number <= limits.PORT_MAX:
         raise InvalidError(f"{shown!r} has no possible port: choose one from 1 to {limits.PORT_MAX}")
@@ -103,22 +103,22 @@ def may_be_reached(host: str, address: str) -> bool:
     An address is reached if it was named itself, "localhost" on this machine alone, and another name only at
     a public address: whoever owns a name chooses its addresses, and could choose those of a private network.
     """
-    found = literal_address(address.partition("%")[0])
-    if found is None:
+    literal = literal_address(address.partition("%")[0])
+    if literal is None:
         return False
     named = literal_address(host)
     if named is not None:
-        return found == named
+        return literal == named
     if host == _LOCAL or host.endswith(f".{_LOCAL}"):
-        return found.is_loopback
-    return all(each.is_global and not each.is_multicast for each in _meant(found))
+        return literal.is_loopback
+    return all(candidate.is_global and not candidate.is_multicast for candidate in _meant(literal))
 
 
 def _meant(address: _Address) -> list[_Address]:
     """Return an address, and the IPv4 addresses that an IPv6 address stands for."""
     meant: list[_Address] = [address]
     if isinstance(address, ipaddress.IPv6Address):
-        meant += [each for each in (address.ipv4_mapped, address.sixtofour) if each is not None]
+        meant += [embedded for embedded in (address.ipv4_mapped, address.sixtofour) if embedded is not None]
         meant += address.teredo or ()
         if address.ipv4_mapped is not None:
             meant.remove(address)

@@ -170,7 +170,7 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     def choosy(self) -> bool:
         """Return True if it restricts the nodes where it may run, beyond its use of resources."""
         bounded = self.gang or self.job_minimum or self.job_maximum
-        return bool(bounded or self.affinity or any(one.hard for one in self.constraints))
+        return bool(bounded or self.affinity or any(constraint.hard for constraint in self.constraints))
 
     @property
     def particular(self) -> bool:

@@ -126,7 +126,7 @@ class TokenTerms(NamedTuple):
 
     def admits(self, path: str) -> bool:
         """Return True if the token is for the file at this path of the group."""
-        return all(path == one or path.startswith(f"{one}/") for one in self.paths)
+        return all(path == prefix or path.startswith(f"{prefix}/") for prefix in self.paths)
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -151,12 +151,12 @@ def attenuate(token: SealedToken, *caveats: Caveat) -> SealedToken:
         raise LimitError(
             f"a token has at most {limits.SEALED_TOKEN_CAVEATS_MAX} caveats. Ask its issuer for another one."
         )
-    made = SealedToken(token.grant, (*token.caveats, *caveats), _sealed(token.seal, caveats))
-    if len(_encode(made)) > limits.SEALED_TOKEN_BYTES_MAX:
+    narrowed = SealedToken(token.grant, (*token.caveats, *caveats), _sealed(token.seal, caveats))
+    if len(_encode(narrowed)) > limits.SEALED_TOKEN_BYTES_MAX:
         raise LimitError(
             f"the token would have more than {limits.SEALED_TOKEN_BYTES_MAX} bytes. Use shorter paths."
         )
-    return made
+    return narrowed
 
 
 def _first_seal(record: bytes) -> bytes:
@@ -230,14 +230,14 @@ def encode_token(token: SealedToken) -> bytes:
 def decode_token(data: bytes) -> SealedToken:
     """Return the token of these bytes. Raise InvalidError for any others, and for longer forms of a token."""
     try:
-        found = _decode(data)
+        token = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The decoder's message could repeat a part of the token.
         raise InvalidError("the token cannot be read: it is damaged, or of a later release") from None
     # MessagePack has several forms of a number or a text, and the seal is that of the shortest one.
-    if _encode(found) != data:
+    if _encode(token) != data:
         raise InvalidError("the token cannot be read: it was changed, or it is not in its shortest form")
-    return found
+    return token
 
 
 def encode_grant(grant: TokenGrant) -> bytes:
@@ -287,5 +287,7 @@ def cluster_text(cluster: bytes) -> str:
 
 def rights_text(rights: Permission) -> str:
     """Return the rights of a token for people."""
-    words = [word for word, one in (("read", Permission.READ), ("write", Permission.WRITE)) if rights & one]
+    words = [
+        word for word, right in (("read", Permission.READ), ("write", Permission.WRITE)) if rights & right
+    ]
     return " and ".join(words) or "nothing"

@@ -16,17 +16,17 @@ def main() -> None:
     exact = edrf(cloud)
     print("epsilon  rounds  allocated  worst tenant")
     for epsilon in (0.3, 0.1, 0.01, 0.001, 0.0):
-        found = DcDrf(cloud, deadline_s=60.0, epsilon=epsilon).interval()
-        parts = found.share / exact.share
-        allocated = found.amounts.sum() / exact.amounts.sum()
-        print(f"{found.epsilon:7g}  {found.rounds:6d}  {allocated:9.1%}  {np.min(parts):12.1%}")
+        interval = DcDrf(cloud, deadline_s=60.0, epsilon=epsilon).interval()
+        parts = interval.share / exact.share
+        allocated = interval.amounts.sum() / exact.amounts.sum()
+        print(f"{interval.epsilon:7g}  {interval.rounds:6d}  {allocated:9.1%}  {np.min(parts):12.1%}")
 
     print("control intervals under 3 ms:")
     sharing = DcDrf(cloud, deadline_s=0.003)
     for number in range(1, 9):
-        found = sharing.interval()
-        how = "complete" if found.completed else "ended by the deadline"
-        print(f"  {number}: epsilon {found.epsilon:.2g}, {found.rounds} rounds, {how}")
+        interval = sharing.interval()
+        how = "complete" if interval.completed else "ended by the deadline"
+        print(f"  {number}: epsilon {interval.epsilon:.2g}, {interval.rounds} rounds, {how}")
 
 
 if __name__ == "__main__":

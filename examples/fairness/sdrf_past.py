@@ -28,8 +28,8 @@ def main() -> None:
     print(f"of {CPUS} CPUs the newcomer gets, after")
     print("                 1 h  1 day  10 days  100 days")
     for name, delta in (("DRF", None), ("SDRF, 1 - 1e-4", 1 - 1e-4), ("SDRF, 1 - 1e-6", 1 - 1e-6)):
-        found = [spike(delta, days) for days in (1 / 24, 1.0, 10.0, 100.0)]
-        print(f"{name:15s}  {found[0]:3d}  {found[1]:5d}  {found[2]:7d}  {found[3]:8d}")
+        counts = [spike(delta, days) for days in (1 / 24, 1.0, 10.0, 100.0)]
+        print(f"{name:15s}  {counts[0]:3d}  {counts[1]:5d}  {counts[2]:7d}  {counts[3]:8d}")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from dios.fairness import drf, drf_with_substitutes
 RENDER = np.array([[0.0, 0.25], [0.5, 0.0]])  # a picture: a quarter of the GPUs, or half of the processors
 BUILD = np.array([[0.1, 0.0]])  # processors alone
 
-found = drf_with_substitutes([RENDER, BUILD])
-for name, work, share in zip(("render", "build"), found.work, found.share, strict=True):
+allocation = drf_with_substitutes([RENDER, BUILD])
+for name, work, share in zip(("render", "build"), allocation.work, allocation.share, strict=True):
     print(f"{name:8}  work {work.sum():.1f}  of what it could do alone  {share:.0%}")
-print(f"used  {', '.join(f'{used:.0%}' for used in found.amounts.sum(axis=0))} of processors, GPUs")
+print(f"used  {', '.join(f'{used:.0%}' for used in allocation.amounts.sum(axis=0))} of processors, GPUs")
 
 # DRF knows one way for each user: on GPUs alone, render does 4 of the 6 pictures that it could do alone.
 one_way = drf(np.array([RENDER[0] * 100, BUILD[0] * 10]))

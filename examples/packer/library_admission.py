@@ -13,8 +13,8 @@ def main() -> None:
     """Admit three jobs that peak one after the other on one server; then some that never fit."""
     server = Datacenter.tree(1)
     for instant, name in enumerate(("first", "second", "third")):
-        found = allocate(server, busy_at(name, instant), now=0)
-        print(f"{name}: {'admitted' if found else found}")
+        allocation = allocate(server, busy_at(name, instant), now=0)
+        print(f"{name}: {'admitted' if allocation else allocation}")
     print("cores free:", [round(free) for free in server.free("cpu")[:6, 0].tolist()])
 
     # The same three by their peaks only: 12 and 12 are more than 16.
@@ -33,11 +33,11 @@ def main() -> None:
     print(allocate(cluster, TiMra("talkers", talk, [Edge("here", "there", 1500)])))
 
     # Released amounts are available at once.
-    found = allocate(cluster, TiMra("whole", [Node("a", cpu=16), Node("b", cpu=16)], instants=10))
-    if not found:
-        raise SystemExit(str(found))
+    allocation = allocate(cluster, TiMra("whole", [Node("a", cpu=16), Node("b", cpu=16)], instants=10))
+    if not allocation:
+        raise SystemExit(str(allocation))
     print("beside it:", bool(allocate(cluster, TiMra("next", [Node("c", cpu=1)]))))
-    found.release()
+    allocation.release()
     print("after it:", bool(allocate(cluster, TiMra("next", [Node("c", cpu=1)]))))
 
 

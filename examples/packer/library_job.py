@@ -24,10 +24,10 @@ def main() -> None:
     print("the same after a round trip:", again.same_as(JOB))
 
     cluster = Datacenter.tree(8, per_rack=4)
-    found = allocate(cluster, again, now=0)
-    if not found:
-        raise SystemExit(str(found))
-    for task, server in found.places.items():
+    allocation = allocate(cluster, again, now=0)
+    if not allocation:
+        raise SystemExit(str(allocation))
+    for task, server in allocation.places.items():
         print(f"{task:8} on {server}")
     print("cores free on server 0:", [round(free) for free in cluster.free("cpu")[:9, 0].tolist()])
 

@@ -23,11 +23,11 @@ def main() -> None:
         servers = 0
         for version in (job, peaks(job)):
             cluster = Datacenter.tree(40, per_rack=10, racks_per_pod=2, services={"objects": [Spot(rack=0)]})
-            found = allocate(cluster, version)
-            if not found:
-                raise SystemExit(str(found))
+            allocation = allocate(cluster, version)
+            if not allocation:
+                raise SystemExit(str(allocation))
             used.append(cluster.utilisation(job.instants)[0])
-            servers = servers or len(set(found.servers.values()))
+            servers = servers or len(set(allocation.servers.values()))
         tasks = sum(node.service is None for node in job.nodes)
         print(
             f"{job.name:10}{tasks:7}{len(job.edges):7}{job.instants:10}{servers:9}{used[0]:8.2%}{used[1]:10.2%}"

@@ -46,10 +46,10 @@ def cluster() -> Iterator[dios.Node]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dios-neighbours-")))
         (folder / "run").mkdir(mode=0o700)
         os.environ["XDG_RUNTIME_DIR"] = str(folder / "run")
-        made = local_cluster.make(folder / "cluster", nodes=2, settings=settings)
-        stack.callback(local_cluster.stop, made)
-        local_cluster.start(made)
-        yield stack.enter_context(dios.connect(str(made.nodes[0].socket), groups=()))
+        site = local_cluster.make(folder / "cluster", nodes=2, settings=settings)
+        stack.callback(local_cluster.stop, site)
+        local_cluster.start(site)
+        yield stack.enter_context(dios.connect(str(site.nodes[0].socket), groups=()))
 
 
 def wait_coordinator(node: dios.Node) -> None:
@@ -89,10 +89,11 @@ def main() -> int:
         wait_coordinator(node)
         small, large = (node.create(dios.SHMEM_BLOB, data=os.urandom(size)) for size in (SMALL, LARGE))
         handed = {
-            name: [one.restrict("read", label=name)] for name, one in (("small", small), ("large", large))
+            name: [reference.restrict("read", label=name)]
+            for name, reference in (("small", small), ("large", large))
         }
         # Data for the second node must go over the link, so no other task may run on the first.
-        cpus = next(one.cpus for one in node.nodes() if one.here)
+        cpus = next(member.cpus for member in node.nodes() if member.here)
         node.run(b"import time; time.sleep(3600)", host="n1", work=dios.work(cpus=cpus))
         greedy = [
             node.run(reader, inputs=handed["large"], args=["20x0"], host="n2", label="greedy")
@@ -107,7 +108,7 @@ def main() -> int:
                 reader, inputs=handed["small"], args=phases, host=member.node, work=job.work(member)
             )
             got = dict(lines_of(task))
-        theirs = [rate for one in greedy for second, rate in lines_of(one) if 3 < second < 12]
+        theirs = [rate for transfer in greedy for second, rate in lines_of(transfer) if 3 < second < 12]
     print("second  MB/s")
     for second, rate in got.items():
         print(f"{second:6.1f}  {rate:5.2f}")

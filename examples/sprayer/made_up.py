@@ -56,4 +56,4 @@ def write(path: Path, frames: list[bytes]) -> None:
 def read(path: Path) -> list[bytes]:
     """Return the frames of a file."""
     with path.open("rb") as file:
-        return [each.data for each in read_pcap(file, str(path))]
+        return [record.data for record in read_pcap(file, str(path))]

@@ -29,8 +29,8 @@ def run(section: Section) -> None:
     """Measure, and compare with the goals."""
     data = bytes(bytearray(b"0123456789abcdef" * (SIZE // 16)))
     speed = section.figure("copy into memory with pages, for comparison", _memory_speed(data), "GB/s")
-    found = _ours(data)
-    for name, values in found.items():
+    durations = _ours(data)
+    for name, values in durations.items():
         if name.startswith("write"):
             section.figure(name, SIZE / median(values) / 1e9, "GB/s")
         else:
@@ -40,7 +40,7 @@ def run(section: Section) -> None:
     section.figure("ray.put on reused pages", ray_again, "GB/s")
     section.figure("ray.get, first", ray_first, "µs")
     section.figure("ray.get, repeated", ray_later, "µs")
-    first, calls, later = (median(found[_READS[index]]) * 1e6 for index in (0, 1, 3))
+    first, calls, later = (median(durations[_READS[index]]) * 1e6 for index in (0, 1, 3))
     section.rows.append(
         Row(
             "64 MB blob: first read view",
@@ -61,7 +61,7 @@ def run(section: Section) -> None:
             judge("20 x faster than by calls", calls / later, 20, below=False),
         )
     )
-    put, view, again = (SIZE / median(found[name]) / 1e9 for name in _WRITES)
+    put, view, again = (SIZE / median(durations[name]) / 1e9 for name in _WRITES)
     section.rows.append(
         Row(
             "64 MB blob: write on fresh pages",
@@ -97,37 +97,37 @@ def _memory_speed(data: bytes) -> float:
 
 def _ours(data: bytes) -> dict[str, list[float]]:
     """Return the seconds of each kind of access."""
-    found: dict[str, list[float]] = {name: [] for name in (*_WRITES, *_READS)}
+    durations: dict[str, list[float]] = {name: [] for name in (*_WRITES, *_READS)}
     for _ in range(TURNS):
         # A new node each time, because the free pages of an old node would make a fresh write faster.
         with running_node() as bench, dios.connect(bench.data, groups=[]) as writer:
             group = writer.create_group()
             blob = writer.create(dios.SHMEM_BLOB, groups=[group])
-            found[_WRITES[0]].append(once(lambda blob=blob: blob.write_bytes(data)))  # type: ignore[misc]
+            durations[_WRITES[0]].append(once(lambda blob=blob: blob.write_bytes(data)))  # type: ignore[misc]
             other = writer.create(dios.SHMEM_BLOB, groups=[group])
             before = clock()
             with other.write(SIZE, dios.EXCL, blank=True, replace=True) as request:
                 request.view[:] = data
-            found[_WRITES[1]].append((clock() - before) / 1e9)
-            found[_WRITES[2]].append(_again(writer, data))
+            durations[_WRITES[1]].append((clock() - before) / 1e9)
+            durations[_WRITES[2]].append(_again(writer, data))
             assert group.name is not None
             assert blob.name is not None
             with dios.connect(bench.data, groups=[group.name]) as reader:
                 reference = reader.find(blob.name)
                 assert reference is not None
-                _reads(reference, data, found)
-    return found
+                _reads(reference, data, durations)
+    return durations
 
 
-def _reads(reference: dios.Reference, data: bytes, found: dict[str, list[float]]) -> None:
+def _reads(reference: dios.Reference, data: bytes, durations: dict[str, list[float]]) -> None:
     first, by_calls, whole, repeated = _READS
-    found[first].append(_read_view(reference, data))
+    durations[first].append(_read_view(reference, data))
     # A request for large memory always asks the node, at its beginning and at its commit.
-    found[by_calls].append(median([_read_view(reference, data) for _ in range(_REPEATS)]))
-    found[whole].append(_read_view(reference, data, whole=True))
+    durations[by_calls].append(median([_read_view(reference, data) for _ in range(_REPEATS)]))
+    durations[whole].append(_read_view(reference, data, whole=True))
     # The process keeps a whole view for the next ones.
     assert reference.view_bytes()[-1] == data[-1]
-    found[repeated].append(median([once(lambda: reference.view_bytes()[-1]) for _ in range(_REPEATS)]))
+    durations[repeated].append(median([once(lambda: reference.view_bytes()[-1]) for _ in range(_REPEATS)]))
 
 
 def _read_view(reference: dios.Reference, data: bytes, *, whole: bool = False) -> float:

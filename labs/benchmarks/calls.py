@@ -46,15 +46,17 @@ def _against_small_servers(section: Section) -> dict[str, float]:
         node = stack.enter_context(dios.connect(bench.data, groups=[]))
         group = node.create_group()
         blob = node.create(dios.SHMEM_BLOB, groups=[group], data=payload)
-        made: list[dios.Reference] = []
+        references: list[dios.Reference] = []
 
         def create(kind: dios.NameKind) -> Callable[[], object]:
             groups = [] if kind is dios.ANONYMOUS else [group]
-            return lambda: made.append(node.create(dios.SHMEM_BLOB, groups=groups, data=payload, naming=kind))
+            return lambda: references.append(
+                node.create(dios.SHMEM_BLOB, groups=groups, data=payload, naming=kind)
+            )
 
         def close_made(_: str) -> None:
-            node.vector([messages.Delete(reference.ref) for reference in made])
-            made.clear()
+            node.vector([messages.Delete(reference.ref) for reference in references])
+            references.clear()
 
         contenders: dict[str, Callable[[], object]] = {
             "echo, bytes": raw_call(raw, SIZE),
@@ -76,11 +78,11 @@ def _against_small_servers(section: Section) -> dict[str, float]:
             contenders["redis get"] = lambda: redis.get("key")
             contenders["redis set"] = lambda: redis.set("key", payload)
             _redis_pipelined(section, redis, payload)
-        found = interleaved(contenders, between=close_made)
+        costs = interleaved(contenders, between=close_made)
         unpin()
-    for name, value in found.items():
+    for name, value in costs.items():
         section.figure(f"{name}, {SIZE} B", value, "µs")
-    return found
+    return costs
 
 
 def _redis_pipelined(section: Section, redis: Client, payload: bytes) -> None:
@@ -139,7 +141,7 @@ def _ray(section: Section) -> dict[str, float]:
             actor = cast("Actor", ray.remote(_Keeper).remote(payload))
             reference = ray.put(payload)
             ray.get(actor.read.remote())
-            found = interleaved(
+            costs = interleaved(
                 {
                     "ray put": lambda: ray.put(payload),
                     "ray get": lambda: ray.get(reference),
@@ -151,29 +153,29 @@ def _ray(section: Section) -> dict[str, float]:
     except MissingPeerError as missing:
         section.trouble.append(str(missing))
         return {}
-    for name, value in found.items():
+    for name, value in costs.items():
         section.figure(f"{name}, {SIZE} B", value, "µs")
-    return found
+    return costs
 
 
 # -- the result ---------------------------------------------------------------------------------------
-def _rows(section: Section, found: dict[str, float], ray: dict[str, float]) -> None:
-    echo = found["echo, bytes"]
+def _rows(section: Section, costs: dict[str, float], ray: dict[str, float]) -> None:
+    echo = costs["echo, bytes"]
     vectored = section.rows
     section.rows = []
-    stat, read, repeated = found["stat"], found["read by a call"], found["repeated read"]
+    stat, read, repeated = costs["stat"], costs["read by a call"], costs["repeated read"]
     section.rows.append(
         Row(
             "one system call (stat), blocking client",
             f"{number(stat)} µs",
-            f"bare trio echo {number(echo)} µs; with MessagePack {number(found['echo, messages'])} µs",
+            f"bare trio echo {number(echo)} µs; with MessagePack {number(costs['echo, messages'])} µs",
             times(stat / echo) + " the bare echo",
             judge("1.6 x the echo", stat / echo, 1.6),
             judge("1.25 x", stat / echo, 1.25),
-            f"{number(stat / found['echo, messages'])} x the echo with MessagePack",
+            f"{number(stat / costs['echo, messages'])} x the echo with MessagePack",
         )
     )
-    get, actor = found.get("redis get", NAN), ray.get("ray actor call", NAN)
+    get, actor = costs.get("redis get", NAN), ray.get("ray actor call", NAN)
     section.rows.append(
         Row(
             f"compound acquire-and-commit read of {SIZE} B, shared blob",
@@ -197,9 +199,9 @@ def _rows(section: Section, found: dict[str, float], ray: dict[str, float]) -> N
             judge("20 x faster than redis-py GET", get / repeated, 20, below=False),
         )
     )
-    creates = [found[f"create {kind}"] for kind in _CREATE_KINDS]
+    creates = [costs[f"create {kind}"] for kind in _CREATE_KINDS]
     slowest, spread = max(creates), max(creates) - min(creates)
-    put, ray_put = found.get("redis set", NAN), ray.get("ray put", NAN)
+    put, ray_put = costs.get("redis set", NAN), ray.get("ray put", NAN)
     section.rows.append(
         Row(
             f"create a shared blob of {SIZE} B: " + ", ".join(_CREATE_KINDS),

@@ -78,17 +78,17 @@ def _processor_us(call: Callable[[], object]) -> float:
     return statistics.median(taken) / 1e3
 
 
-def _row(section: Section, what: str, costs: dict[int, float], goal: str, most: float) -> None:
+def _row(section: Section, subject: str, costs: dict[int, float], goal: str, most: float) -> None:
     for count, cost in costs.items():
-        section.figure(f"{what}, n = {count:,}", cost, "ms")
-    slope = section.figure(f"{what}: exponent", exponent(costs), "")
+        section.figure(f"{subject}, n = {count:,}", cost, "ms")
+    slope = section.figure(f"{subject}: exponent", exponent(costs), "")
     count = max(costs)
-    each = ", ".join(f"{n:,}: {number(cost)}" for n, cost in costs.items())
+    costs_text = ", ".join(f"{n:,}: {number(cost)}" for n, cost in costs.items())
     section.rows.append(
         Row(
-            what,
+            subject,
             f"{number(costs[count])} ms",
-            f"n: ms: {each}",
+            f"n: ms: {costs_text}",
             f"n^{number(slope)}",
             judge(goal, costs[count], most),
         )

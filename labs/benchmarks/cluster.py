@@ -30,20 +30,20 @@ NO_COMPILED: Final = "PYTHONDONTWRITEBYTECODE"
 class BenchCluster:
     """Running nodes, counted from 0."""
 
-    made: LocalCluster
+    local: LocalCluster
     start_seconds: float
 
     def at(self, number: int) -> dios.Node:
         """Return a session at one node, as its user."""
-        return dios.connect(self.made.nodes[number].socket, groups=())
+        return dios.connect(self.local.nodes[number].socket, groups=())
 
     def pid(self, number: int) -> int:
         """Return the process id of one node."""
-        return int((self.made.nodes[number].data / "node.pid").read_text())
+        return int((self.local.nodes[number].data / "node.pid").read_text())
 
     def pids(self) -> list[int]:
         """Return the process ids of all nodes."""
-        return [self.pid(number) for number in range(len(self.made.nodes))]
+        return [self.pid(number) for number in range(len(self.local.nodes))]
 
     def pin(self, cpus: Sequence[int]) -> None:
         """Bind all threads of each node to a processor."""
@@ -63,14 +63,14 @@ def running_cluster(count: int, **settings: str) -> Iterator[BenchCluster]:
     with workspace() as folder, private_environment(folder), writing_compiled():
         # The scheduler is switched off, because its rounds have a section of their own.
         settings = {"coordinator": "off", **settings}
-        made = local_cluster.make(folder / "cluster", nodes=count, settings=settings)
+        local = local_cluster.make(folder / "cluster", nodes=count, settings=settings)
         pids: list[int] = []
         try:
-            cluster = BenchCluster(made, once(lambda: local_cluster.start(made)))
+            cluster = BenchCluster(local, once(lambda: local_cluster.start(local)))
             pids = cluster.pids()
             yield cluster
         finally:
-            local_cluster.stop(made)
+            local_cluster.stop(local)
             for pid in pids:
                 reap(pid)
 
@@ -139,12 +139,12 @@ class Pipeline:
 def blobs(node: dios.Node, contents: Sequence[bytes]) -> list[bytes]:
     """Return the names of new objects of this session's node, which live as long as the session."""
     assert node.home is not None
-    made = [node.create(dios.SHMEM_BLOB, data=data, groups=[node.home]) for data in contents]
-    return [blob.name for blob in made if blob.name is not None]
+    references = [node.create(dios.SHMEM_BLOB, data=data, groups=[node.home]) for data in contents]
+    return [blob.name for blob in references if blob.name is not None]
 
 
-def found(node: dios.Node, names: Sequence[bytes]) -> list[dios.Reference]:
+def lookup_all(node: dios.Node, names: Sequence[bytes]) -> list[dios.Reference]:
     """Return references to the only object of each name."""
     references = [node.lookup(name) for name in names]
-    assert all(len(each) == 1 for each in references)
-    return [each[0] for each in references]
+    assert all(len(matches) == 1 for matches in references)
+    return [matches[0] for matches in references]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import dios
-from labs.benchmarks.cluster import BenchCluster, blobs, found, processor_ns, running_cluster
+from labs.benchmarks.cluster import BenchCluster, blobs, lookup_all, processor_ns, running_cluster
 from labs.benchmarks.measure import CLIENT_CPU, SERVER_CPU, clock, interleaved, median, once, pin, unpin
 from labs.benchmarks.nodes import workspace
 from labs.benchmarks.peers.tls_stream import echo_round_trips, ends, tls_echo
@@ -43,7 +43,7 @@ def _round_trips(section: Section) -> None:
         cluster = stack.enter_context(running_cluster(2, pool_size="0"))
         shown = ends(stack.enter_context(workspace()))
         node = stack.enter_context(cluster.at(0))
-        (far,) = found(node, blobs(stack.enter_context(cluster.at(1)), [b"x"]))
+        (far,) = lookup_all(node, blobs(stack.enter_context(cluster.at(1)), [b"x"]))
         near = node.create(dios.SHMEM_BLOB, data=b"x", naming=dios.ANONYMOUS)
         calls: dict[str, Callable[[], object]] = {
             "stat": far.stat,
@@ -51,7 +51,7 @@ def _round_trips(section: Section) -> None:
             "local stat": near.stat,
         }
         pinned: dict[str, float] = {}
-        for where, server in (("pinned", SERVER_CPU), ("anywhere", None)):
+        for pinning, server in (("pinned", SERVER_CPU), ("anywhere", None)):
             if server is None:
                 unpin()
                 cluster.spread()
@@ -61,7 +61,7 @@ def _round_trips(section: Section) -> None:
             with tls_echo(shown, server) as port:
                 taken = _in_turns(calls, lambda port=port: echo_round_trips(shown, port, ECHO_BYTES, CALLS))  # type: ignore[misc]
             for name, value in taken.items():
-                section.figure(f"{name}, {where}", value, "µs")
+                section.figure(f"{name}, {pinning}", value, "µs")
             pinned = pinned or taken
         _processor_time(section, cluster, far)
     stat, read, echo = pinned["stat"], pinned["read of 1 B"], pinned["bare trio TLS echo"]
@@ -110,11 +110,11 @@ def _lookups(section: Section, nodes: int, limit: float) -> None:
         cluster = stack.enter_context(running_cluster(nodes, pool_size="0"))
         node = stack.enter_context(cluster.at(0))
         section.figure(f"start of {nodes} nodes until each sees all", cluster.start_seconds, "s")
-        others = [stack.enter_context(cluster.at(each)) for each in range(1, nodes)]
-        each = 2 * LOOKUPS // len(others) + 3
-        fresh = [blobs(other, [b"x"] * each) for other in others]
+        others = [stack.enter_context(cluster.at(index)) for index in range(1, nodes)]
+        per_node = 2 * LOOKUPS // len(others) + 3
+        fresh = [blobs(other, [b"x"] * per_node) for other in others]
         known = [names.pop() for names in fresh]
-        kept = found(node, known)
+        kept = lookup_all(node, known)
         for turn in range(LOOKUPS):
             names = fresh[turn % len(fresh)]
             first, second, nothing = names.pop(), names.pop(), os.urandom(32)
@@ -168,7 +168,7 @@ def _settle(node: dios.Node, known: bytes) -> None:
 
 
 def _all(references: Sequence[dios.Reference | None]) -> list[dios.Reference]:
-    return [each for each in references if each is not None]
+    return [reference for reference in references if reference is not None]
 
 
 # -- starts -------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def _starts(section: Section) -> None:
     first: dict[str, list[float]] = {"n1": [], "n2": []}
     trips: list[float] = []
     with running_cluster(2, pool_size="4") as cluster, cluster.at(0) as node, cluster.at(1) as other:
-        (far,) = found(node, blobs(other, [b"x"]))
+        (far,) = lookup_all(node, blobs(other, [b"x"]))
         program = node.create_program(_FIRST_LINE)
         for turn in range(STARTS + 3):
             for host, taken in first.items():

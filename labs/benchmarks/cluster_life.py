@@ -41,15 +41,17 @@ def run(section: Section) -> None:
     with running_cluster(NODES) as cluster:
         killed = [_noticed(cluster, signal.SIGKILL) for _ in range(DEATHS)]
         frozen = [_noticed(cluster, signal.SIGSTOP) for _ in range(DEATHS)]
-    for what, taken, limit in (("killed", killed, 1.0), ("frozen", frozen, 3.0)):
+    for failure, taken, limit in (("killed", killed, 1.0), ("frozen", frozen, 3.0)):
         suspected = section.figure(
-            f"{what} node, first suspicion, median", median([doubt for doubt, _ in taken]), "s"
+            f"{failure} node, first suspicion, median", median([doubt for doubt, _ in taken]), "s"
         )
-        sure = section.figure(f"{what} node, declared dead, median", median([dead for _, dead in taken]), "s")
-        worst = section.figure(f"{what} node, declared dead, slowest", max(dead for _, dead in taken), "s")
+        sure = section.figure(
+            f"{failure} node, declared dead, median", median([dead for _, dead in taken]), "s"
+        )
+        worst = section.figure(f"{failure} node, declared dead, slowest", max(dead for _, dead in taken), "s")
         section.rows.append(
             Row(
-                f"time to detect a {what} node",
+                f"time to detect a {failure} node",
                 f"{number(sure)} s, slowest {number(worst)} s",
                 "",
                 "",
@@ -71,8 +73,8 @@ def _up(section: Section) -> None:
             try:
                 taken = once(lambda chosen=chosen: _dios("up", "--nodes", str(NODES), *chosen))  # type: ignore[misc]
                 pids = [
-                    int((folder / "cluster" / f"n{each + 1}" / "node.pid").read_text())
-                    for each in range(NODES)
+                    int((folder / "cluster" / f"n{index + 1}" / "node.pid").read_text())
+                    for index in range(NODES)
                 ]
                 if turn:
                     starts.append(taken)
@@ -132,13 +134,13 @@ def _ray(section: Section) -> tuple[float, float, float]:
     try:
         with ray_cluster(NODES) as nodes:
             time.sleep(_SETTLE_SECONDS)
-            each = (tree_pss_mb(os.getpid()) - before) / NODES
+            node_mb = (tree_pss_mb(os.getpid()) - before) / NODES
             section.figure("idle Ray cluster, processes", len(descendants(os.getpid())), "")
             section.figure(f"start of {NODES} Ray nodes", nodes.start_seconds, "s")
-            section.figure("an idle Ray node of three, PSS", each, "MB")
+            section.figure("an idle Ray node of three, PSS", node_mb, "MB")
             idle = _idle_ms_s([os.getpid()]) / NODES
             section.figure("an idle Ray node of three, processor time", idle, "ms/s")
-            return nodes.start_seconds, each, idle
+            return nodes.start_seconds, node_mb, idle
     except MissingPeerError as missing:
         section.trouble.append(str(missing))
         return NAN, NAN, NAN
@@ -168,7 +170,7 @@ def _noticed(cluster: BenchCluster, end: signal.Signals) -> tuple[float, float]:
             os.kill(pid, signal.SIGCONT)
         else:
             reap(pid)
-    local_cluster.start(cluster.made)
+    local_cluster.start(cluster.local)
     doubts, deaths = zip(*seen, strict=True)
     return (max(doubts) - began) / 1e9, (max(deaths) - began) / 1e9
 
@@ -177,7 +179,7 @@ def _watch(
     cluster: BenchCluster, number: int, ready: threading.Barrier, seen: list[tuple[float, float]]
 ) -> None:
     """Ask one node for the status of the victim until it is dead."""
-    name = cluster.made.nodes[VICTIM].name
+    name = cluster.local.nodes[VICTIM].name
     doubt = NAN
     with cluster.at(number) as node:
         ready.wait(_NOTICE_SECONDS_MAX)

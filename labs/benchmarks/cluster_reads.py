@@ -23,7 +23,7 @@ from labs.benchmarks.cluster import (
     Pipeline,
     blobs,
     bytes_of,
-    found,
+    lookup_all,
     processor_ns,
     running_cluster,
 )
@@ -80,13 +80,13 @@ def _ours(section: Section) -> Rates:
         other = stack.enter_context(cluster.at(1))
         shown = ends(stack.enter_context(workspace()))
         port, echo_port = stack.enter_context(tls_bulk(shown)), stack.enter_context(tls_echo(shown, None))
-        pipe = Pipeline(cluster.made.nodes[0].socket)
+        pipe = Pipeline(cluster.local.nodes[0].socket)
         stack.callback(pipe.node.close)
         for name, size in SIZES.items():
             contents = [os.urandom(size) for _ in range(IN_FLIGHT)]
-            references = found(pipe.node, blobs(other, contents))
-            calls: list[PlainCall] = [ReadOnce(each.ref) for each in references]
-            assert [each.read_bytes() for each in references] == contents
+            references = lookup_all(pipe.node, blobs(other, contents))
+            calls: list[PlainCall] = [ReadOnce(reference.ref) for reference in references]
+            assert [reference.read_bytes() for reference in references] == contents
             ways = _ways(pipe, calls, size, shown, port, stack)
             rates[name] = _in_turns(ways, size, TIMES[name])
             if name == "4 KB":
@@ -96,8 +96,8 @@ def _ours(section: Section) -> Rates:
                     lambda: echo_round_trips(shown, echo_port, 4 * KIB, ECHO_TRIPS),
                 )
             _processor_time(section, cluster, pipe, calls, name)
-            for each in references:
-                each.delete()
+            for blob in references:
+                blob.delete()
     return rates
 
 
@@ -110,7 +110,7 @@ def _ways(
         stack.callback(client.close)
     place = 0
 
-    def one() -> int:
+    def read_singly() -> int:
         nonlocal place
         place = (place + 1) % len(calls)
         return pipe.reads([calls[place]])
@@ -120,8 +120,8 @@ def _ways(
         return STREAM_BYTES
 
     ways: dict[str, Callable[[], int]] = {
-        "one at a time": one,
-        "vector of 16": lambda: sum(bytes_of(each) for each in pipe.node.vector(calls)),
+        "one at a time": read_singly,
+        "vector of 16": lambda: sum(bytes_of(answer) for answer in pipe.node.vector(calls)),
         "16 pipelined": lambda: pipe.reads(calls),
         "bare TLS, one at a time": lambda: bare[0].fetch(size),
         "bare TLS, 16 asked for at once": lambda: bare[0].fetch_many(size, IN_FLIGHT),
@@ -156,15 +156,15 @@ def _echo_row(section: Section, read: Callable[[], int], echo: Callable[[], list
     for _ in range(ROUNDS):
         ours += [once(read) * 1e6 for _ in range(ECHO_TRIPS)]
         bare += echo()
-    one, other = median(ours), median(bare)
+    own, other = median(ours), median(bare)
     section.rows.append(
         Row(
             "remote read of 4 KB, against an echo",
-            f"{number(one)} µs",
+            f"{number(own)} µs",
             f"bare TLS echo on trio {number(other)} µs",
-            f"{times(one / other)} the echo",
-            judge("4 x the echo", one / other, 4, below=True),
-            judge("2 x the echo", one / other, 2, below=True),
+            f"{times(own / other)} the echo",
+            judge("4 x the echo", own / other, 4, below=True),
+            judge("2 x the echo", own / other, 2, below=True),
             "a read has four wake-ups, the echo two",
         )
     )
@@ -190,10 +190,10 @@ def _kept_row(section: Section, fresh: dict[str, float]) -> None:
     """Measure repeated reads of 64 KB whose version the asking node has kept."""
     size = SIZES["64 KB"]
     with running_cluster(2, pool_size="0", leases="no") as cluster, cluster.at(1) as other:
-        pipe = Pipeline(cluster.made.nodes[0].socket)
+        pipe = Pipeline(cluster.local.nodes[0].socket)
         with contextlib.closing(pipe.node):
-            references = found(pipe.node, blobs(other, [os.urandom(size) for _ in range(IN_FLIGHT)]))
-            calls: list[PlainCall] = [ReadOnce(each.ref) for each in references]
+            references = lookup_all(pipe.node, blobs(other, [os.urandom(size) for _ in range(IN_FLIGHT)]))
+            calls: list[PlainCall] = [ReadOnce(reference.ref) for reference in references]
             pipe.reads(calls)
             before = _received(pipe)
             read = [partial(pipe.reads, [call]) for call in calls]
@@ -244,10 +244,11 @@ def _leased_row(section: Section, name: str) -> None:
 
 def _repeated(size: int, leases: str) -> RepeatedReads:
     with running_cluster(2, pool_size="0", leases=leases) as cluster, cluster.at(1) as other:
-        pipe = Pipeline(cluster.made.nodes[0].socket)
+        pipe = Pipeline(cluster.local.nodes[0].socket)
         with contextlib.closing(pipe.node):
             calls: list[PlainCall] = [
-                ReadOnce(each.ref) for each in found(pipe.node, blobs(other, [os.urandom(size)]))
+                ReadOnce(reference.ref)
+                for reference in lookup_all(pipe.node, blobs(other, [os.urandom(size)]))
             ]
             for _ in range(3):
                 pipe.reads(calls)
@@ -274,13 +275,13 @@ def _ten_readers(section: Section, way: str, **settings: str) -> SharedReads:
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(running_cluster(2, pool_size="0", **settings))
         other = stack.enter_context(cluster.at(1))
-        pipes = [Pipeline(cluster.made.nodes[0].socket) for _ in range(READERS)]
+        pipes = [Pipeline(cluster.local.nodes[0].socket) for _ in range(READERS)]
         for pipe in pipes:
             stack.callback(pipe.node.close)
         for _ in range(SHARED_ROUNDS):
             for together in (True, False):
                 names = blobs(other, [os.urandom(SHARED_BYTES)])
-                references = [found(pipe.node, names)[0] for pipe in pipes]
+                references = [lookup_all(pipe.node, names)[0] for pipe in pipes]
                 reads = [
                     partial(pipe.reads, [ReadOnce(reference.ref)])
                     for pipe, reference in zip(pipes, references, strict=True)
@@ -359,7 +360,7 @@ def _ray_rates(nodes: RayNodes, size: int, count: int) -> dict[str, float]:
     ray = nodes.ray
     for reference in nodes.fresh(size, 4, array=array):
         ray.get(reference)
-    alone = [once(lambda each=each: ray.get(each)) for each in nodes.fresh(size, count, array=array)]  # type: ignore[misc]
+    alone = [once(lambda ref=far: ray.get(ref)) for far in nodes.fresh(size, count, array=array)]  # type: ignore[misc]
     together: list[float] = []
     for _ in range(max(2, count // IN_FLIGHT)):
         fresh = nodes.fresh(size, IN_FLIGHT, array=array)
@@ -374,15 +375,15 @@ def _ray_rates(nodes: RayNodes, size: int, count: int) -> dict[str, float]:
 def _rows(section: Section, ours: Rates, ray: Rates) -> None:
     mine, theirs = ours["4 KB"], ray.get("4 KB", {})
     alone, together = theirs.get("Ray, one at a time", NAN), theirs.get("Ray, 16 at once", NAN)
-    one, flying = mine["one at a time"], min(mine["vector of 16"], mine["16 pipelined"])
+    single, flying = mine["one at a time"], min(mine["vector of 16"], mine["16 pipelined"])
     section.rows += [
         Row(
             "remote read of 4 KB, one at a time",
-            f"{number(4096 / one)} µs, {number(one)} MB/s",
+            f"{number(4096 / single)} µs, {number(single)} MB/s",
             f"Ray {number(4096 / alone)} µs, {number(alone)} MB/s",
-            f"{times(one / alone)} Ray",
-            judge("10 x Ray", one / alone, 10, below=False),
-            judge("25 x Ray", one / alone, 25, below=False),
+            f"{times(single / alone)} Ray",
+            judge("10 x Ray", single / alone, 10, below=False),
+            judge("25 x Ray", single / alone, 25, below=False),
             f"a bare TLS stream, one thread at each end: {number(mine['bare TLS, one at a time'])} MB/s",
         ),
         Row(

@@ -35,9 +35,9 @@ def run(section: Section) -> None:
     count = int(WORDS * SHARE) // 10 * 10
     path = FOLDER / f"words-{count}.txt"
     write_words(path, words=count)
-    found: dict[int, list[Outcome]] = {1: [], NODES: []}
+    outcomes_by_nodes: dict[int, list[Outcome]] = {1: [], NODES: []}
     for _ in range(TURNS):
-        for nodes, outcomes in found.items():
+        for nodes, outcomes in outcomes_by_nodes.items():
             outcome = apart(over(nodes), path)
             print(f"    {nodes} nodes: {outcome}", flush=True)
             if outcome.trouble or outcome.words != count:
@@ -45,9 +45,9 @@ def run(section: Section) -> None:
                     f"{nodes} nodes: {outcome.trouble or f'{outcome.words} words of {count}'}"
                 )
             outcomes.append(outcome)
-    walls = {nodes: median([each.wall for each in outcomes]) for nodes, outcomes in found.items()}
-    cpus = {nodes: median([each.cpu for each in outcomes]) for nodes, outcomes in found.items()}
-    for nodes in found:
+    walls = {nodes: median([job.wall for job in outcomes]) for nodes, outcomes in outcomes_by_nodes.items()}
+    cpus = {nodes: median([job.cpu for job in outcomes]) for nodes, outcomes in outcomes_by_nodes.items()}
+    for nodes in outcomes_by_nodes:
         section.figure(f"word count over {nodes} nodes, wall", walls[nodes], "s")
         section.figure(f"word count over {nodes} nodes, processor", cpus[nodes], "s")
     ratio = walls[NODES] / walls[1]
@@ -93,7 +93,7 @@ def _killed(section: Section, path: Path, count: int, role: str, splits: int | N
         )
         taken = time.monotonic() - before
         with result:
-            right = sum(int(str(found)) for _, found in result) == count
+            right = sum(int(str(occurrences)) for _, occurrences in result) == count
         if victim.killed is None:
             section.trouble.append(
                 f"no {role} ran on another node than the first when half of the input was mapped"
@@ -132,7 +132,7 @@ class _Victim:
         """Kill the node of such a task at the right time, unless it is the first node."""
         if self.killed is not None or progress.bytes_done < MOMENT * progress.bytes_total:
             return
-        names = [each.name for each in self._cluster.made.nodes]
+        names = [member.name for member in self._cluster.local.nodes]
         with self._cluster.at(0) as node:
             try:
                 tasks = [task for task in node.tasks() if not task.ended]

@@ -18,7 +18,7 @@ from typing import Final
 
 import dios
 from dios.limits import KIB
-from labs.benchmarks.cluster import blobs, found, running_cluster
+from labs.benchmarks.cluster import blobs, lookup_all, running_cluster
 from labs.benchmarks.measure import cpus, forked, interleaved, median, once, pin
 from labs.benchmarks.nodes import running_node, workspace
 from labs.benchmarks.peers.echo import echo_server, raw_call
@@ -135,7 +135,7 @@ def _remote(section: Section) -> None:
         other, node = stack.enter_context(cluster.at(1)), stack.enter_context(cluster.at(0))
         shown = ends(stack.enter_context(workspace()))
         port = stack.enter_context(tls_echo(shown, None))
-        there = itertools.cycle(found(node, blobs(other, [os.urandom(size) for _ in range(_FRESH)])))
+        there = itertools.cycle(lookup_all(node, blobs(other, [os.urandom(size) for _ in range(_FRESH)])))
         calls: Calls = {
             "remote read of 4 KB": lambda: next(there).read_bytes(),
             "remote stat": lambda: next(there).stat(),

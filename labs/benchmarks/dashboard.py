@@ -40,24 +40,24 @@ def cluster_with_tasks(folder: Path, count: int) -> Iterator[tuple[LocalCluster,
     environment = Cluster(folder).environment
     os.environ.update(environment)
     settings = {"coordinator": "off", "tasks_max": str(count // 3 + 64)}
-    found = local_cluster.make(folder / "cluster", nodes=3, settings=settings)
-    local_cluster.start(found)
+    cluster = local_cluster.make(folder / "cluster", nodes=3, settings=settings)
+    local_cluster.start(cluster)
     try:
-        with dios.connect(str(found.nodes[0].socket), groups=()) as node:
+        with dios.connect(str(cluster.nodes[0].socket), groups=()) as node:
             program = node.create_program(_PROGRAM)
             tasks: list[dios.Task] = []
             while len(tasks) < count and available_kib() > _FREE_KIB_MIN:
-                host = found.nodes[len(tasks) % 3].name
+                host = cluster.nodes[len(tasks) % 3].name
                 tasks.append(node.run(program, host=host, wait=False))
-            yield found, tasks[0].fingerprint, len(tasks)
+            yield cluster, tasks[0].fingerprint, len(tasks)
     finally:
-        local_cluster.stop(found)
+        local_cluster.stop(cluster)
 
 
-def percent_of_nodes(found: LocalCluster, seconds: float) -> list[float]:
+def percent_of_nodes(cluster: LocalCluster, seconds: float) -> list[float]:
     """Return the percent of a processor that each node's daemon uses, the asked one first."""
-    running = found.running()
-    pids = [running[node.name].pid for node in found.nodes]
+    running = cluster.running()
+    pids = [running[node.name].pid for node in cluster.nodes]
     before, began = [cpu_seconds(pid) for pid in pids], time.monotonic()
     time.sleep(seconds)
     took = time.monotonic() - began
@@ -65,14 +65,14 @@ def percent_of_nodes(found: LocalCluster, seconds: float) -> list[float]:
 
 
 def measured(
-    found: LocalCluster, pages: Pages, paths: Sequence[str], seconds: float
+    cluster: LocalCluster, pages: Pages, paths: Sequence[str], seconds: float
 ) -> dict[str, list[float]]:
     """Return the percents of each page."""
     rows = {}
     for path in paths:
         pages.open(path)
         time.sleep(_SETTLE_S)
-        rows[path] = percent_of_nodes(found, seconds)
+        rows[path] = percent_of_nodes(cluster, seconds)
         sys.stderr.write(f"{path}: {rows[path]}\n")
     return rows
 
@@ -94,11 +94,11 @@ def text_of(rows: dict[str, list[float]], count: int, seconds: float) -> str:
         "| page | asked node | others | added to the asked node | under 3 % |",
         "|---|---|---|---|---|",
     ]
-    for name, found in rows.items():
-        added = found[0] - without[0]
-        others = ", ".join(f"{one:.2f}" for one in found[1:])
+    for name, percents in rows.items():
+        added = percents[0] - without[0]
+        others = ", ".join(f"{percent:.2f}" for percent in percents[1:])
         judged = "" if name == NO_VIEWER else ("yes" if added < GOAL else "**no**")
-        lines.append(f"| {name} | {found[0]:.2f} | {others} | {added:.2f} | {judged} |")
+        lines.append(f"| {name} | {percents[0]:.2f} | {others} | {added:.2f} | {judged} |")
     return "\n".join([*lines, ""])
 
 
@@ -111,17 +111,17 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dios-bench-") as name:
         folder = Path(name)
-        with cluster_with_tasks(folder, options.tasks) as (found, mark, count):
+        with cluster_with_tasks(folder, options.tasks) as (cluster, mark, count):
             sys.stderr.write(f"{count} tasks run\n")
             commands = Cluster(folder)
-            commands.environment["DIOS_NODE"] = str(found.nodes[0].socket)
+            commands.environment["DIOS_NODE"] = str(cluster.nodes[0].socket)
             with dashboard_of(commands, folder / "browser") as pages:
                 paths = (*PAGES, f"/tasks/{mark}")
-                rows = measured(found, pages, paths, options.seconds)
+                rows = measured(cluster, pages, paths, options.seconds)
             commands.wait_all()
             # At the end, when nothing is left of the work of starting the tasks.
             time.sleep(_SETTLE_S)
-            rows = {NO_VIEWER: percent_of_nodes(found, options.seconds), **rows}
+            rows = {NO_VIEWER: percent_of_nodes(cluster, options.seconds), **rows}
             text = text_of(rows, count, options.seconds).replace(f"/tasks/{mark}", "/tasks/TASK")
     if options.report:
         options.report.write_text(text)

@@ -179,11 +179,11 @@ def measure(
         status = task.wait(timeout=_WAIT_S)
         if not status.ok:
             raise RuntimeError(f"the measuring task failed: {status.detail}")
-        found = bytes(samples.read_bytes())
+        recorded = bytes(samples.read_bytes())
     count = tries * len(kinds)
     taken = array("q")
-    taken.frombytes(found[count:])
-    return by_kind(list(kinds), found[:count], taken)
+    taken.frombytes(recorded[count:])
+    return by_kind(list(kinds), recorded[:count], taken)
 
 
 def by_kind(names: Sequence[str], plan: bytes, taken: Sequence[int]) -> dict[str, list[float]]:
@@ -243,17 +243,18 @@ def compare_all(samples: Mapping[str, Sequence[float]]) -> dict[str, Comparison]
 
 
 # -- the whole measurement --------------------------------------------------------------------------------
-def as_page(found: Mapping[str, Comparison]) -> str:
+def as_page(comparisons: Mapping[str, Comparison]) -> str:
     """Return the result as Markdown."""
     report = begin()
     machine = ", ".join(f"{key} {value}" for key, value in report.machine.items())
     rows = [
-        f"| {each.title} | {each.first_median / 1000:.2f} | {each.second_median / 1000:.2f} | "
-        + " / ".join(f"{shift:+.0f}" for shift in each.shifts)
-        + f" | {each.z:+.2f} | {each.distance:.4f} | {'yes' if each.differs else 'no'} |"
-        for each in found.values()
+        f"| {comparison.title} | {comparison.first_median / 1000:.2f} | "
+        f"{comparison.second_median / 1000:.2f} | "
+        + " / ".join(f"{shift:+.0f}" for shift in comparison.shifts)
+        + f" | {comparison.z:+.2f} | {comparison.distance:.4f} | {'yes' if comparison.differs else 'no'} |"
+        for comparison in comparisons.values()
     ]
-    first = next(iter(found.values()))
+    first = next(iter(comparisons.values()))
     return "\n".join(
         [
             "# Deniability: timing of lookups",
@@ -276,9 +277,9 @@ def as_page(found: Mapping[str, Comparison]) -> str:
     )
 
 
-def as_expected(found: Mapping[str, Comparison]) -> bool:
+def as_expected(comparisons: Mapping[str, Comparison]) -> bool:
     """Return True if the added delays were detected and nothing else."""
-    return all(each.differs == ("planted" in title) for title, each in found.items())
+    return all(comparison.differs == ("planted" in title) for title, comparison in comparisons.items())
 
 
 def main() -> int:
@@ -286,11 +287,11 @@ def main() -> int:
     print(f"timing {TRIES:,} lookups of each of {len(COMPARED) + 2} kinds of names ...", file=sys.stderr)
     with running_node() as started, dios.connect(started.data, groups=()) as node:
         common, group, kinds = prepare(node)
-        found = compare_all(measure(node, common, group, kinds, TRIES))
-    page = as_page(found)
+        comparisons = compare_all(measure(node, common, group, kinds, TRIES))
+    page = as_page(comparisons)
     RESULT.write_text(page)
     print(page)
-    return 0 if as_expected(found) else 1
+    return 0 if as_expected(comparisons) else 1
 
 
 if __name__ == "__main__":

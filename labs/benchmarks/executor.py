@@ -106,12 +106,12 @@ def _run_calls(section: Section) -> None:
         "Dask": _peer(section, _dask, SLOW_BURST, arrays=False),
         "Ray": _ray(section),
     }
-    for name, each in {"DIOS": ours, **peers}.items():
-        section.figure(f"{name}: no-op call", each.call_s * 1e6, "µs")
-        section.figure(f"{name}: no-op calls at once", each.rate, "/s")
-        section.figure(f"{name}: 100 MB argument of {ARRAY_CALLS} calls", each.argument_s, "s")
-        section.figure(f"{name}: 100 MB result", each.result_s, "s")
-        section.figure(f"{name}: worker with numpy, PSS", each.worker_mb, "MB")
+    for name, figures in {"DIOS": ours, **peers}.items():
+        section.figure(f"{name}: no-op call", figures.call_s * 1e6, "µs")
+        section.figure(f"{name}: no-op calls at once", figures.rate, "/s")
+        section.figure(f"{name}: 100 MB argument of {ARRAY_CALLS} calls", figures.argument_s, "s")
+        section.figure(f"{name}: 100 MB result", figures.result_s, "s")
+        section.figure(f"{name}: worker with numpy, PSS", figures.worker_mb, "MB")
     section.figure("DIOS: worker with numpy of its own, PSS", alone, "MB")
     section.figure(f"DIOS: map of {ITEMS:,} items", mapped, "s")
     section.figure(f"ProcessPoolExecutor: map of {ITEMS:,} items, best chunks", best, "s")
@@ -131,7 +131,7 @@ def _run_calls(section: Section) -> None:
         Row(
             "memory of a warm worker with numpy imported (PSS)",
             f"{number(ours.worker_mb)} MB, numpy shared; {number(alone)} MB, numpy of its own",
-            _listed(peers, lambda each: f"{number(each.worker_mb)} MB"),
+            _listed(peers, lambda peer: f"{number(peer.worker_mb)} MB"),
             "",
             judge("12 MB", ours.worker_mb, 12),
             judge("6 MB", ours.worker_mb, 6),
@@ -147,7 +147,7 @@ def _call_rows(section: Section, ours: Figures, peers: Mapping[str, Figures]) ->
         Row(
             "no-op call, submit to result, one at a time",
             f"{number(ours.call_s * 1e6)} µs",
-            _listed(peers, lambda each: f"{number(each.call_s * 1e6)} µs"),
+            _listed(peers, lambda peer: f"{number(peer.call_s * 1e6)} µs"),
             f"{times(theirs.call_s / ours.call_s)} faster than ProcessPoolExecutor",
             judge("its time", ours.call_s, theirs.call_s),
             judge("half of it", ours.call_s, theirs.call_s / 2),
@@ -170,7 +170,7 @@ def _call_rows(section: Section, ours: Figures, peers: Mapping[str, Figures]) ->
 
 def _array_rows(section: Section, ours: Figures, peers: Mapping[str, Figures]) -> None:
     theirs, ray = peers["ProcessPoolExecutor"], peers["Ray"]
-    for what, own, other, of_ray, least, wanted, text, note in (
+    for subject, own, other, of_ray, least, wanted, text, note in (
         (
             f"a 100 MB array as argument of {ARRAY_CALLS} calls",
             *(ours.argument_s, theirs.argument_s, ray.argument_s, 10, 1.3, "1.3 x Ray"),
@@ -180,7 +180,7 @@ def _array_rows(section: Section, ours: Figures, peers: Mapping[str, Figures]) -
     ):
         section.rows.append(
             Row(
-                what,
+                subject,
                 f"{number(own)} s",
                 f"ProcessPoolExecutor {number(other)} s, Ray {number(of_ray)} s",
                 f"{times(other / own)} ProcessPoolExecutor, {times(of_ray / own)} Ray",
@@ -193,7 +193,7 @@ def _array_rows(section: Section, ours: Figures, peers: Mapping[str, Figures]) -
 
 def _listed(peers: Mapping[str, Figures], text: Callable[[Figures], str]) -> str:
     return ", ".join(
-        f"{name} {text(each)}" for name, each in peers.items() if not text(each).startswith("not measured")
+        f"{name} {text(peer)}" for name, peer in peers.items() if not text(peer).startswith("not measured")
     )
 
 
@@ -201,14 +201,14 @@ def _in_turns(*pools: Pool) -> list[Figures]:
     """Return the medians of each pool's figures, measured in turns."""
     figures: list[list[Figures]] = [[] for _ in pools]
     for _ in range(TURNS):
-        for pool, found in zip(pools, figures, strict=True):
-            found.append(_calls(pool, BURST)._replace(**_arrays(pool)))
-    return [Figures(*(median(list(column)) for column in zip(*found, strict=True))) for found in figures]
+        for pool, pool_figures in zip(pools, figures, strict=True):
+            pool_figures.append(_calls(pool, BURST)._replace(**_arrays(pool)))
+    return [Figures(*(median(list(column)) for column in zip(*rounds, strict=True))) for rounds in figures]
 
 
 def _calls(pool: Pool, count: int) -> Figures:
     """Return the seconds of one call, and the calls per second of many; the workers run before."""
-    for future in [pool.submit(nothing, each) for each in range(200)]:
+    for future in [pool.submit(nothing, index) for index in range(200)]:
         future.result()
     single = []
     for number_ in range(ROUND_TRIPS):
@@ -218,7 +218,7 @@ def _calls(pool: Pool, count: int) -> Figures:
     rates = []
     for _ in range(2):
         began = clock()
-        futures = [pool.submit(nothing, each) for each in range(count)]
+        futures = [pool.submit(nothing, index) for index in range(count)]
         if [future.result() for future in futures] != list(range(count)):
             raise RuntimeError("the results are wrong")
         rates.append(count / ((clock() - began) / 1e9))
@@ -256,9 +256,9 @@ def _worker_memory(pool: Pool, root: int) -> float:
     for _ in range(3):
         for future in [pool.submit(compute, 0.2) for _ in range(2 * WORKERS)]:
             future.result()
-    found = descendants(root)
-    parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in found}
-    used = sorted(pss_kib(pid) for pid in found if pid not in parents)[-WORKERS:]
+    pids = descendants(root)
+    parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids}
+    used = sorted(pss_kib(pid) for pid in pids if pid not in parents)[-WORKERS:]
     return sum(used) * 1024 / 1e6 / WORKERS
 
 
@@ -269,46 +269,46 @@ def _run_starts(section: Section) -> None:
     with workspace() as folder, private_environment(folder):
         private = _starts("node", {})
         processes = _starts("processes", {})
-    for what, found in (
+    for setup, spans in (
         ("node running", running),
         ("private node", private),
         ("ProcessPoolExecutor", processes),
     ):
-        section.figure(f"start of an executor, {what}: imports", found[0] * 1000, "ms")
-        section.figure(f"start of an executor, {what}: opening to first result", found[1] * 1000, "ms")
-    for what, found, least, wanted in (
+        section.figure(f"start of an executor, {setup}: imports", spans[0] * 1000, "ms")
+        section.figure(f"start of an executor, {setup}: opening to first result", spans[1] * 1000, "ms")
+    for setup, spans, least, wanted in (
         ("a node running", running, 0.06, 0.02),
         ("no node running", private, 0.5, 0.3),
     ):
         section.rows.append(
             Row(
-                f"start of an executor to its first result, {what}",
-                f"{number(found[1] * 1000)} ms",
+                f"start of an executor to its first result, {setup}",
+                f"{number(spans[1] * 1000)} ms",
                 f"ProcessPoolExecutor {number(processes[1] * 1000)} ms",
                 "",
-                judge(f"{least * 1000:.0f} ms", found[1], least),
-                judge(f"{wanted * 1000:.0f} ms", found[1], wanted),
-                f"in a fresh process, without its imports: {number(found[0] * 1000)} ms, "
+                judge(f"{least * 1000:.0f} ms", spans[1], least),
+                judge(f"{wanted * 1000:.0f} ms", spans[1], wanted),
+                f"in a fresh process, without its imports: {number(spans[0] * 1000)} ms, "
                 f"ProcessPoolExecutor {number(processes[0] * 1000)} ms",
             )
         )
 
 
-def _starts(what: str, extra: Mapping[str, str]) -> tuple[float, float]:
+def _starts(setup: str, extra: Mapping[str, str]) -> tuple[float, float]:
     """Return the medians of the seconds of imports, and from the opening of an executor to a result."""
     # Modules that cannot be written are compiled at each start.
-    environment = {key: each for key, each in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     taken: list[list[float]] = []
     for _ in range(1 + STARTS):
         done = subprocess.run(
-            [sys.executable, "-m", "labs.benchmarks.executor_start", what],
+            [sys.executable, "-m", "labs.benchmarks.executor_start", setup],
             env={**environment, **extra},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             check=True,
         )
         taken.append(json.loads(done.stdout))
-    return median([each[0] for each in taken[1:]]), median([each[1] for each in taken[1:]])
+    return median([start[0] for start in taken[1:]]), median([start[1] for start in taken[1:]])
 
 
 # -- tables -------------------------------------------------------------------------------------------
@@ -333,9 +333,9 @@ def _run_tables(section: Section) -> None:
                 before = clock()
                 expected = executor_tables.plain(paths)
                 between = clock()
-                found = executor_tables.in_calls(executor, parts)
+                tally = executor_tables.in_calls(executor, parts)
                 after = clock()
-                if found["rows"].to_list() != expected["rows"].to_list():
+                if tally["rows"].to_list() != expected["rows"].to_list():
                     raise RuntimeError("the results are wrong")
                 if turn:
                     plain.append((between - before) / 1e9)
@@ -367,10 +367,10 @@ def _peer(
 ) -> Figures:
     try:
         with opened() as pool:
-            found = _calls(pool, count)
+            figures = _calls(pool, count)
             if arrays:
-                found = found._replace(worker_mb=_worker_memory(pool, os.getpid()), **_arrays(pool))
-            return found
+                figures = figures._replace(worker_mb=_worker_memory(pool, os.getpid()), **_arrays(pool))
+            return figures
     except ImportError as error:
         section.trouble.append(str(error))
         return Figures()
@@ -421,7 +421,7 @@ def _ray(section: Section) -> Figures:
     try:
         with ray_session(RAY_STORE_BYTES) as (ray, _):
             pool = _RayPool(ray)
-            found = _calls(pool, SLOW_BURST)
+            figures = _calls(pool, SLOW_BURST)
             values = np.ones(ARRAY)
             for future in [pool.submit(compute, 0.2) for _ in range(2 * WORKERS)]:
                 future.result()
@@ -432,7 +432,7 @@ def _ray(section: Section) -> Figures:
                     if future.result() != ARRAY:
                         raise RuntimeError("the result is wrong")
 
-            return found._replace(
+            return figures._replace(
                 argument_s=once(argument),
                 result_s=min(once(lambda: pool.submit(ones, ARRAY).result()) for _ in range(2)),
             )

@@ -83,12 +83,12 @@ def _compile() -> None:
 def _by_rounds(section: Section) -> None:
     """Measure a tenth of the paper's datacenter, with Algorithm 1 to its end."""
     demands = generate_demands("G0", CLOUD[0] // 10, CLOUD[1] // 10, seed=SEED)
-    found = edrf(demands)
+    allocation = edrf(demands)
     own = median([cpu(lambda: edrf(demands)) for _ in range(TURNS)])
     before = time.process_time()
     z, rounds, summed = algorithm_1(demands, 1 << 30)
     peer = time.process_time() - before
-    np.testing.assert_allclose(found.share, z, rtol=1e-6)
+    np.testing.assert_allclose(allocation.share, z, rtol=1e-6)
     section.figure("100,000 x 10,000, Algorithm 1, one demand in one round", 1e9 * peer / summed, "ns")
     section.rows.append(
         Row(
@@ -115,11 +115,11 @@ def _cloud(section: Section, profile: str, least: float, wanted: float, *memory:
     own = min(taken)
     section.figure(f"{profile}, one scatter pass, the quickest of {TURNS}", unit, "s")
     section.figure(f"{profile}, exact EDRF, the slowest of {TURNS}", max(taken), "s")
-    what = f"exact EDRF, {CLOUD[0]:,} x {CLOUD[1]:,}, {profile} ({entries / 1e6:.1f} million demands)"
+    subject = f"exact EDRF, {CLOUD[0]:,} x {CLOUD[1]:,}, {profile} ({entries / 1e6:.1f} million demands)"
     if profile == "G0":
         section.rows.append(
             Row(
-                what,
+                subject,
                 f"{number(1e3 * own)} ms",
                 f"a scatter pass {number(1e3 * unit)} ms",
                 times(own / unit),
@@ -130,19 +130,19 @@ def _cloud(section: Section, profile: str, least: float, wanted: float, *memory:
         )
     seconds = f"{number(section.figure(f'{profile}, exact EDRF', own, 's'))} s of one processor"
     section.rows.append(
-        Row(what, seconds, "", "", judge(f"{least} s", own, least), judge(f"{wanted} s", own, wanted))
+        Row(subject, seconds, "", "", judge(f"{least} s", own, least), judge(f"{wanted} s", own, wanted))
     )
-    made, peak = _peak(profile)
-    section.figure(f"{profile}, peak memory when the demands were made", made, "GB")
+    baseline, peak = _peak(profile)
+    section.figure(f"{profile}, peak memory when the demands were made", baseline, "GB")
     section.rows.append(
         Row(
-            f"{what}: peak memory of a process of its own",
+            f"{subject}: peak memory of a process of its own",
             f"{number(section.figure(f'{profile}, peak memory', peak, 'GB'))} GB",
             "",
             "",
             judge(f"{memory[0]} GB", peak, memory[0]),
             judge(f"{memory[1]} GB", peak, memory[1]),
-            f"{number(made)} GB when the demands were made",
+            f"{number(baseline)} GB when the demands were made",
         )
     )
 
@@ -150,20 +150,20 @@ def _cloud(section: Section, profile: str, least: float, wanted: float, *memory:
 def _extrapolated(demands: Csr, exact: Allocation) -> str:
     """Return the time that Algorithm 1 would take, from some of its rounds and the exact order of leaving."""
     before = time.process_time()
-    _, made, summed = algorithm_1(demands, 10)
-    each = (time.process_time() - before) / summed
+    _, passes, summed = algorithm_1(demands, 10)
+    unit_s = (time.process_time() - before) / summed
     levels, rounds = np.unique(exact.share, return_inverse=True)
     whole = float((np.diff(demands[0]) * (rounds + 1.0)).sum())
     return (
-        f"Algorithm 1 would take about {number(each * whole)} s, extrapolated from {made} of its "
+        f"Algorithm 1 would take about {number(unit_s * whole)} s, extrapolated from {passes} of its "
         f"{levels.size:,} rounds by the demands that each would sum"
     )
 
 
 def _peak(profile: str) -> tuple[float, float]:
     command = [sys.executable, "-m", "labs.benchmarks.fairness_peak", profile, *map(str, CLOUD)]
-    made, peak = subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()
-    return float(made), float(peak)
+    baseline, peak = subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()
+    return float(baseline), float(peak)
 
 
 def _before_a_deadline(section: Section) -> None:
@@ -178,12 +178,12 @@ def _before_a_deadline(section: Section) -> None:
     sharing = DcDrf(demands, deadline_s=1.0, threads=1, clock=time.process_time)
     used, spread, late = [], [], 0
     for turn in range(INTERVALS):
-        found = sharing.interval(demands)
+        allocation = sharing.interval(demands)
         if turn >= INTERVALS // 2:
-            late += not found.completed
-            used.append(float(found.amounts.sum()) / whole)
-            spread.append(float(np.std(found.share / exact.share)))
-            section.figure(f"DC-DRF, interval {turn}, epsilon", found.epsilon, "of a resource")
+            late += not allocation.completed
+            used.append(float(allocation.amounts.sum()) / whole)
+            spread.append(float(np.std(allocation.share / exact.share)))
+            section.figure(f"DC-DRF, interval {turn}, epsilon", allocation.epsilon, "of a resource")
             section.figure(f"DC-DRF, interval {turn}, utilisation", used[-1], "of exact")
             section.figure(f"DC-DRF, interval {turn}, standard deviation", spread[-1], "of exact")
     note = (

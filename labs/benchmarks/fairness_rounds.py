@@ -23,8 +23,8 @@ def algorithm_1(demands: Csr, rounds: int) -> tuple[Floats, int, int]:
     """Run at most ``rounds``; return each tenant's z, the rounds made, and the demands that they summed."""
     offsets, resources, values, count = demands
     z = np.zeros(offsets.size - 1)
-    made, summed = rise_by_rounds(offsets, resources, values, rounds, z, np.ones(count))
-    return z, int(made), int(summed)
+    completed, summed = rise_by_rounds(offsets, resources, values, rounds, z, np.ones(count))
+    return z, int(completed), int(summed)
 
 
 @kernel
@@ -37,12 +37,12 @@ def rise_by_rounds(
     left: Floats,
 ) -> tuple[int, int]:
     """Run lines 3 to 10 with all weights 1. Tenants that have left are not examined again."""
-    there, count, made, summed = np.arange(len(z)), len(z), 0, 0
+    there, count, completed, summed = np.arange(len(z)), len(z), 0, 0
     scale = np.zeros(len(z))
     for i in range(len(z)):
         scale[i] = 1.0 / values[offsets[i] : offsets[i + 1]].max()
     mu = np.zeros(len(left))
-    while count > 0 and made < rounds:
+    while count > 0 and completed < rounds:
         mu[:] = 0.0
         for k in range(count):
             i = there[k]
@@ -66,8 +66,8 @@ def rise_by_rounds(
                 there[staying] = i
                 staying += 1
         count = staying
-        made += 1
-    return made, summed
+        completed += 1
+    return completed, summed
 
 
 @kernel

@@ -104,6 +104,6 @@ def _milliseconds(call: Callable[[], object], turns: int) -> float:
     return median(taken)
 
 
-def _row(section: Section, what: str, ours: float, theirs: float, how: str = "") -> None:
+def _row(section: Section, subject: str, ours: float, theirs: float, how: str = "") -> None:
     peer = f"local file {number(theirs)} ms{f' ({how})' if how else ''}"
-    section.rows.append(Row(what, f"{number(ours)} ms", peer, f"{number(ours / theirs)} x the time"))
+    section.rows.append(Row(subject, f"{number(ours)} ms", peer, f"{number(ours / theirs)} x the time"))

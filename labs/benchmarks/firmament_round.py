@@ -107,7 +107,7 @@ class Cluster:
         fresh = np.arange(self._next, self._next + count)
         self._next += count
         for start in range(0, count, JOB_TASKS):
-            tasks = [TaskDescriptor(int(each)) for each in fresh[start : start + JOB_TASKS]]
+            tasks = [TaskDescriptor(int(task_id)) for task_id in fresh[start : start + JOB_TASKS]]
             job = JobDescriptor(self._next_job, f"user {self._next_job % PRINCIPALS}")
             self.scheduler.submit(job, tasks, self.now)
             self._next_job += 1
@@ -125,9 +125,9 @@ class Cluster:
 
     def round(self) -> Round:
         """A round that has to stand."""
-        found = self.scheduler.round(self.now)
-        assert found.stands, found.faults
-        return found
+        outcome = self.scheduler.round(self.now)
+        assert outcome.stands, outcome.faults
+        return outcome
 
 
 class Measured(NamedTuple):
@@ -152,9 +152,9 @@ def large(load: int, rounds: int) -> Measured:
         started = time.process_time()
         cluster.change()
         events.append(1000 * (time.process_time() - started))
-        found = cluster.round()
+        outcome = cluster.round()
         cpu.append(1000 * (time.process_time() - started))
-        parts.append((found.update_s, found.solve_s, found.total_s))
+        parts.append((outcome.update_s, outcome.solve_s, outcome.total_s))
     update, solved, total = (1000 * statistics.median(column) for column in zip(*parts, strict=True))
     return Measured(first, cpu, statistics.median(events), update, solved, total)
 
@@ -193,9 +193,9 @@ def small(rounds: int) -> list[float]:
     for at in range(1, rounds + 1):
         started = time.perf_counter()
         scheduler.submit(JobDescriptor(at), [TaskDescriptor(98 + at)], float(at))
-        found = scheduler.round(float(at))
+        outcome = scheduler.round(float(at))
         times.append(1000 * (time.perf_counter() - started))
-        assert len(found.deltas) == 1, found
+        assert len(outcome.deltas) == 1, outcome
         scheduler.finished(98 + at, float(at))
     return times
 
@@ -213,9 +213,9 @@ class _TimedScheduler:
     def round(self, now: float) -> Round:
         """Decide."""
         started = time.process_time()
-        found = self._scheduler.round(now)
+        outcome = self._scheduler.round(now)
         self.taken.append(1000 * (time.process_time() - started))
-        return found
+        return outcome
 
 
 def simulated(machines: int) -> list[float]:
@@ -237,11 +237,11 @@ def _simulations(section: Section) -> None:
     late, taken = 0.0, [0.0]
     for machines in MACHINES:
         taken = simulated(machines)
-        middle, late = (float(each) for each in np.percentile(taken, (50, 99)))
-        what = f"{machines:,} machines simulated, a decision, CPU"
-        section.figure(f"{what}, median", middle, "ms")
-        section.figure(f"{what}, 99th percentile of {len(taken)}", late, "ms")
-        section.figure(f"{what}, the first", taken[0], "ms")
+        middle, late = (float(percentile) for percentile in np.percentile(taken, (50, 99)))
+        subject = f"{machines:,} machines simulated, a decision, CPU"
+        section.figure(f"{subject}, median", middle, "ms")
+        section.figure(f"{subject}, 99th percentile of {len(taken)}", late, "ms")
+        section.figure(f"{subject}, the first", taken[0], "ms")
         medians.append(middle)
     for name, own, least, wanted in (
         ("99th percentile of a decision", late, 300, 150),
@@ -278,14 +278,14 @@ def _peak_gb() -> float:
 def run(section: Section) -> None:
     """Measure and judge."""
     for load in (50, 92, 110):
-        found = large(load, ROUNDS)
-        middle = statistics.median(found.cpu)
-        section.figure(f"L{load}, the first round, CPU", found.first, "ms")
-        section.figure(f"L{load}, the quickest round, CPU", min(found.cpu), "ms")
-        section.figure(f"L{load}, telling of events, CPU", found.events, "ms")
-        section.figure(f"L{load}, costs and changes", found.update, "ms")
-        section.figure(f"L{load}, solver", found.solve, "ms")
-        section.figure(f"L{load}, whole round on the wall", found.wall, "ms")
+        measured = large(load, ROUNDS)
+        middle = statistics.median(measured.cpu)
+        section.figure(f"L{load}, the first round, CPU", measured.first, "ms")
+        section.figure(f"L{load}, the quickest round, CPU", min(measured.cpu), "ms")
+        section.figure(f"L{load}, telling of events, CPU", measured.events, "ms")
+        section.figure(f"L{load}, costs and changes", measured.update, "ms")
+        section.figure(f"L{load}, solver", measured.solve, "ms")
+        section.figure(f"L{load}, whole round on the wall", measured.wall, "ms")
         section.rows.append(
             Row(
                 f"a whole round at L{load}, 1 % changed, CPU",
@@ -294,7 +294,7 @@ def run(section: Section) -> None:
                 "",
                 judge("250 ms", middle, 250),
                 judge("100 ms", middle, 100),
-                f"on the wall {number(found.wall)} ms, of it the solver {number(found.solve)} ms"
+                f"on the wall {number(measured.wall)} ms, of it the solver {number(measured.solve)} ms"
                 f" (the thesis: {THESIS_MS} ms on average)",
             )
         )

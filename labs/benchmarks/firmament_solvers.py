@@ -176,20 +176,20 @@ def _family(section: Section, name: str, problem: FlowProblem) -> float:
             taken.setdefault(algorithm, []).append((time.process_time() - before) * 1e3)
             assert solution.cost == cost, algorithm
             certificate(problem, solution)
-    found = {algorithm: median(each) for algorithm, each in taken.items()}
-    for algorithm, each in found.items():
-        section.figure(f"{name}, {algorithm}", each, "ms")
-    best = min(found[algorithm] for algorithm in ("auto", *GENERAL))
-    ratio = found["OR-Tools"] / found["auto"]
+    medians = {algorithm: median(spans) for algorithm, spans in taken.items()}
+    for algorithm, span_ms in medians.items():
+        section.figure(f"{name}, {algorithm}", span_ms, "ms")
+    best = min(medians[algorithm] for algorithm in ("auto", *GENERAL))
+    ratio = medians["OR-Tools"] / medians["auto"]
     section.rows.append(
         Row(
             name,
-            f"{number(found['auto'])} ms",
-            f"OR-Tools {number(found['OR-Tools'])} ms",
+            f"{number(medians['auto'])} ms",
+            f"OR-Tools {number(medians['OR-Tools'])} ms",
             times(ratio),
-            judge(f"{CHOICE_MAX} x of the best algorithm", found["auto"] / best, CHOICE_MAX),
+            judge(f"{CHOICE_MAX} x of the best algorithm", medians["auto"] / best, CHOICE_MAX),
             judge("1.5 x", ratio, 1.5, below=False),
-            ", ".join(f"{algorithm} {number(found[algorithm])} ms" for algorithm in GENERAL),
+            ", ".join(f"{algorithm} {number(medians[algorithm])} ms" for algorithm in GENERAL),
         )
     )
     return ratio
@@ -209,19 +209,19 @@ def _incremental(section: Section, family: str) -> None:
             cost = problem.cost[arcs] + rng.integers(-drift, drift + 1, CHANGES)
             live.change_arcs(arcs, cost=np.clip(cost, problem.cost.min(), problem.cost.max()))
             before = time.process_time()
-            found = live.solve()
+            solution = live.solve()
             own.append((time.process_time() - before) * 1e3)
             before = time.process_time()
             expected = solve(live.problem())  # a changed problem is made, and checked, before it is solved
             fresh.append((time.process_time() - before) * 1e3)
-            assert found.cost == expected.cost, family
+            assert solution.cost == expected.cost, family
         taken, whole = median(own), median(fresh)
-        what = f"{family}, {problem.vertices:,} vertices, {CHANGES} costs changed, {name}"
-        section.figure(f"{what}, incremental", taken, "ms")
-        section.figure(f"{what}, from scratch", whole, "ms")
+        subject = f"{family}, {problem.vertices:,} vertices, {CHANGES} costs changed, {name}"
+        section.figure(f"{subject}, incremental", taken, "ms")
+        section.figure(f"{subject}, from scratch", whole, "ms")
         section.rows.append(
             Row(
-                what,
+                subject,
                 f"{number(taken)} ms",
                 f"our own from scratch {number(whole)} ms",
                 times(whole / taken),
@@ -240,8 +240,8 @@ def _compile() -> None:
     workload = quincy(60, 600, 110, SEED)
     cluster, rng = WarmCluster(workload), np.random.default_rng(SEED)
     for _ in range(3):
-        found = cluster.warm.solve()
-        step = next_round(workload, found.choice[cluster.ids], rng, share=0.1)
+        solution = cluster.warm.solve()
+        step = next_round(workload, solution.choice[cluster.ids], rng, share=0.1)
         workload = step.after
         cluster.apply(step)
 
@@ -252,7 +252,7 @@ def _scratch(
     """One network from scratch; oversubscribed, the worst of five seeds."""
     name = f"{size}{load}" + ("t" if variant.get("inner") else "")
     name += ", aggregate costs" if variant.get("aggregate") else ""
-    found: list[tuple[float, float, float]] = []
+    trials: list[tuple[float, float, float]] = []
     for seed in range(SEED, SEED + (5 if load > 100 else 1)):
         problem = quincy(
             *SIZES[size],
@@ -263,8 +263,8 @@ def _scratch(
         ).problem()
         peer, cost = reference(problem)
         own = median([ours(problem, cost) for _ in range(TURNS)])
-        found.append((peer / own, own, peer))
-    ratio, own, peer = min(found)
+        trials.append((peer / own, own, peer))
+    ratio, own, peer = min(trials)
     section.figure(f"{name}, from scratch, ours", own, "ms")
     section.figure(f"{name}, from scratch, OR-Tools", peer, "ms")
     _judged(section, f"{name} from scratch", (own, peer, ratio), least, wanted)
@@ -272,16 +272,16 @@ def _scratch(
 
 def _judged(
     section: Section,
-    what: str,
-    found: tuple[float, float, float],
+    subject: str,
+    figures: tuple[float, float, float],
     least: float,
     wanted: float,
     note: str = "",
 ) -> None:
-    own, peer, ratio = found
+    own, peer, ratio = figures
     section.rows.append(
         Row(
-            what,
+            subject,
             f"{number(own)} ms",
             f"OR-Tools {number(peer)} ms",
             times(ratio),
@@ -296,22 +296,22 @@ def _warm(section: Section, size: str, load: int, least: float, wanted: float) -
     """Rounds in which one per cent of the tasks is replaced and all costs drift: telling and solving."""
     workload: Workload = quincy(*SIZES[size], load, SEED)
     cluster, rng = WarmCluster(workload), np.random.default_rng(SEED)
-    found = cluster.warm.solve()
+    solution = cluster.warm.solve()
     own: list[float] = []
     peers: list[float] = []
     anew: list[float] = []
     for turn in range(ROUNDS):
-        step = next_round(workload, found.choice[cluster.ids], rng)
+        step = next_round(workload, solution.choice[cluster.ids], rng)
         workload = step.after
         before = time.process_time()
         cluster.apply(step)
-        found = cluster.warm.solve()
+        solution = cluster.warm.solve()
         own.append((time.process_time() - before) * 1e3)
-        assert found.status == "optimal", found.reason
-        anew.append(ours(workload.problem(), found.cost))
+        assert solution.status == "optimal", solution.reason
+        anew.append(ours(workload.problem(), solution.cost))
         if turn % 3 == 2:
             peer, cost = reference(workload.problem())
-            assert cost == found.cost
+            assert cost == solution.cost
             peers.append(peer)
     taken, peer = median(own), median(peers)
     fresh = median(anew)

@@ -121,8 +121,8 @@ def gridgen(vertices: int, degree: int, seed: int) -> FlowProblem:
     rng, side = np.random.default_rng(seed), isqrt(vertices)
     place = np.arange(side * side).reshape(side, side)
     across = [(place[:, :-1], place[:, 1:]), (place[:-1], place[1:])]
-    pairs = [pair for one, other in across for pair in ((one, other), (other, one))]
-    tail = np.concatenate([one.ravel() for one, _ in pairs])
+    pairs = [pair for first, other in across for pair in ((first, other), (other, first))]
+    tail = np.concatenate([start.ravel() for start, _ in pairs])
     head = np.concatenate([other.ravel() for _, other in pairs])
     more = max(0, side * side * degree - len(tail))
     tail = np.concatenate([tail, rng.integers(0, side * side, more)])

@@ -65,7 +65,7 @@ def run(section: Section) -> None:
 
 async def _in_turns(cluster: BenchCluster) -> tuple[float, float, float]:
     """Return the median MB per second without and with guarantees, and the median ratio of adjacent turns."""
-    here, there = cluster.made.nodes
+    here, there = cluster.local.nodes
     async with dios.open_node(str(here.socket)) as node, dios.open_node(str(there.socket)) as other:
         assert node.home is not None
         end = await node.create(dios.SHMEM_BLOB, groups=[node.home], data=b"")
@@ -83,15 +83,15 @@ async def _in_turns(cluster: BenchCluster) -> tuple[float, float, float]:
         ]
         assert len(told) == TASKS, json.dumps([row.label for row in (await node.board()).tasks])
         await _rate(other, ())
-        found: dict[bool, list[float]] = {False: [], True: []}
+        rates: dict[bool, list[float]] = {False: [], True: []}
         for turn in range(TURNS):
             for held in (False, True) if turn % 2 else (True, False):
-                found[held].append(await _rate(other, told if held else ()))
+                rates[held].append(await _rate(other, told if held else ()))
         await end.write_bytes(b"end")
-        for one in tasks:
-            assert (await one.wait(timeout=60)).exit_code == 0
-    ratios = [held / free for free, held in zip(found[False], found[True], strict=True)]
-    return median(found[False]), median(found[True]), median(ratios)
+        for reader in tasks:
+            assert (await reader.wait(timeout=60)).exit_code == 0
+    ratios = [held / free for free, held in zip(rates[False], rates[True], strict=True)]
+    return median(rates[False]), median(rates[True]), median(ratios)
 
 
 async def _rate(node: AsyncNode, told: list[Guarantee] | tuple[()]) -> float:

@@ -29,7 +29,7 @@ _PROGRAM: Final = b"import time\nprint('here')\ntime.sleep(100_000)\n"
 
 def run(section: Section) -> None:
     """Measure, and compare with the goals."""
-    found: dict[str, dict[int, float]] = {}
+    series: dict[str, dict[int, float]] = {}
     with (
         running_node(tasks_max=str(max(TASKS) + 16)) as bench,
         dios.connect(bench.data, groups=[]) as node,
@@ -62,19 +62,19 @@ def run(section: Section) -> None:
             }
             for name, (value, unit) in costs.items():
                 section.figure(f"{count:,} idle tasks: {name}", value, unit)
-                found.setdefault(f"{name}, {unit}", {})[count] = value
+                series.setdefault(f"{name}, {unit}", {})[count] = value
             section.figure(f"{count:,} idle tasks: processes", len(own), "")
     goals = {
         "memory of a task (PSS), MB": ("1.5 MB", 1.5),
         "processor time of the idle daemon, ms/s": ("5 ms/s", 5.0),
     }
-    for name, costs_of in found.items():
-        what, _, unit = name.rpartition(", ")
+    for name, costs_of in series.items():
+        quantity, _, unit = name.rpartition(", ")
         most = max(costs_of)
-        slope = section.figure(f"idle tasks, {what}: exponent", exponent(costs_of), "")
+        slope = section.figure(f"idle tasks, {quantity}: exponent", exponent(costs_of), "")
         section.rows.append(
             Row(
-                f"{most:,} idle pure tasks: {what}",
+                f"{most:,} idle pure tasks: {quantity}",
                 f"{number(costs_of[most])} {unit}",
                 f"tasks: {unit}: " + ", ".join(f"{n:,}: {number(cost)}" for n, cost in costs_of.items()),
                 f"n^{number(slope)}",

@@ -32,8 +32,8 @@ def figures(python: str, sizes: Sizes) -> dict[str, float]:
     with workspace() as folder:
         line = [python, "-P", kept_files_work.__file__, str(folder), json.dumps(sizes._asdict())]
         done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, timeout=_SECONDS_MAX)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    values: dict[str, float] = json.loads(done.stdout)
+    return values
 
 
 def text_of(rounds: Mapping[str, Sequence[dict[str, float]]]) -> str:
@@ -53,10 +53,10 @@ def text_of(rounds: Mapping[str, Sequence[dict[str, float]]]) -> str:
         "|---|---|---|---|---|",
     ]
     values: dict[str, defaultdict[str, list[float]]] = {}
-    for side, found in rounds.items():
+    for side, measurements in rounds.items():
         values[side] = defaultdict(list)
-        for one in found:
-            for name, value in one.items():
+        for measurement in measurements:
+            for name, value in measurement.items():
                 values[side][name].append(value)
     for name, new in values["new"].items():
         old = values["old"][name]

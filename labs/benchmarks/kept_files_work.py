@@ -88,7 +88,7 @@ class Work:
         with opened(None, [alias]) as place:
             end = time.monotonic() + _PATIENCE_S
             promises, group = Promises(place.node), place.group(alias)
-            entries = len([one for one in place.files(alias).tree().entries if one.name])
+            entries = len([entry for entry in place.files(alias).tree().entries if entry.name])
             while time.monotonic() < end:
                 status = promises.promise(group)
                 if status is not None and status.checked and not status.short and status.objects > entries:
@@ -189,14 +189,14 @@ class Work:
         programs = [
             subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(PROGRAMS)
         ]
-        for one in programs:
-            assert one.stdout is not None
-            one.stdout.readline()
+        for program in programs:
+            assert program.stdout is not None
+            program.stdout.readline()
         before = time.perf_counter()
-        for one in programs:
-            assert one.stdin is not None
-            one.stdin.close()
-        failed = sum(bool(one.wait()) for one in programs)
+        for program in programs:
+            assert program.stdin is not None
+            program.stdin.close()
+        failed = sum(bool(process.wait()) for process in programs)
         taken = time.perf_counter() - before
         if failed:
             raise RuntimeError(f"{failed} of {PROGRAMS} programs failed")
@@ -239,14 +239,14 @@ def main() -> None:
     )
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     (folder / "run").mkdir(mode=0o700)
-    made = local_cluster.make(folder / "cluster", nodes=NODES, settings=SETTINGS)
-    os.environ["DIOS_NODE"] = str(made.nodes[0].socket)
+    cluster = local_cluster.make(folder / "cluster", nodes=NODES, settings=SETTINGS)
+    os.environ["DIOS_NODE"] = str(cluster.nodes[0].socket)
     work = Work(folder, sizes)
     try:
-        local_cluster.start(made)
+        local_cluster.start(cluster)
         measure(work)
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(cluster)
     print(json.dumps(work.figures))
 
 
@@ -255,8 +255,8 @@ def measure(work: Work) -> None:
     sizes = work.sizes
     for name, number, size in (("many", sizes.small, 1_000), ("cold", sizes.tiered, 1_000_000)):
         (work.folder / name).mkdir()
-        for each in range(number):
-            (work.folder / name / str(each)).write_bytes(os.urandom(size))
+        for index in range(number):
+            (work.folder / name / str(index)).write_bytes(os.urandom(size))
     with (work.folder / "large").open("wb") as file:
         for _ in range(sizes.large_mb):
             file.write(os.urandom(1_000_000))

@@ -62,8 +62,8 @@ def _large_blobs(section: Section) -> None:
     with running_node() as bench:
         for size in BLOBS:
             for kind in (dios.SHMEM_BLOB, dios.DURABLE_BLOB):
-                for what, wait, echoed, taken in _disturbances(bench.data, kind, size * MEGABYTE):
-                    name = f"{what} of a {kind.name.lower()}"
+                for usage, wait, echoed, taken in _disturbances(bench.data, kind, size * MEGABYTE):
+                    name = f"{usage} of a {kind.name.lower()}"
                     waits.setdefault(name, {})[size] = wait * 1e3
                     section.figure(f"{name} of {size} MB: longest wait of a stat", wait * 1e3, "ms")
                     section.figure(f"{name} of {size} MB: longest wait of a bare echo", echoed * 1e3, "ms")
@@ -113,11 +113,11 @@ def _disturbances(data: Path, kind: ObjectType, size: int) -> Iterator[tuple[str
             small.stat()
         for _ in range(4):
             quiet = threading.Event()
-            found: list[str] = []
+            usages: list[str] = []
 
-            def wait(found: list[str] = found, quiet: threading.Event = quiet) -> None:
+            def wait(received: list[str] = usages, quiet: threading.Event = quiet) -> None:
                 commands.put(1)
-                found.append(results.get())
+                received.append(results.get())
                 quiet.set()
 
             waiter = threading.Thread(target=wait)
@@ -127,15 +127,18 @@ def _disturbances(data: Path, kind: ObjectType, size: int) -> Iterator[tuple[str
             taken = 0
             # What is freed after the answer counts as well.
             while not taken or clock() - began < taken + 300_000_000:
-                for what, call in (("stat", small.stat), ("echo", lambda: (near.send(b"x"), near.recv(1)))):
+                for call_name, call in (
+                    ("stat", small.stat),
+                    ("echo", lambda: (near.send(b"x"), near.recv(1))),
+                ):
                     before = clock()
                     call()
-                    worst[what] = max(worst[what], clock() - before)
+                    worst[call_name] = max(worst[call_name], clock() - before)
                 time.sleep(0.0002)
                 if not taken and quiet.is_set():
                     taken = clock() - began
             waiter.join()
-            yield found[0], worst["stat"] / 1e9, worst["echo"] / 1e9, taken / 1e9
+            yield usages[0], worst["stat"] / 1e9, worst["echo"] / 1e9, taken / 1e9
     commands.put(0)
     child.join()
     echo.kill()
@@ -151,11 +154,11 @@ def _uses(node: dios.Node, kind: ObjectType, size: int) -> Iterator[str]:
     group = node.create_group()
     blob = node.create(kind, groups=[group])
     block = bytes(bytearray(b"0123456789abcdef" * (MEGABYTE // 16)))
-    for what in ("write", "replace"):
+    for usage in ("write", "replace"):
         with blob.write(size, dios.EXCL, blank=True, replace=True) as request:
             for start in range(0, size, MEGABYTE):
                 request.view[start : start + MEGABYTE] = block
-        yield what
+        yield usage
     with blob.read(dios.ANY) as request:
         sum(request.view[::4096][:1000])
     yield "read"
@@ -183,22 +186,24 @@ def _many_objects(section: Section) -> None:
             node = stack.enter_context(dios.connect(bench.data, groups=[group]))
             own = node.find(group)
             assert own is not None
-            calls |= {f"{what} with {count:,}": call for what, call in _calls(node, own, names).items()}
+            calls |= {
+                f"{operation} with {count:,}": call for operation, call in _calls(node, own, names).items()
+            }
         # All nodes take turns, so that other work on this machine disturbs them alike.
-        found = interleaved(calls, rounds=10, calls=_CALLS)
-        for name, value in found.items():
+        medians = interleaved(calls, rounds=10, calls=_CALLS)
+        for name, value in medians.items():
             section.figure(f"{name} objects", value, "µs")
-        spent = {what: _processor_times(calls, pids, what) for what in ("lookup", "create")}
+        spent = {operation: _processor_times(calls, pids, operation) for operation in ("lookup", "create")}
         for count, pid in pids.items():
-            for what in ("lookup", "create"):
-                name = f"{what} with {count:,} objects: processor of the node"
-                section.figure(name, spent[what][count], "µs")
+            for subject in ("lookup", "create"):
+                name = f"{subject} with {count:,} objects: processor of the node"
+                section.figure(name, spent[subject][count], "µs")
             section.figure(f"memory with {count:,} objects after these calls", _rss_mb(pid), "MB")
             memory[count] = max(memory[count], _rss_mb(pid))
-    lookups = {count: found[f"lookup with {count:,}"] for count in counts}
-    creates = {count: found[f"create with {count:,}"] for count in counts}
+    lookups = {count: medians[f"lookup with {count:,}"] for count in counts}
+    creates = {count: medians[f"create with {count:,}"] for count in counts}
     most = max(OBJECTS)
-    for what, costs, unit in (
+    for subject, costs, unit in (
         ("start: processor", cpu, "s"),
         ("memory after a start and calls", memory, "MB"),
         ("lookup", lookups, "µs"),
@@ -207,20 +212,20 @@ def _many_objects(section: Section) -> None:
         ("durable create: processor of the node", spent["create"], "µs"),
     ):
         slope = exponent({count: costs[count] for count in OBJECTS})
-        section.figure(f"{what}: exponent", slope, "")
-        each = ", ".join(f"{count:,}: {number(costs[count])}" for count in counts)
+        section.figure(f"{subject}: exponent", slope, "")
+        costs_text = ", ".join(f"{count:,}: {number(costs[count])}" for count in counts)
         section.rows.append(
             Row(
-                f"{most:,} durable objects, {what}",
+                f"{most:,} durable objects, {subject}",
                 f"{number(costs[most])} {unit}",
-                f"objects: {unit}: {each}",
+                f"objects: {unit}: {costs_text}",
                 f"{times(costs[most] / costs[0])} an empty node, exponent {number(slope)}",
                 {
                     "start: processor": judge("1 s", costs[most], 1),
                     "memory after a start and calls": judge(
                         *(("150 MB", costs[most], 150) if most <= 1_000_000 else ("300 MB", costs[most], 300))
                     ),
-                }.get(what)
+                }.get(subject)
                 or judge("1.3 x an empty node", costs[most] / costs[0], 1.3),
             )
         )
@@ -235,7 +240,7 @@ def _filled(folder: Path, count: int) -> tuple[bytes, list[bytes]]:
 
 
 def _processor_times(
-    calls: dict[str, Callable[[], object]], pids: dict[int, int], what: str
+    calls: dict[str, Callable[[], object]], pids: dict[int, int], operation: str
 ) -> dict[int, float]:
     """Return the microseconds of processor of each node for one call."""
     spent = dict.fromkeys(pids, 0.0)
@@ -243,7 +248,7 @@ def _processor_times(
         for count, pid in pids.items():
             before = node_run_us(pid)
             for _ in range(_CALLS):
-                calls[f"{what} with {count:,}"]()
+                calls[f"{operation} with {count:,}"]()
             spent[count] += node_run_us(pid) - before
     return {count: total / (_TURNS * _CALLS) for count, total in spent.items()}
 
@@ -259,7 +264,7 @@ def fill(data: Path, group: bytes, count: int) -> list[bytes]:
         identifiers = _ascending(count)
         for start in range(0, count, _BATCH):
             changes = []
-            for made in range(start, min(start + _BATCH, count)):
+            for index in range(start, min(start + _BATCH, count)):
                 name = Name(os.urandom(32))
                 record = ObjectRecord(
                     ObjectId(next(identifiers)),
@@ -274,7 +279,7 @@ def fill(data: Path, group: bytes, count: int) -> list[bytes]:
                     1,
                 )
                 changes.append(Put(record, InlinePayload(bytes(name) + bytes(VALUE_BYTES - len(name)))))
-                if not made % max(1, count // 5000):
+                if not index % max(1, count // 5000):
                     names.append(bytes(name))
             store.apply(changes)
     finally:
@@ -286,10 +291,10 @@ def fill(data: Path, group: bytes, count: int) -> list[bytes]:
 def _ascending(count: int) -> Iterator[int]:
     """Yield random ids in their order: a table is filled quickest from its beginning to its end."""
     widest = 2**63 // (count + 1)
-    found = 0
+    position = 0
     for _ in range(count):
-        found += random.randrange(1, widest)  # noqa: S311 - not a secret
-        yield found
+        position += random.randrange(1, widest)  # noqa: S311 - not a secret
+        yield position
 
 
 def _calls(node: dios.Node, group: dios.Reference, names: list[bytes]) -> dict[str, Callable[[], object]]:

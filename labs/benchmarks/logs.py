@@ -43,7 +43,7 @@ def run(section: Section) -> None:
             os.write(fd, ENTRY)
             os.fdatasync(fd)
 
-        found = interleaved(
+        costs = interleaved(
             {"lmdb": commit, "file": write, "dios": lambda: log.append(ENTRY)}, rounds=10, calls=50
         )
         many = _many_writers(bench.data, group.name or b"", log.name or b"")
@@ -53,10 +53,10 @@ def run(section: Section) -> None:
         began = clock()
         count = len(list(log))
         read = count / (clock() - began) * 1e9
-    lone = 1e6 / found["lmdb"]
+    lone = 1e6 / costs["lmdb"]
     section.figure("bare LMDB, one synced commit each", lone, "/s")
-    section.figure("a file, written and synced", 1e6 / found["file"], "/s")
-    section.figure("appends, one writer", 1e6 / found["dios"], "/s")
+    section.figure("a file, written and synced", 1e6 / costs["file"], "/s")
+    section.figure("appends, one writer", 1e6 / costs["dios"], "/s")
     section.figure("appends, sixteen writers", many, "/s")
     section.figure("appends in vectors, one writer", together, "/s")
     section.figure("entries read", read, "/s")
@@ -64,7 +64,7 @@ def run(section: Section) -> None:
         Row(
             "log appends of 100 bytes, sixteen writers",
             f"{number(many)} /s",
-            f"one writer {number(1e6 / found['dios'])} /s; bare LMDB, one commit each, {number(lone)} /s",
+            f"one writer {number(1e6 / costs['dios'])} /s; bare LMDB, one commit each, {number(lone)} /s",
             f"{times(many / lone)} bare LMDB",
             judge("2 x bare LMDB (group commit)", many / lone, 2, below=False),
         )

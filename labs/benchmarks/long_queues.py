@@ -74,19 +74,20 @@ def _judge(section: Section, name: str, costs: dict[int, QueueCosts]) -> None:
         "ended": "a round after a run has ended",
     }
     goals = {"first": (1000.0, 100.0), "whole": (0.3, 0.1), "unchanged": (50.0, 5.0), "ended": (100.0, 20.0)}
-    for key, what in names.items():
-        found = {
-            count: getattr(each, key) / (count if key == "whole" else 1) for count, each in costs.items()
+    for key, label in names.items():
+        by_length = {
+            count: getattr(queue_costs, key) / (count if key == "whole" else 1)
+            for count, queue_costs in costs.items()
         }
-        for count, value in found.items():
-            section.figure(f"{name}: {what}, {count} runs wait", value, "ms")
+        for count, value in by_length.items():
+            section.figure(f"{name}: {label}, {count} runs wait", value, "ms")
         least, wanted = goals[key]
-        worst = max(found.values())
-        text = ", ".join(f"{count} runs {number(value)}" for count, value in found.items())
-        growth = found[LENGTHS[-1]] / found[LENGTHS[1]]
+        worst = max(by_length.values())
+        text = ", ".join(f"{count} runs {number(value)}" for count, value in by_length.items())
+        growth = by_length[LENGTHS[-1]] / by_length[LENGTHS[1]]
         section.rows.append(
             Row(
-                f"{name}: {what}",
+                f"{name}: {label}",
                 f"{text} ms",
                 "",
                 f"x {number(growth)} from {LENGTHS[1]} to {LENGTHS[-1]}",
@@ -99,14 +100,14 @@ def _judge(section: Section, name: str, costs: dict[int, QueueCosts]) -> None:
 def _service(rule: str) -> ClusterService:
     options = StartOptions(SetUp.CENTRALISED, "spread")
     knowledge = KnowledgeBase("n0", 1)
-    made: ClusterService = (
+    service: ClusterService = (
         StartUpService(options, "n0", knowledge, _Compiler())
         if rule == "simple rule"
         else open_service(options, "n0", knowledge, 0.0, may_compile=True)
     )
     names = frozenset(f"n{at}" for at in range(_MACHINES))
-    made.change_assignment(Assignment(), Assignment(names, names, leader="n0"), 0.0)
-    return made
+    service.change_assignment(Assignment(), Assignment(names, names, leader="n0"), 0.0)
+    return service
 
 
 class _Cluster:

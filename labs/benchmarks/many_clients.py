@@ -47,8 +47,8 @@ def run(section: Section) -> None:
             theirs = _all(section, "redis ", calls, lambda: _redis_us(redis.info("cpu")))
     except MissingPeerError as missing:
         section.trouble.append(str(missing))
-    for name, found in ours.items():
-        _row(section, name, found, theirs.get(_PEERS[name], {}))
+    for name, by_count in ours.items():
+        _row(section, name, by_count, theirs.get(_PEERS[name], {}))
 
 
 def _row(
@@ -61,7 +61,7 @@ def _row(
     costs = {count: cost for count, (cost, _) in ours.items()}
     cost, rate = ours[most]
     slope = section.figure(f"{name}, processor of the node over n clients: exponent", exponent(costs), "")
-    peer = "clients: µs: " + ", ".join(f"{count:,}: {number(each)}" for count, each in costs.items())
+    peer = "clients: µs: " + ", ".join(f"{count:,}: {number(cost_us)}" for count, cost_us in costs.items())
     if most in theirs:
         spent, others = theirs[most]
         peer += f"; Redis {_PEERS[name].upper()} {number(spent)} µs, {number(others)} /s"
@@ -80,27 +80,27 @@ def _all(
     section: Section, prefix: str, calls: Mapping[str, Made], spent: Callable[[], float]
 ) -> dict[str, dict[int, tuple[float, float]]]:
     """Return, by call and number of clients, what ``_burst`` returns."""
-    found: dict[str, dict[int, tuple[float, float]]] = {name: {} for name in calls}
+    bursts: dict[str, dict[int, tuple[float, float]]] = {name: {} for name in calls}
     for count in CLIENTS:
-        for name, made in calls.items():
-            cost, rate = found[name][count] = _burst(count, made, spent)
+        for name, maker in calls.items():
+            cost, rate = bursts[name][count] = _burst(count, maker, spent)
             section.figure(f"{prefix}{name}, {count:,} clients: processor of the server", cost, "µs")
             section.figure(f"{prefix}{name}, {count:,} clients", rate, "/s")
-    return found
+    return bursts
 
 
-def _burst(count: int, made: Made, spent: Callable[[], float]) -> tuple[float, float]:
+def _burst(count: int, maker: Made, spent: Callable[[], float]) -> tuple[float, float]:
     """Let clients call at once; return the server's microseconds for a call, and the calls in a second."""
     said, say = os.pipe()
     waiting, go = os.pipe()
-    each = max(CALLS // count, 1)
+    per_client = max(CALLS // count, 1)
 
     def client() -> None:
         os.close(go)
-        call = made()
+        call = maker()
         os.write(say, b".")
         os.read(waiting, 1)
-        for _ in range(each):
+        for _ in range(per_client):
             call()
         os.write(say, b".")
         signal.pause()
@@ -118,7 +118,7 @@ def _burst(count: int, made: Made, spent: Callable[[], float]) -> tuple[float, f
             os.close(go)
         _await(said, count)
         taken = clock() - began
-        return (spent() - before) / (count * each), count * each * 1e9 / taken
+        return (spent() - before) / (count * per_client), count * per_client * 1e9 / taken
 
 
 def _await(said: int, count: int) -> None:
@@ -133,12 +133,12 @@ def _await(said: int, count: int) -> None:
 # -- the calls ----------------------------------------------------------------------------------------
 def _dios(data: Path, name: str) -> Callable[[], object]:
     node = dios.connect(data, groups=[])
-    made: list[dios.Reference] = []
+    references: list[dios.Reference] = []
     if name == "create":
-        return lambda: made.append(node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, data=_PAYLOAD))
+        return lambda: references.append(node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, data=_PAYLOAD))
     if name == "durable create":
         group = node.create_group()
-        return lambda: made.append(node.create(dios.DURABLE_BLOB, groups=[group], data=_PAYLOAD))
+        return lambda: references.append(node.create(dios.DURABLE_BLOB, groups=[group], data=_PAYLOAD))
     blob = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, data=_PAYLOAD)
     # A read with EXCL always asks the node; one with ANY repeats what this process has.
     return blob.stat if name == "stat" else lambda: blob.read_bytes(semantics=dios.EXCL)

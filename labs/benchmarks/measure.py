@@ -102,13 +102,13 @@ def descendants(root: int) -> list[int]:
             with contextlib.suppress(OSError):
                 stat = (entry / "stat").read_text()
                 children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    found: list[int] = []
+    pids: list[int] = []
     queue = [root]
     while queue:
         below = children.get(queue.pop(), [])
-        found += below
+        pids += below
         queue += below
-    return found
+    return pids
 
 
 def oldest(pids: Iterable[int]) -> int:

@@ -23,11 +23,11 @@ _BATCH: Final = 200_000
 
 def vocabulary(rng: random.Random, unique: int) -> list[bytes]:
     """Return ``unique`` different words in random order."""
-    found: dict[bytes, None] = {}
-    while len(found) < unique:
-        letters = bytes(rng.choices(_ALPHABET, k=LETTERS * (unique - len(found))))
-        found.update((letters[start : start + LETTERS], None) for start in range(0, len(letters), LETTERS))
-    return list(found)
+    words: dict[bytes, None] = {}
+    while len(words) < unique:
+        letters = bytes(rng.choices(_ALPHABET, k=LETTERS * (unique - len(words))))
+        words.update((letters[start : start + LETTERS], None) for start in range(0, len(letters), LETTERS))
+    return list(words)
 
 
 def write_words(path: Path, *, words: int = WORDS, unique: int = UNIQUE, seed: int = SEED) -> int:

@@ -86,8 +86,8 @@ def _idle(section: Section, count: int) -> dict[str, float]:
         elapsed = time.monotonic() - began
         packets = _packets() - packets
         spent = {pid: (_run_s(pid) - before[pid]) / elapsed * 1000 for pid in parts}
-        daemons = [spent[pid] for pid, what in parts.items() if what == "daemon"]
-        others = [spent[pid] for pid, what in parts.items() if what == "coordinator" and pid != leader]
+        daemons = [spent[pid] for pid, role in parts.items() if role == "daemon"]
+        others = [spent[pid] for pid, role in parts.items() if role == "coordinator" and pid != leader]
         figures = {
             "daemon": sum(daemons) / len(daemons),
             "coordinator": sum(others) / max(1, len(others)),
@@ -164,14 +164,14 @@ def _exponent(section: Section, name: str, costs: Mapping[int, float]) -> float:
 
 def _processes(cluster: BenchCluster) -> dict[int, str]:
     """Return the kind of each process of the cluster: daemon, coordinator or other."""
-    found: dict[int, str] = {}
-    for number_ in range(len(cluster.made.nodes)):
+    roles: dict[int, str] = {}
+    for number_ in range(len(cluster.local.nodes)):
         daemon = cluster.pid(number_)
-        found[daemon] = "daemon"
+        roles[daemon] = "daemon"
         coordinator = _coordinator(cluster, number_)
         for pid in descendants(daemon):
-            found[pid] = "coordinator" if pid == coordinator else "other"
-    return found
+            roles[pid] = "coordinator" if pid == coordinator else "other"
+    return roles
 
 
 def _coordinator(cluster: BenchCluster, number_: int) -> int:
@@ -187,12 +187,12 @@ def _wait_settled(cluster: BenchCluster) -> int:
     leader = 0
     while not leader and time.monotonic() < deadline:
         time.sleep(_STEP_S)
-        coordinators = [_coordinator(cluster, one) for one in range(len(cluster.made.nodes))]
+        coordinators = [_coordinator(cluster, index) for index in range(len(cluster.local.nodes))]
         if not all(coordinators):
             continue
         with cluster.at(0) as node:
             smallest = min(node.nodes(), key=lambda row: row.node).name
-        names = [node.name for node in cluster.made.nodes]
+        names = [node.name for node in cluster.local.nodes]
         leader = coordinators[names.index(smallest)]
     if not leader:
         raise RuntimeError("the coordinators did not start")
@@ -225,8 +225,8 @@ def _lookups(section: Section, count: int) -> dict[str, float]:
         for name, names in (("of a new name", there), ("of an absent name", absent)):
 
             def look(names: Sequence[bytes] = names) -> None:
-                for one in names:
-                    node.lookup(one)
+                for object_name in names:
+                    node.lookup(object_name)
 
             began = time.monotonic()
             spent = _spent(cluster, look)

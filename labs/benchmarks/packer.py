@@ -63,38 +63,39 @@ def _played(servers: int, instants: int, seed: int, mbps: float, policies: tuple
 def _late_ms(simulation: Simulation, begin: int) -> list[float]:
     """Return the milliseconds for each job from an instant on, under the only policy."""
     before = int(simulation.arrivals.jobs[:begin].sum())
-    return [1e3 * each for each in simulation.records[0].job_s[before:]]
+    return [1e3 * span for span in simulation.records[0].job_s[before:]]
 
 
 def _decisions(section: Section) -> None:
     """Measure one job in a full data centre: our rules, and Tetris' for comparison."""
     names = ("fixed", "literal", "ahead", "tetris")
     # One after the other, so that the arrays of one data centre stay in the processor's caches.
-    found = {
+    spans_by_name = {
         name: _late_ms(_played(SERVERS, FILLED + 20, SEEDS[0], PRESSURE, (name,)), FILLED) for name in names
     }
-    for name, spans in found.items():
+    for name, spans in spans_by_name.items():
         section.figure(f"1,200 servers, {name}, a job, median", median(spans), "ms")
         section.figure(
             f"1,200 servers, {name}, a job, 95th percentile", float(np.percentile(spans, 95)), "ms"
         )
     others = "; ".join(
         f"{name} {number(median(spans))} and {number(float(np.percentile(spans, 95)))}"
-        for name, spans in found.items()
+        for name, spans in spans_by_name.items()
         if name != names[0]
     )
-    for what, percent, least, wanted in (("median", 50, 5.0, 0.5), ("95th percentile", 95, 25.0, 5.0)):
-        own = float(np.percentile(found[names[0]], percent))
-        peer = float(np.percentile(found["tetris"], percent))
+    for label, percent, least, wanted in (("median", 50, 5.0, 0.5), ("95th percentile", 95, 25.0, 5.0)):
+        own = float(np.percentile(spans_by_name[names[0]], percent))
+        peer = float(np.percentile(spans_by_name["tetris"], percent))
         section.rows.append(
             Row(
-                f"one job on 1,200 servers, {names[0]}, {what}",
+                f"one job on 1,200 servers, {names[0]}, {label}",
                 f"{number(own)} ms",
                 f"Tetris {number(peer)} ms",
                 times(own / peer),
                 judge(f"{least:g} ms", own, least),
                 judge(f"{wanted:g} ms", own, wanted),
-                f"{len(found[names[0]])} jobs, admitted or not, in a full data centre; the paper's median is "
+                f"{len(spans_by_name[names[0]])} jobs, admitted or not, in a full data centre; the "
+                "paper's median is "
                 f"15.4 s, and Tetris' 3.5 s; median and 95th percentile of {others} ms",
             )
         )
@@ -123,29 +124,29 @@ def _many_servers(section: Section) -> None:
 
 def _accepted(section: Section) -> None:
     """Measure the admitted fraction of all tasks, by seed."""
-    found: dict[tuple[str, float], list[float]] = {}
+    admitted: dict[tuple[str, float], list[float]] = {}
     for mbps in (CALM, PRESSURE, STORM):
         names = tuple(dict.fromkeys(name for row in ACCEPTED if row[2] == mbps for name in row[:2]))
         for seed in SEEDS:
             for played in summarise(_played(SERVERS, INSTANTS, seed, mbps, names), FILLED):
-                found.setdefault((played.policy, mbps), []).append(played.tasks)
-                what = f"{played.policy}, {mbps:g} Mbit/s, seed {seed}, tasks admitted"
-                section.figure(what, played.tasks, "of all")
+                admitted.setdefault((played.policy, mbps), []).append(played.tasks)
+                subject = f"{played.policy}, {mbps:g} Mbit/s, seed {seed}, tasks admitted"
+                section.figure(subject, played.tasks, "of all")
     for ours, other, mbps, least, wanted, peer in ACCEPTED:
-        pairs = list(zip(found[ours, mbps], found[other, mbps], strict=True))
-        ratios = [one / two for one, two in pairs]
+        pairs = list(zip(admitted[ours, mbps], admitted[other, mbps], strict=True))
+        ratios = [own / two for own, two in pairs]
         # The worst seed is compared with the goals.
         worst = min(ratios)
-        each = ", ".join(f"{ratio:.2f} ({seed})" for ratio, seed in zip(ratios, SEEDS, strict=True))
+        ratios_text = ", ".join(f"{ratio:.2f} ({seed})" for ratio, seed in zip(ratios, SEEDS, strict=True))
         section.rows.append(
             Row(
                 f"tasks admitted, {ours} beside {other}, edges of {mbps:g} Mbit/s",
-                f"{median(found[ours, mbps]):.1%}",
-                f"{other} {median(found[other, mbps]):.1%}",
+                f"{median(admitted[ours, mbps]):.1%}",
+                f"{other} {median(admitted[other, mbps]):.1%}",
                 times(median(ratios)),
                 judge(f"{least:g} x", worst, least, below=False),
                 judge(f"{wanted:g} x", worst, wanted, below=False),
-                f"by {peer}; every seed: {each}; the worst of them is judged",
+                f"by {peer}; every seed: {ratios_text}; the worst of them is judged",
             )
         )
 

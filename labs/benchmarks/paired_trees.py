@@ -106,16 +106,16 @@ def main(trees: list[str]) -> None:
             for tree, folder in zip(trees, folders, strict=True)
         ]
         for kind in _KINDS:
-            found: list[list[float]] = [[] for _ in trees]
+            tree_times: list[list[float]] = [[] for _ in trees]
             for number in range(_ROUNDS + 1):
                 order = list(range(len(trees)))
                 random.Random(number).shuffle(order)  # noqa: S311 - the same order each time
                 for place in order:
                     nanoseconds = running[place].measure(kind)
                     if number:  # the first round warms up
-                        found[place].append(nanoseconds / 1_000)
-            for tree, times in zip(trees, found, strict=True):
-                differences = [mine - first for mine, first in zip(times, found[0], strict=True)]
+                        tree_times[place].append(nanoseconds / 1_000)
+            for tree, times in zip(trees, tree_times, strict=True):
+                differences = [mine - first for mine, first in zip(times, tree_times[0], strict=True)]
                 low, middle, high = statistics.quantiles(differences, n=4)
                 print(
                     f"{kind:9} {tree:24} median {statistics.median(times):7.1f} us, least {min(times):7.1f}; "

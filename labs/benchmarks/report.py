@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True):
     ``ratio_text`` explains the ratio.
     """
 
-    what: str
+    subject: str = msgspec.field(name="what")
     ours: str
     peer: str
     ratio: str = ""
@@ -109,13 +109,13 @@ def _machine() -> dict[str, str]:
 
 
 def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions
 
 
 def save(report: Report, markdown: Path, json: Path) -> None:
@@ -153,11 +153,20 @@ def as_markdown(report: Report) -> str:
     lines += _table(
         ("what", "DIOS", "instead", "ratio", "at least", "met", "wanted", "met"),
         [
-            (r.what, r.ours, r.peer, r.ratio, r.least.text, _met(r.least), r.wanted.text, _met(r.wanted))
-            for r in rows
+            (
+                row.subject,
+                row.ours,
+                row.peer,
+                row.ratio,
+                row.least.text,
+                _met(row.least),
+                row.wanted.text,
+                _met(row.wanted),
+            )
+            for row in rows
         ],
     )
-    notes = [f"- {row.what}: {row.note}" for row in rows if row.note]
+    notes = [f"- {row.subject}: {row.note}" for row in rows if row.note]
     if notes:
         lines += ["", "## Notes", "", *notes]
     trouble = [f"- {section.name}: {text}" for section in report.sections for text in section.trouble]

@@ -144,7 +144,7 @@ def main() -> int:
 
 def _fill(markdown: Path, sections: Sequence[str], chosen: Sequence[str]) -> None:
     """Run the chosen sections of a page; keep the last results of the others."""
-    found = report.begin()
+    filled = report.begin()
     json = markdown.with_suffix(".json")
     before = report.load(json)
     kept = {} if before is None else {section.name: section for section in before.sections}
@@ -152,9 +152,9 @@ def _fill(markdown: Path, sections: Sequence[str], chosen: Sequence[str]) -> Non
         if name in chosen:
             kept[name] = run_apart(name)
             _show(kept[name])
-        found.sections = [kept[key] for key in sections if key in kept]
-        report.save(found, markdown, json)
-    print(report.as_markdown(found).partition("\n## ")[0])
+        filled.sections = [kept[key] for key in sections if key in kept]
+        report.save(filled, markdown, json)
+    print(report.as_markdown(filled).partition("\n## ")[0])
 
 
 def adopt_orphans() -> None:
@@ -164,7 +164,7 @@ def adopt_orphans() -> None:
 
 def _show(section: Section) -> None:
     for row in section.rows:
-        print(f"    {row.what}: {row.ours} | {row.peer} | {row.ratio}", flush=True)
+        print(f"    {row.subject}: {row.ours} | {row.peer} | {row.ratio}", flush=True)
     for text in section.trouble:
         print(f"    ! {text}", flush=True)
 

@@ -229,7 +229,7 @@ def lives(place: str) -> float:
 def _others(section: Section) -> dict[str, float]:
     """Return the milliseconds of a new interpreter with the same imports, alone and in other sandboxes."""
     command = [sys.executable, "-I", "-c", USE]
-    found = {ALONE: section.figure("python -I -c with the imports", _spawns(lambda: command), "ms")}
+    spans = {ALONE: section.figure("python -I -c with the imports", _spawns(lambda: command), "ms")}
     with containers.commands(command) as commands:
         for name in (containers.BUBBLEWRAP, containers.RUNC, containers.GVISOR):
             start = commands.get(name)
@@ -240,8 +240,8 @@ def _others(section: Section) -> dict[str, float]:
             if math.isnan(taken):
                 section.trouble.append(f"{name} does not start here")
             else:
-                found[name] = taken
-    return found
+                spans[name] = taken
+    return spans
 
 
 def _spawns(command: containers.Command) -> float:

@@ -63,11 +63,11 @@ async def _layers(section: Section, mechanisms: Mapping[str, Mechanism]) -> None
         try:
             async with _zygote(ways[name]) as zygote:
                 for number in range(STARTS + 1):
-                    start, found = await _one(zygote)
+                    start, spans = await _one(zygote)
                     if number:
                         starts[name].append(start)
-                        for what, taken in found.items():
-                            work[name][what].append(taken)
+                        for kind, taken in spans.items():
+                            work[name][kind].append(taken)
         except (dios.DiosError, OSError) as error:
             section.trouble.append(f"{name}: {error}")
     _tell_layers(section, {name: median(taken) for name, taken in starts.items()}, work)
@@ -75,10 +75,10 @@ async def _layers(section: Section, mechanisms: Mapping[str, Mechanism]) -> None
 
 def _off(mechanisms: Mapping[str, Mechanism], names: tuple[str, ...]) -> dict[str, Mechanism]:
     return {
-        name: replace(found, availability=Availability.MISSING, detail="switched off")
+        name: replace(mechanism, availability=Availability.MISSING, detail="switched off")
         if name in names
-        else found
-        for name, found in mechanisms.items()
+        else mechanism
+        for name, mechanism in mechanisms.items()
     }
 
 
@@ -100,13 +100,13 @@ async def _one(zygote: ZygotePool) -> tuple[float, dict[str, float]]:
         with trio.fail_after(10):
             await task.socket.recv(64)
             start = (clock() - began) / 1e6
-            found: dict[str, float] = {}
-            for what in ("system calls", "compute"):
-                await task.socket.send(what.encode())
-                found[what] = float(await task.socket.recv(64))
+            spans: dict[str, float] = {}
+            for kind in ("system calls", "compute"):
+                await task.socket.send(kind.encode())
+                spans[kind] = float(await task.socket.recv(64))
     finally:
         task.close()
-    return start, found
+    return start, spans
 
 
 def _tell_layers(
@@ -115,8 +115,8 @@ def _tell_layers(
     whole = starts[EVERYTHING]
     for name, start in starts.items():
         section.figure(f"cold start, {name}", start, "ms")
-    calls = {name: median(found["system calls"]) / CALLS for name, found in work.items()}
-    compute = {name: median(found["compute"]) / 1e6 for name, found in work.items()}
+    calls = {name: median(spans["system calls"]) / CALLS for name, spans in work.items()}
+    compute = {name: median(spans["compute"]) / 1e6 for name, spans in work.items()}
     filtered, free = calls[EVERYTHING], calls["without system-call filter"]
     section.figure("a system call, filtered", filtered, "ns")
     section.figure("a system call, unfiltered", free, "ns")
@@ -167,21 +167,21 @@ def _calls(section: Section) -> None:
             bench = stack.enter_context(running_node(SERVER_CPU, **settings))
             node = stack.enter_context(dios.connect(bench.data, groups=[]))
             calls, cleaning = _calls_of(node)
-            for what, call in calls.items():
-                contenders[f"{what}, {name}"] = call
-                cleanings[f"{what}, {name}"] = cleaning
-        found = interleaved(contenders, rounds=25, between=lambda name: cleanings[name]())
+            for call_name, call in calls.items():
+                contenders[f"{call_name}, {name}"] = call
+                cleanings[f"{call_name}, {name}"] = cleaning
+        medians = interleaved(contenders, rounds=25, between=lambda name: cleanings[name]())
         unpin()
-    for name, value in found.items():
+    for name, value in medians.items():
         section.figure(name, value, "µs")
-    for what in ("stat", "lookup", "create", "write"):
-        plain = found[f"{what}, as it is"]
+    for call_name in ("stat", "lookup", "create", "write"):
+        plain = medians[f"{call_name}, as it is"]
         for way, goal in (("no audit log", 1.1), ("no accounts", None), ("limits set", None)):
-            other = found[f"{what}, {way}"]
+            other = medians[f"{call_name}, {way}"]
             on, off = (other, plain) if way == "limits set" else (plain, other)
             section.rows.append(
                 Row(
-                    f"{what}: {way}",
+                    f"{call_name}: {way}",
                     f"{number(plain)} µs",
                     f"{number(other)} µs",
                     f"{times(on / off)} with it",
@@ -193,20 +193,22 @@ def _calls(section: Section) -> None:
 def _calls_of(node: dios.Node) -> tuple[dict[str, Callable[[], object]], Callable[[], object]]:
     group = node.create_group()
     blob = node.create(dios.SHMEM_BLOB, groups=[group], data=b"x" * 100)
-    made: list[dios.Reference] = []
+    references: list[dios.Reference] = []
     name = blob.name
     if name is None:
         raise RuntimeError("a blob in a group has a name")
 
     def clean() -> None:
-        for reference in made:
+        for reference in references:
             reference.close()
-        made.clear()
+        references.clear()
 
     calls: dict[str, Callable[[], object]] = {
         "stat": blob.stat,
-        "lookup": lambda: made.extend(node.lookup(name)),
-        "create": lambda: made.append(node.create(dios.SHMEM_BLOB, data=b"y" * 100, naming=dios.ANONYMOUS)),
+        "lookup": lambda: references.extend(node.lookup(name)),
+        "create": lambda: references.append(
+            node.create(dios.SHMEM_BLOB, data=b"y" * 100, naming=dios.ANONYMOUS)
+        ),
         "write": lambda: blob.write_bytes(b"z" * 100),
     }
     return calls, clean

@@ -62,15 +62,13 @@ def run(section: Section) -> None:
             answers = _in_turns(cluster, _client(service))
     trouble = _draw(answers)
     section.trouble += [trouble] if trouble else []
-    for kind, found in answers.items():
-        took = sorted(1e3 * each for _, each, _ in found)
-        echo = sorted(1e3 * each for _, _, each in found)
+    for kind, samples in answers.items():
+        took = sorted(1e3 * span for _, span, _ in samples)
+        echo = sorted(1e3 * span for _, _, span in samples)
         for name, share in (("median", 0.5), ("99th percentile", 0.99), ("longest", 1.0)):
             section.figure(f"answers of a service, {kind}: {name}", _at(took, share), "ms")
             section.figure(f"echo between two processes, {kind}: {name}", _at(echo, share), "ms")
-    alone, beside, plain = (
-        _at(sorted(1e3 * each for _, each, _ in found), 0.99) for found in answers.values()
-    )
+    alone, beside, plain = (_at(sorted(1e3 * span for _, span, _ in rows), 0.99) for rows in answers.values())
     section.rows.append(
         Row(
             f"99th percentile of a service's answers next to {NOISY} best-effort runs that compute",
@@ -206,10 +204,10 @@ def _draw(answers: dict[str, Answers]) -> str:
     except ImportError:
         return "no picture: matplotlib is not installed here (`make bench` installs it)"
     figure, axis = plt.subplots(figsize=(9, 4))
-    for (kind, found), color in zip(answers.items(), ("tab:gray", "tab:blue", "tab:red"), strict=True):
+    for (kind, samples), color in zip(answers.items(), ("tab:gray", "tab:blue", "tab:red"), strict=True):
         axis.plot(
-            [at for at, _, _ in found],
-            [1e3 * took for _, took, _ in found],
+            [at for at, _, _ in samples],
+            [1e3 * took for _, took, _ in samples],
             ".",
             color=color,
             markersize=3,
@@ -231,7 +229,7 @@ def main() -> None:
     """Print the figures as JSON."""
     section = Section("services")
     run(section)
-    print(json.dumps([(one.name, round(one.value, 2)) for one in section.figures], indent=1))
+    print(json.dumps([(figure.name, round(figure.value, 2)) for figure in section.figures], indent=1))
 
 
 if __name__ == "__main__":

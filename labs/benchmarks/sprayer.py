@@ -87,21 +87,23 @@ def _forwarding(section: Section, cables: VethPairs) -> None:
     measure.forwarding(cables, None, setting._replace(seconds=0.1))
     _plain(cables)
     ours = {
-        what: setting._replace(how=how)
-        for what, how in (("packet sockets", "af_packet"), ("AF_XDP", "af_xdp"))
+        title: setting._replace(how=how)
+        for title, how in (("packet sockets", "af_packet"), ("AF_XDP", "af_xdp"))
     }
     contenders: dict[str, Callable[[], ForwardingRate]] = {
-        **{name: partial(measure.forwarding, cables, None, each) for name, each in ours.items()},
+        **{name: partial(measure.forwarding, cables, None, variant) for name, variant in ours.items()},
         "plain Python": lambda: _by_python(cables, setting),
         "kernel": lambda: _by_kernel(setting),
     }
-    found: dict[str, list[ForwardingRate]] = {name: [] for name in contenders}
+    rates_by_name: dict[str, list[ForwardingRate]] = {name: [] for name in contenders}
     for _ in SEEDS:
         for name, forward in contenders.items():
-            found[name].append(forward())
-    rates = {name: median([rate.frames_s for rate in each]) for name, each in found.items()}
-    alone = {name: median([_us(rate) for rate in each]) for name, each in found.items()}
-    both = {name: median([_us_with_sender(rate) for rate in each]) for name, each in found.items()}
+            rates_by_name[name].append(forward())
+    rates = {name: median([rate.frames_s for rate in rounds]) for name, rounds in rates_by_name.items()}
+    alone = {name: median([_us(rate) for rate in rounds]) for name, rounds in rates_by_name.items()}
+    both = {
+        name: median([_us_with_sender(rate) for rate in rounds]) for name, rounds in rates_by_name.items()
+    }
     for name in contenders:
         section.figure(f"1,514 bytes, one flow, one core, {name}", rates[name], "frames/s")
         section.figure(f"the same, {name}, processor time without the sender", alone[name], "us per frame")
@@ -164,9 +166,13 @@ def _plain(cables: VethPairs) -> None:
     """Switch offloads off on the function's side, as for a running function."""
     with cables.middle.entered():
         for name in ("in0", "out0"):
-            features = [each for each in requested_features(name) if each.startswith(("tx-", "rx-gro"))]
+            features = [
+                feature for feature in requested_features(name) if feature.startswith(("tx-", "rx-gro"))
+            ]
             plain = [
-                each for each in features if "segmentation" in each or "checksum" in each or "gro" in each
+                feature
+                for feature in features
+                if "segmentation" in feature or "checksum" in feature or "gro" in feature
             ]
             change_features(name, dict.fromkeys(plain, False))
 
@@ -174,7 +180,7 @@ def _plain(cables: VethPairs) -> None:
 def _framework(section: Section) -> None:
     """Measure the cycles that workers add to the bare loop of an engine."""
     hertz = cycles_each_second()
-    text = [each.tobytes()[ABOVE:] for each in frames_to_right(1, measure.SHORT, SEEDS[0]).messages]
+    text = [message.tobytes()[ABOVE:] for message in frames_to_right(1, measure.SHORT, SEEDS[0]).messages]
     spans: dict[str, list[float]] = {"bare": [], "workers": [], "synthetic": []}
     for _ in range(5):
         engines = [MemoryEngine(text, 1, room=0, again=measure.AGAIN) for _ in spans]
@@ -188,32 +194,34 @@ def _framework(section: Section) -> None:
             begun = time.thread_time()
             frames = workers.turn(0, TURNS)
             spans[name].append((time.thread_time() - begun) * hertz / frames)
-    found = {name: median(each) for name, each in spans.items()}
-    for name, value in found.items():
+    medians = {name: median(samples) for name, samples in spans.items()}
+    for name, value in medians.items():
         section.figure(f"in memory, one core, {name}", value, "cycles a packet")
-    own = found["workers"] - found["bare"]
+    own = medians["workers"] - medians["bare"]
     section.rows.append(
         Row(
             "cost of the framework in addition to the bare loop of an engine",
             f"{number(own)} cycles per packet",
-            f"the loop itself {number(found['bare'])}",
+            f"the loop itself {number(medians['bare'])}",
             "",
             judge("400", own, 400.0),
             judge("150", own, 150.0),
             f"frames in memory, stateless; with the synthetic function, a flow and its header, "
-            f"{number(found['synthetic'])} in all; {hertz / 1e9:.2f} GHz",
+            f"{number(medians['synthetic'])} in all; {hertz / 1e9:.2f} GHz",
         )
     )
 
 
 def _lookups(section: Section) -> None:
     """Measure lookups in the table of a NAT."""
-    found = [nat_lookups(TABLE_FLOWS, seed) for seed in SEEDS]
+    lookups = [nat_lookups(TABLE_FLOWS, seed) for seed in SEEDS]
     batches = section.figure(
-        "NAT, 1,000,000 flows, get_flows", median([each.in_batches for each in found]) / 1e6, "million/s"
+        "NAT, 1,000,000 flows, get_flows",
+        median([lookup.in_batches for lookup in lookups]) / 1e6,
+        "million/s",
     )
     single = section.figure(
-        "NAT, 1,000,000 flows, get_flow", median([each.one_by_one for each in found]) / 1e6, "million/s"
+        "NAT, 1,000,000 flows, get_flow", median([lookup.one_by_one for lookup in lookups]) / 1e6, "million/s"
     )
     section.rows.append(
         Row(
@@ -224,7 +232,7 @@ def _lookups(section: Section) -> None:
             judge("5 million/s", batches, 5.0, below=False),
             judge("15 million/s", batches, 15.0, below=False),
             f"get_flows, batches of {SPRAYER_BATCH} in random order; get_flow {number(single)}; "
-            f"{min(each.held for each in found):,} flows held",
+            f"{min(lookup.held for lookup in lookups):,} flows held",
         )
     )
 
@@ -232,40 +240,40 @@ def _lookups(section: Section) -> None:
 # Two cores ----------------------------------------------------------------------------------------------
 def _both(rate: Callable[[str, int], ForwardingRate]) -> dict[str, list[ForwardingRate]]:
     """Measure RSS and spraying in turns."""
-    found: dict[str, list[ForwardingRate]] = {"rss": [], "spray": []}
+    rates_by_steer: dict[str, list[ForwardingRate]] = {"rss": [], "spray": []}
     for seed in ROUNDS:
-        for steer, each in found.items():
-            each.append(rate(steer, seed))
-    return found
+        for steer, rounds in rates_by_steer.items():
+            rounds.append(rate(steer, seed))
+    return rates_by_steer
 
 
-def _gain(section: Section, found: dict[str, list[ForwardingRate]], where: str, note: str) -> None:
+def _gain(section: Section, rates_by_steer: dict[str, list[ForwardingRate]], place: str, note: str) -> None:
     """Add the row of one flow."""
-    rates = {name: median([rate.frames_s for rate in each]) for name, each in found.items()}
+    rates = {name: median([rate.frames_s for rate in rounds]) for name, rounds in rates_by_steer.items()}
     for name, value in rates.items():
-        section.figure(f"one flow, {CYCLES:,} cycles, {where}, {name}", value, "frames/s")
-    ratios = [two.frames_s / one.frames_s for one, two in zip(*found.values(), strict=True)]
+        section.figure(f"one flow, {CYCLES:,} cycles, {place}, {name}", value, "frames/s")
+    ratios = [two.frames_s / rss.frames_s for rss, two in zip(*rates_by_steer.values(), strict=True)]
     ratio = median(ratios)
-    each = ", ".join(f"{value:.2f}" for value in ratios)
+    ratios_text = ", ".join(f"{value:.2f}" for value in ratios)
     section.rows.append(
         Row(
-            f"one flow, {CYCLES:,} cycles a packet, two cores: spraying, {where}",
+            f"one flow, {CYCLES:,} cycles a packet, two cores: spraying, {place}",
             f"{number(rates['spray'])} frames/s",
             f"RSS {number(rates['rss'])}",
             times(ratio),
             judge("1.7 x", ratio, 1.7, below=False),
             judge("1.9 x", ratio, 1.9, below=False),
-            f"each round: {each}; {note}",
+            f"each round: {ratios_text}; {note}",
         )
     )
 
 
 def _memory(section: Section) -> None:
     setting = MeasurementSetting(cores=2, seconds=SECONDS)
-    found = _both(
+    rates_by_steer = _both(
         lambda steer, seed: measure.in_memory(Synthetic(CYCLES), setting._replace(steer=steer, seed=seed))
     )
-    _gain(section, found, "frames in memory", "workers have both processors for themselves")
+    _gain(section, rates_by_steer, "frames in memory", "workers have both processors for themselves")
 
 
 def _sprayed(cables: VethPairs, how: str, steer: str, seed: int) -> ForwardingRate:
@@ -276,20 +284,20 @@ def _sprayed(cables: VethPairs, how: str, steer: str, seed: int) -> ForwardingRa
 def _one_flow(section: Section, cables: VethPairs) -> float:
     """Measure one flow between namespaces; return the lower rate with packet sockets."""
     lower = 0.0
-    for how, what in (("af_xdp", "AF_XDP"), ("af_packet", "packet sockets")):
-        found = _both(partial(_sprayed, cables, how))
-        sender = median([rate.sender_cpus for rate in found["spray"]])
-        share = median([rate.worker_cpus for rate in found["spray"]])
-        per_cpu = [median([rate.per_cpu_s for rate in each]) for each in found.values()]
-        section.figure(f"one flow, spraying, {what}, processors of the sender", sender, "processors")
-        section.figure(f"one flow, spraying, {what}, processors of workers", share, "processors")
+    for how, title in (("af_xdp", "AF_XDP"), ("af_packet", "packet sockets")):
+        rates_by_steer = _both(partial(_sprayed, cables, how))
+        sender = median([rate.sender_cpus for rate in rates_by_steer["spray"]])
+        share = median([rate.worker_cpus for rate in rates_by_steer["spray"]])
+        per_cpu = [median([rate.per_cpu_s for rate in rounds]) for rounds in rates_by_steer.values()]
+        section.figure(f"one flow, spraying, {title}, processors of the sender", sender, "processors")
+        section.figure(f"one flow, spraying, {title}, processors of workers", share, "processors")
         note = (
             f"with spraying, the sender uses {sender:.2f} of the two processors and the workers {share:.2f}; "
             f"a second of a worker's processor is worth {number(per_cpu[1])} frames sprayed and "
             f"{number(per_cpu[0])} by RSS"
         )
-        _gain(section, found, f"between namespaces, {what}", note)
-        lower = min(median([rate.frames_s for rate in each]) for each in found.values())
+        _gain(section, rates_by_steer, f"between namespaces, {title}", note)
+        lower = min(median([rate.frames_s for rate in rounds]) for rounds in rates_by_steer.values())
     return lower
 
 
@@ -301,18 +309,18 @@ def _delays(section: Section, cables: VethPairs, lower: float) -> None:
         rate = int(LOAD * lower)
         for steer in ("spray", "rss"):
             setting = MeasurementSetting(cores=2, steer=steer, seed=seed, seconds=SECONDS)
-            found = measure.delay(cables, Synthetic(CYCLES), setting, rate)
+            delays = measure.delay(cables, Synthetic(CYCLES), setting, rate)
             # With spraying, workers on both processors have priority over the sender, so RSS gets the same
             # rate.
-            rate = min(rate, int(found.frames_s))
-            late[steer].append(found.p99)
-            lost = max(lost, found.lost)
-            sent.append(found.frames_s)
+            rate = min(rate, int(delays.frames_s))
+            late[steer].append(delays.p99)
+            lost = max(lost, delays.lost)
+            sent.append(delays.frames_s)
             section.figure(
-                f"one flow, {steer}, seed {seed}, frames sent individually", found.frames_s, "frames/s"
+                f"one flow, {steer}, seed {seed}, frames sent individually", delays.frames_s, "frames/s"
             )
-            section.figure(f"one flow, {steer}, seed {seed}, median", found.median, "us")
-            section.figure(f"one flow, {steer}, seed {seed}, 99th percentile", found.p99, "us")
+            section.figure(f"one flow, {steer}, seed {seed}, median", delays.median, "us")
+            section.figure(f"one flow, {steer}, seed {seed}, 99th percentile", delays.p99, "us")
     own, peer = median(late["spray"]), median(late["rss"])
     section.rows.append(
         Row(
@@ -330,21 +338,25 @@ def _delays(section: Section, cables: VethPairs, lower: float) -> None:
 
 def _fairness(section: Section, cables: VethPairs) -> None:
     """Measure Jain's index of TCP connections of the kernel."""
-    found: dict[str, list[float]] = {"rss": [], "spray": []}
+    jain_by_steer: dict[str, list[float]] = {"rss": [], "spray": []}
     carried: dict[str, list[float]] = {"rss": [], "spray": []}
     for seed in SEEDS:
-        for steer, each in found.items():
+        for steer, indices in jain_by_steer.items():
             setting = MeasurementSetting(cores=2, steer=steer, flows=FLOWS, seed=seed, seconds=TCP_SECONDS)
-            one = tcp.throughput(cables, Synthetic(CYCLES), setting)
-            each.append(
-                section.figure(f"{FLOWS} connections, {steer}, seed {seed}", one.jain, "Jain's index")
+            throughput = tcp.throughput(cables, Synthetic(CYCLES), setting)
+            indices.append(
+                section.figure(f"{FLOWS} connections, {steer}, seed {seed}", throughput.jain, "Jain's index")
             )
             carried[steer].append(
-                section.figure(f"{FLOWS} connections, {steer}, seed {seed}", one.bits_s / 1e9, "Gbit/s")
+                section.figure(
+                    f"{FLOWS} connections, {steer}, seed {seed}", throughput.bits_s / 1e9, "Gbit/s"
+                )
             )
-            section.figure(f"{FLOWS} connections, {steer}, seed {seed}, retransmitted", 100 * one.again, "%")
+            section.figure(
+                f"{FLOWS} connections, {steer}, seed {seed}, retransmitted", 100 * throughput.again, "%"
+            )
     # The worst seed decides.
-    own, peer = min(found["spray"]), min(found["rss"])
+    own, peer = min(jain_by_steer["spray"]), min(jain_by_steer["rss"])
     section.rows.append(
         Row(
             f"Jain's index of {FLOWS} connections, {CYCLES:,} cycles a packet: spraying, the worst seed",
@@ -366,10 +378,10 @@ def _by_default(section: Section, cables: VethPairs) -> None:
     time. The median of these ratios decides.
     """
     for flows, cycles, control in TRAFFIC:
-        found: dict[str, list[float]] = {"auto": [], "rss": [], "flowlet": [], "spray": [], AGAIN: []}
+        gbits: dict[str, list[float]] = {"auto": [], "rss": [], "flowlet": [], "spray": [], AGAIN: []}
         chosen: list[str] = []
         for turn, seed in enumerate(ROUNDS):
-            order = list(found)
+            order = list(gbits)
             for name in order[turn:] + order[:turn]:
                 setting = MeasurementSetting(
                     cores=2,
@@ -378,25 +390,27 @@ def _by_default(section: Section, cables: VethPairs) -> None:
                     seed=seed,
                     seconds=DEFAULT_SECONDS,
                 )
-                one = tcp.throughput(cables, Synthetic(cycles), setting, settle_s=SETTLE_SECONDS, first=False)
-                found[name].append(one.bits_s / 1e9)
+                throughput = tcp.throughput(
+                    cables, Synthetic(cycles), setting, settle_s=SETTLE_SECONDS, first=False
+                )
+                gbits[name].append(throughput.bits_s / 1e9)
                 if name == "auto":
-                    chosen.append(one.steer)
+                    chosen.append(throughput.steer)
         plural = "s" if flows > 1 else ""
-        _default_row(section, f"{flows} connection{plural}, {cycles:,} cycles", found, chosen, control)
+        _default_row(section, f"{flows} connection{plural}, {cycles:,} cycles", gbits, chosen, control)
 
 
 def _default_row(
-    section: Section, name: str, found: dict[str, list[float]], chosen: list[str], control: str
+    section: Section, name: str, gbits: dict[str, list[float]], chosen: list[str], control: str
 ) -> None:
-    """Add the row of one kind of traffic; ``found`` has Gbit/s by steering and round."""
-    rates = {steer: median(each) for steer, each in found.items()}
+    """Add the row of one kind of traffic; ``gbits`` has Gbit/s by steering and round."""
+    rates = {steer: median(values) for steer, values in gbits.items()}
     for steer, rate in rates.items():
         section.figure(f"{name}, steering by {steer}", rate, "Gbit/s")
     fixed = [steer for steer in rates if steer not in ("auto", AGAIN)]
     best = max(fixed, key=lambda steer: rates[steer])
-    ratios = _paired(found["auto"], found[best])
-    noise = _paired(found[AGAIN], found[control])
+    ratios = _paired(gbits["auto"], gbits[best])
+    noise = _paired(gbits[AGAIN], gbits[control])
     section.figure(f"{name}, auto compared with {best}, median of pairs", median(ratios), "x")
     section.figure(f"{name}, {control} compared with itself, median of pairs", median(noise), "x")
     choices = ", ".join(f"{steer} {chosen.count(steer)}" for steer in sorted(set(chosen)))
@@ -417,7 +431,7 @@ def _default_row(
 
 
 def _paired(ours: list[float], theirs: list[float]) -> list[float]:
-    return [one / other for one, other in zip(ours, theirs, strict=True)]
+    return [own / other for own, other in zip(ours, theirs, strict=True)]
 
 
 def _spread(ratios: list[float]) -> str:

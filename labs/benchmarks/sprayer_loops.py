@@ -144,10 +144,10 @@ def nat_lookups(flows: int, seed: int) -> Lookups:
     for look in (_look, _look_batches):
         look(table, packets[:SPRAYER_BATCH])
         begun = time.process_time()
-        found = look(table, packets)
+        hits = look(table, packets)
         spans.append(time.process_time() - begun)
-        if found != held:
-            raise AssertionError(f"only {found} of {held} flows were found")
+        if hits != held:
+            raise AssertionError(f"only {hits} of {held} flows were found")
     return Lookups(flows / spans[0], flows / spans[1], held)
 
 
@@ -187,24 +187,24 @@ def _fill(flows: Flows, packets: Packets, order: npt.NDArray[np.int64]) -> int:
 @_compiled
 def _look(flows: Flows, packets: Packets) -> int:
     """Call ``get_flow`` for each packet."""
-    found = 0
+    hits = 0
     for i in range(len(packets)):
         packet = packets[i]
         flow = Flow(
             *(packet.source_high, packet.source_low, packet.target_high, packet.target_low),
             *(uint64(packet.source_port), uint64(packet.target_port), uint64(packet.protocol)),
         )
-        found += flows.get_flow(flow) is not None
-    return found
+        hits += flows.get_flow(flow) is not None
+    return hits
 
 
 @_compiled
 def _look_batches(flows: Flows, packets: Packets) -> int:
     """Call ``get_flows`` for each batch, of the size that workers use."""
-    found = 0
+    hits = 0
     for begin in range(0, len(packets), SPRAYER_BATCH):
         batch = packets[begin : begin + SPRAYER_BATCH]
         flows.get_flows(batch)
         for i in range(len(batch)):
-            found += flows.found[i]
-    return found
+            hits += flows.hits[i]
+    return hits

@@ -51,11 +51,11 @@ def install(zygote: type) -> None:
     """Wrap the steps of a zygote and of its children."""
     for place, function, name in _STEPS:
         setattr(place, function, after(partial(_mark, name), getattr(place, function)))
-    for where, function, mark in (
+    for owner, function, mark in (
         (zygote, "_make", partial(_begin, "order")),
         (task_main, "_welcome_is_near", partial(_mark, "interpreter")),
     ):
-        setattr(where, function, before(mark, getattr(where, function)))
+        setattr(owner, function, before(mark, getattr(owner, function)))
 
 
 if "ZygoteProcess" in vars(sys.modules["__main__"]):

@@ -46,14 +46,14 @@ class _Start(NamedTuple):
 
 def pool(section: Section) -> Steps:
     """Measure starts from the pool, and record the steps."""
-    found = [_from_pool(each) for each in _starts("4")]
-    return _recorded(section, "from the pool", found)
+    steps = [_from_pool(start) for start in _starts("4")]
+    return _recorded(section, "from the pool", steps)
 
 
 def cold(section: Section) -> Steps:
     """Measure starts without a pool, and record the steps."""
-    found = [_cold(each) for each in _starts("0")]
-    return _recorded(section, "cold", found)
+    steps = [_cold(start) for start in _starts("0")]
+    return _recorded(section, "cold", steps)
 
 
 def in_words(steps: Steps) -> str:
@@ -62,20 +62,20 @@ def in_words(steps: Steps) -> str:
     return f"steps in µs, traced: {parts}; {steps.faults:,.0f} page faults"
 
 
-def _recorded(section: Section, what: str, found: list[Steps]) -> Steps:
-    names = list(found[0].times)
+def _recorded(section: Section, origin: str, starts: list[Steps]) -> Steps:
+    names = list(starts[0].times)
     steps = Steps(
-        {name: median([each.times[name] for each in found]) for name in names},
-        median([each.faults for each in found]),
+        {name: median([start.times[name] for start in starts]) for name in names},
+        median([start.faults for start in starts]),
     )
     for name, value in steps.times.items():
-        section.figure(f"start {what}, step: {name}", 1000 * value, "µs")
-    section.figure(f"start {what}: page faults of the task until its first line", steps.faults, "")
+        section.figure(f"start {origin}, step: {name}", 1000 * value, "µs")
+    section.figure(f"start {origin}: page faults of the task until its first line", steps.faults, "")
     return steps
 
 
 def _starts(pool_size: str) -> list[_Start]:
-    found: list[_Start] = []
+    measured: list[_Start] = []
     with (
         running_node(module=_NODE, pool_size=pool_size, preload=_MARKS) as bench,
         dios.connect(bench.data, groups=[]) as node,
@@ -92,17 +92,17 @@ def _starts(pool_size: str) -> list[_Start]:
                 raise RuntimeError(f"a task failed: {status.detail}")
             line, faults, marks = json.loads(task.console().read_bytes())
             task.close()
-            found.append(_Start(began, {}, line, [(name, at, count) for name, at, count in marks], faults))
+            measured.append(_Start(began, {}, line, [(name, at, count) for name, at, count in marks], faults))
         starts = bench.data.with_name("starts").read_text().splitlines()
     # A line is written at the end of its task, which the client may learn before.
     traced = [dict(json.loads(row)) for row in starts]
     by_begin = {
         start.began: marks
-        for start in found
+        for start in measured
         for marks in traced
         if start.began < marks["client and socket"] < start.first_line
     }
-    return [start._replace(node=by_begin[start.began]) for start in found if start.began in by_begin][
+    return [start._replace(node=by_begin[start.began]) for start in measured if start.began in by_begin][
         _WARM_UP:
     ]
 
@@ -142,8 +142,8 @@ _COLD: Final = {"welcome": "wait for the Welcome (meanwhile: report, control gro
 
 
 def _differences(began: int, moments: dict[str, int]) -> Times:
-    found, before = {}, began
+    differences, before = {}, began
     for name, at in moments.items():
-        found[name] = (at - before) / 1e6
+        differences[name] = (at - before) / 1e6
         before = at
-    return found
+    return differences

@@ -41,11 +41,11 @@ class Ring:
     @contextlib.contextmanager
     def _stream(self) -> Iterator[dios.Stream]:
         with dios.connect(self._data, groups=[self._group]) as node:
-            found = node.find(self._name)
-            if not isinstance(found, dios.Stream):
+            stream = node.find(self._name)
+            if not isinstance(stream, dios.Stream):
                 raise TypeError("the stream was not found")
-            yield found
-            found.close()
+            yield stream
+            stream.close()
 
     def write(self, data: bytes, count: int) -> None:
         """Send messages."""
@@ -97,9 +97,9 @@ def run(section: Section) -> None:
             section.trouble.append(str(missing))
         else:
             contenders["zeromq"] = lambda: zero
-        found = {size: _one_size(contenders, size) for size in MESSAGES}
+        rates_by_size = {size: _one_size(contenders, size) for size in MESSAGES}
         _idle(section, ring(batched=False))
-    _report(section, found)
+    _report(section, rates_by_size)
 
 
 def _known(name: bytes | None) -> bytes:
@@ -149,11 +149,11 @@ def _idle(section: Section, contender: Contender) -> None:
     section.figure("a waiting reader, processor time per second", used * 1000 / _IDLE_SECONDS, "ms")
 
 
-def _report(section: Section, found: dict[int, dict[str, float]]) -> None:
-    for size, rates in found.items():
+def _report(section: Section, rates_by_size: dict[int, dict[str, float]]) -> None:
+    for size, rates in rates_by_size.items():
         for name, rate in rates.items():
             section.figure(f"{name}, {_SIZE_NAMES[size]}", rate, "MB/s")
-    for size, rates in found.items():
+    for size, rates in rates_by_size.items():
         ours, pipe = rates["dios"], rates["pipe"]
         section.rows.append(
             Row(
@@ -163,6 +163,6 @@ def _report(section: Section, found: dict[int, dict[str, float]]) -> None:
                 times(ours / pipe),
                 judge("as fast as a framed os.pipe", ours / pipe, 1, below=False),
                 judge("1.9 x", ours / pipe, 1.9, below=False),
-                "message by message; ring and pipe hold 1 MiB" if size == min(found) else "",
+                "message by message; ring and pipe hold 1 MiB" if size == min(rates_by_size) else "",
             )
         )

@@ -115,14 +115,14 @@ def _note(sender: _Sender) -> None:
 
 
 def _others(section: Section) -> dict[str, float]:
-    found: dict[str, float] = {}
+    costs: dict[str, float] = {}
     for method in ("fork", "forkserver", "spawn"):
-        found[f"multiprocessing {method}"] = _times(lambda method=method: _multiprocessing(method))  # type: ignore[misc]
-    found["new interpreter"] = _times(lambda: _interpreter(["-I"]))
-    found["new interpreter -I -S"] = _times(lambda: _interpreter(["-I", "-S"]))
-    for name, value in found.items():
+        costs[f"multiprocessing {method}"] = _times(lambda method=method: _multiprocessing(method))  # type: ignore[misc]
+    costs["new interpreter"] = _times(lambda: _interpreter(["-I"]))
+    costs["new interpreter -I -S"] = _times(lambda: _interpreter(["-I", "-S"]))
+    for name, value in costs.items():
         section.figure(f"{name}, call to first line", value, "ms")
-    return found
+    return costs
 
 
 def _times(start: Callable[[], float], count: int = 9) -> float:

@@ -44,12 +44,12 @@ def _free_address() -> str:
 
 def _seconds(action: Callable[[], object], rounds: int) -> float:
     """Return the median time of an action."""
-    found = []
+    spans = []
     for _ in range(rounds):
         began = time.perf_counter()
         action()
-        found.append(time.perf_counter() - began)
-    return statistics.median(found)
+        spans.append(time.perf_counter() - began)
+    return statistics.median(spans)
 
 
 def main() -> int:
@@ -73,8 +73,8 @@ def main() -> int:
         group = session.create_group()
         entries = []
         for path, data in (("large", os.urandom(LARGE)), ("small", os.urandom(SMALL))):
-            made = session.create(ObjectType.DURABLE_BLOB, groups=[group], data=data)
-            entries.append(CatalogueEntry(path, made.name or b"", len(data), 1, blake3(data).digest()))
+            blob = session.create(ObjectType.DURABLE_BLOB, groups=[group], data=data)
+            entries.append(CatalogueEntry(path, blob.name or b"", len(data), 1, blake3(data).digest()))
         listed = session.create(ObjectType.DURABLE_BLOB, groups=[group], data=catalogue.encode(entries))
         token, _ = tokens.issue_token(
             session,
@@ -87,7 +87,7 @@ def main() -> int:
         )
         say = sys.stdout.write
         say(f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} processors\n")
-        for where, node in (("same cluster", home), ("other cluster", abroad)):
+        for place, node in (("same cluster", home), ("other cluster", abroad)):
             with tokens.import_token(token, node.place) as files:
                 read = _seconds(lambda files=files: files.read_bytes("large"), ROUNDS)  # type: ignore[misc]
                 small = _seconds(lambda files=files: files.read_bytes("small"), CALLS)  # type: ignore[misc]
@@ -96,7 +96,7 @@ def main() -> int:
                     lambda files=files, data=data: files.write_bytes("new", data, replace=True),  # type: ignore[misc]
                     ROUNDS,
                 )
-            say(f"{where}: read {LARGE / MIB / read:.0f} MiB/s, write {LARGE / 2 / MIB / write:.0f} MiB/s,")
+            say(f"{place}: read {LARGE / MIB / read:.0f} MiB/s, write {LARGE / 2 / MIB / write:.0f} MiB/s,")
             say(f" a small file {small * 1000:.0f} ms\n")
     return 0
 

@@ -77,13 +77,13 @@ def main(arguments: Sequence[str]) -> int:
     """Wrap the steps, and run the daemon."""
     host = task_host.TaskHost
     vars(task_host).update(decode_request=_decoded)
-    for where, function, wrapped in (
+    for owner, function, wrapped in (
         (host, "spawn", before(partial(_mark, "step of the core"), host.spawn)),
         (host, "_begin", after(partial(_mark, "process"), vars(host)["_begin"])),
         (host, "_run_task", _written("scheduler tick", vars(host)["_run_task"])),
         (Effector, "_answer", _answered(vars(Effector)["_answer"])),
     ):
-        setattr(where, function, wrapped)
+        setattr(owner, function, wrapped)
     return daemon.main(arguments)
 
 

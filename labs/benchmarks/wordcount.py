@@ -104,12 +104,12 @@ def apart(contender: Contender, path: Path) -> Outcome:
 def _measured(contender: Contender, path: Path) -> Outcome:
     watch = _Stopwatch()
     try:
-        found = contender(path, watch.clocked)
+        totals = contender(path, watch.clocked)
     except MissingPeerError as missing:
         return Outcome(trouble=str(missing))
     except Exception as error:  # noqa: BLE001 - whatever it is, the report says so
         return Outcome(trouble=f"{type(error).__name__}: {error}".splitlines()[0])
-    return Outcome(*found, watch.wall, watch.cpu)
+    return Outcome(*totals, watch.wall, watch.cpu)
 
 
 def ours(job: bytes | Path, *, block_bytes: int = JOB_BLOCK_BYTES_DEFAULT, preload: str = "") -> Contender:
@@ -150,9 +150,9 @@ def run(section: Section) -> None:
     }
     if importlib.util.find_spec("numpy") is not None:
         contenders["dios, block"] = ours(_MAP_BLOCK, block_bytes=_BLOCK_BYTES, preload="numpy")
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     for name, contender in contenders.items():
-        outcome = found[name] = apart(contender, path)
+        outcome = outcomes[name] = apart(contender, path)
         section.figure(f"{name}, wall", outcome.wall, "s")
         section.figure(f"{name}, processor", outcome.cpu, "s")
         section.figure(f"{name}, peak PSS", outcome.peak_mb, "MB")
@@ -161,13 +161,13 @@ def run(section: Section) -> None:
             section.trouble.append(f"{name}: {outcome.trouble}")
         elif outcome.words != count:
             section.trouble.append(f"{name} counted {outcome.words} words of {count}")
-    _rows(section, found)
+    _rows(section, outcomes)
 
 
-def _rows(section: Section, found: dict[str, Outcome]) -> None:
+def _rows(section: Section, outcomes: dict[str, Outcome]) -> None:
     missing = Outcome()
-    mine, record, block = (found.get(f"dios, {kind}", missing) for kind in ("map_keys", "map", "block"))
-    peer, single, duck = (found.get(name, missing) for name in ("ray", "counter", "duckdb"))
+    mine, record, block = (outcomes.get(f"dios, {kind}", missing) for kind in ("map_keys", "map", "block"))
+    peer, single, duck = (outcomes.get(name, missing) for name in ("ray", "counter", "duckdb"))
     goal = mine.wall / peer.wall
     section.rows += [
         Row(
@@ -196,7 +196,7 @@ def _rows(section: Section, found: dict[str, Outcome]) -> None:
         Row(
             "the same with a block function on numpy",
             f"{number(block.wall)} s; {number(block.cpu)} s of processor",
-            f"DuckDB {number(duck.wall)} s; Polars {number(found.get('polars', missing).wall)} s",
+            f"DuckDB {number(duck.wall)} s; Polars {number(outcomes.get('polars', missing).wall)} s",
             f"{times(mine.wall / block.wall)} faster than map_keys, {times(block.wall / duck.wall)} DuckDB",
             judge("3 x faster than plain Python", mine.wall / block.wall, 3, below=False),
             judge("within 2 x of DuckDB", block.wall / duck.wall, 2),

@@ -86,12 +86,12 @@ def calibrate(
 
         if source is not None and quick:
             raise InvalidError("--from and --quick: give one of them")
-        found = _measured(seed, quick=quick) if source is None else _read(source)
-        parameter = slow_downs_text(found["slow_downs"])
+        calibration = _measured(seed, quick=quick) if source is None else _read(source)
+        parameter = slow_downs_text(calibration["slow_downs"])
         if out is not None:
-            write_file(out, json.dumps(found, indent=1) + "\n")
+            write_file(out, json.dumps(calibration, indent=1) + "\n")
         model = _set(node, parameter) if apply else None
-        _show(found, parameter, model, as_json=as_json)
+        _show(calibration, parameter, model, as_json=as_json)
 
 
 def _measured(seed: int, *, quick: bool) -> Calibration:
@@ -136,13 +136,13 @@ def _set(node: str | None, parameter: str) -> str:
     return model
 
 
-def _show(found: Calibration, parameter: str, model: str | None, *, as_json: bool) -> None:
+def _show(calibration: Calibration, parameter: str, model: str | None, *, as_json: bool) -> None:
     from dios.firmament.descriptors import Interference  # noqa: PLC0415 - loads numpy
 
-    classes = [each.name.lower() for each in Interference]
+    classes = [interference.name.lower() for interference in Interference]
     if as_json:
         row: CalibrationRow = {
-            **found,
+            **calibration,
             "classes": classes,
             "parameter": f"{PARAMETER}={parameter}",
             "set": model,
@@ -151,10 +151,10 @@ def _show(found: Calibration, parameter: str, model: str | None, *, as_json: boo
         return
     rows = [
         (name, *(f"{value:.2f}" for value in values))
-        for name, values in zip(classes, found["slow_downs"], strict=True)
+        for name, values in zip(classes, calibration["slow_downs"], strict=True)
     ]
-    say(f"run time next to another program, by class; the two share {found['sharing']}")
-    table(("", *(each.upper() for each in classes)), rows)
+    say(f"run time next to another program, by class; the two share {calibration['sharing']}")
+    table(("", *(label.upper() for label in classes)), rows)
     if model is None:
         say(f"for the cluster: dios sched set-model coco {PARAMETER}={parameter}")
     else:

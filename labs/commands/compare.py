@@ -134,33 +134,33 @@ def _run(
             say(at[0])
 
     with simulation_progress(lambda: at[0]) as progress:
-        found = list(comparison.compare(options, models, begin, progress))
+        compared = list(comparison.compare(options, models, begin, progress))
     if out is not None:
-        _write(found, out, plots=plots)
+        _write(compared, out, plots=plots)
     if as_json:
-        write_json([each.as_json() for each in found])
+        write_json([model.as_json() for model in compared])
     else:
-        table(comparison.COLUMNS, [list(each.cells()) for each in found], right=comparison.COLUMNS[1:])
-    for each in found:
-        if each.failure:
-            say(f"{each.model}: {each.failure}")
-    if any(each.interrupted for each in found):
+        table(comparison.COLUMNS, [list(model.cells()) for model in compared], right=comparison.COLUMNS[1:])
+    for entry in compared:
+        if entry.failure:
+            say(f"{entry.model}: {entry.failure}")
+    if any(model.interrupted for model in compared):
         say(
-            f"{DOING}: interrupted after {len(found)} of {counted(len(models), 'model')}; "
+            f"{DOING}: interrupted after {len(compared)} of {counted(len(models), 'model')}; "
             "the last one is not complete"
         )
         raise typer.Exit(INTERRUPTED)
 
 
-def _write(found: list[ComparedModel], out: Path, *, plots: bool) -> None:
+def _write(compared: list[ComparedModel], out: Path, *, plots: bool) -> None:
     from labs.simulate.scheduling import compare as comparison  # noqa: PLC0415 - loads numpy
 
     words = shlex.join(_words(sys.argv[1:])) or "lab compare"
-    text = comparison.as_markdown(found, "Scheduling policies on one workload", f"dios {words}")
+    text = comparison.as_markdown(compared, "Scheduling policies on one workload", f"dios {words}")
     write_file(out / "compare.md", text)
-    results = json.dumps([each.as_json() for each in found], indent=1, default=asdict)
+    results = json.dumps([model.as_json() for model in compared], indent=1, default=asdict)
     write_file(out / "compare.json", results + "\n")
-    pictures = comparison.write_comparison_plots(found, out) if plots else []
+    pictures = comparison.write_comparison_plots(compared, out) if plots else []
     say(f"wrote {', '.join(['compare.md', 'compare.json', *(path.name for path in pictures)])} in {out}")
 
 

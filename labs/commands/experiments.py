@@ -319,18 +319,20 @@ def _run(
     done: list[WrittenFigure] = []
     try:
         with _progress() as told:
-            for made in reproduce(numbers, told):
-                done.append(made)
+            for written_figure in reproduce(numbers, told):
+                done.append(written_figure)
                 if not as_json:
-                    _tell(made)
+                    _tell(written_figure)
     except KeyboardInterrupt:
-        finished = ", ".join(made.figure.number for made in done) or "nothing"
+        finished = ", ".join(finished_figure.figure.number for finished_figure in done) or "nothing"
         say(f"{doing}: interrupted; {out} has what was finished: {finished}")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        write_json([_as_json(made) for made in done])
+        write_json([_as_json(finished_figure) for finished_figure in done])
     else:
-        say(f"wrote {counted(sum(len(made.written) for made in done), 'file')} in {out}")
+        say(
+            f"wrote {counted(sum(len(finished_figure.written) for finished_figure in done), 'file')} in {out}"
+        )
 
 
 @contextlib.contextmanager
@@ -347,11 +349,11 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda text: shown.update(task, description=text)
 
 
-def _tell(made: WrittenFigure) -> None:
+def _tell(written_figure: WrittenFigure) -> None:
     """Show the claims of one figure."""
     from labs.papers.figures import claim_columns  # noqa: PLC0415 - loads numpy
 
-    figure = made.figure
+    figure = written_figure.figure
     sys.stdout.write(f"{figure.title}\n")
     rows = [list(claim.cells(quick=figure.quick)) for claim in figure.claims]
     table(claim_columns(figure.source), rows)
@@ -360,7 +362,7 @@ def _tell(made: WrittenFigure) -> None:
     sys.stdout.write("\n")
 
 
-def _as_json(made: WrittenFigure) -> WrittenFigureRow:
+def _as_json(written_figure: WrittenFigure) -> WrittenFigureRow:
     from labs.papers.figures import as_json  # noqa: PLC0415 - loads numpy
 
-    return {**as_json(made.figure), "files": [str(path) for path in made.written]}
+    return {**as_json(written_figure.figure), "files": [str(path) for path in written_figure.written]}

@@ -138,10 +138,10 @@ def simulate(
                 show_progress(f"DRF, {tried.submit_us.size:,} tasks")
                 plain = trace_report.run_mechanism(tried, pool, None)
                 done.append(Result(plain, trace_report.compare(tried, plain, plain), None))
-                for each in deltas:
-                    show_progress(f"SDRF, {trace_report.delta_text(each)}")
-                    played = trace_report.run_mechanism(tried, pool, each, priority)
-                    counted = _events(tried, pool.tolist(), each, priority) if events else None
+                for candidate in deltas:
+                    show_progress(f"SDRF, {trace_report.delta_text(candidate)}")
+                    played = trace_report.run_mechanism(tried, pool, candidate, priority)
+                    counted = _events(tried, pool.tolist(), candidate, priority) if events else None
                     done.append(Result(played, trace_report.compare(tried, plain, played), counted))
         except KeyboardInterrupt:
             finished = ", ".join(result.played.name for result in done) or "nothing"
@@ -199,7 +199,7 @@ def _trace(
         return _read(directory, days, show_progress)
     show_progress("generating a trace")
     try:
-        made = GoogleLike(
+        parameters = GoogleLike(
             users=600 if users is None else users,
             tasks=1_000_000 if tasks is None else tasks,
             days=30.0 if days is None else days,
@@ -207,7 +207,7 @@ def _trace(
         )
     except ValueError as error:
         raise InvalidError(f"--synthetic: {error}") from None
-    return generate_trace(made)
+    return generate_trace(parameters)
 
 
 def _read(directory: Path, days: float | None, show_progress: Callable[[str], None]) -> FairTrace:
@@ -228,11 +228,11 @@ def _read(directory: Path, days: float | None, show_progress: Callable[[str], No
                 show_progress(f"{number:,} rows of {directory}")
             yield row
 
-    found, left_out = trace_of_rows(counted(), begin_us=WINDOW_US, until_us=until)
+    trace, left_out = trace_of_rows(counted(), begin_us=WINDOW_US, until_us=until)
     if left_out:
         reasons = ", ".join(f"{count:,} {why}" for why, count in sorted(left_out.items()))
         say(f"left out of the trace: {reasons}")
-    return found
+    return trace
 
 
 def _events(trace: FairTrace, capacity: list[float], delta: float, rule: str) -> int:
@@ -333,16 +333,22 @@ def _show(trace: FairTrace, done: list[Result], capacity: float, too_large: int)
     )
     rows = []
     for result in done:
-        found, drf = result.compared, result.played.delta is None
+        comparison, drf = result.compared, result.played.delta is None
         changes = [
-            "" if drf else f"{change:+.1%}" for change in (found.wait_users, found.wait_tasks, found.wait_low)
+            "" if drf else f"{change:+.1%}"
+            for change in (comparison.wait_users, comparison.wait_tasks, comparison.wait_low)
         ]
         rows.append(
             [
                 result.played.name,
-                *(_seconds(found.wait_users_s), changes[0], _seconds(found.wait_tasks_s), changes[1]),
-                *(_seconds(found.wait_low_s), changes[2]),
-                *("" if drf else str(count) for count in (found.fewer, found.more)),
+                *(
+                    _seconds(comparison.wait_users_s),
+                    changes[0],
+                    _seconds(comparison.wait_tasks_s),
+                    changes[1],
+                ),
+                *(_seconds(comparison.wait_low_s), changes[2]),
+                *("" if drf else str(count) for count in (comparison.fewer, comparison.more)),
                 "" if result.per_thousand is None else f"{result.per_thousand:.2f}",
             ]
         )
@@ -359,7 +365,7 @@ def _write(out: Path, trace: FairTrace, done: list[Result], summary: FairSummary
     from labs.simulate.fairness.trace_report import reductions  # noqa: PLC0415 - loads numpy
 
     write_file(out / "summary.json", json.dumps(summary, indent=2) + "\n")
-    heads = [f"{what} ({result.played.name})" for result in done for what in ("mean wait s", "completed")]
+    heads = [f"{column} ({result.played.name})" for result in done for column in ("mean wait s", "completed")]
     lines = [",".join(["user", *(f'"{head}"' for head in heads)])]
     for user in range(trace.users):
         cells = [
@@ -371,12 +377,12 @@ def _write(out: Path, trace: FairTrace, done: list[Result], summary: FairSummary
     write_file(out / "users.csv", "\n".join(lines) + "\n")
     written = ["summary.json", "users.csv"]
     waits = {result.played.name: plotting.distribution(result.played.wait_s + 1.0) for result in done}
-    each = {r.played.name: reductions(done[0].played, r.played).tolist() for r in done[1:]}
+    reductions_by_name = {r.played.name: reductions(done[0].played, r.played).tolist() for r in done[1:]}
     for drawn in (
         plotting.Lines("waits", "Waiting of users", "mean wait + 1 s", "users", waits, log_x=True),
         plotting.Boxes(
             *("reductions", "Waiting compared with DRF, each user", "reduction"),
-            {name: {"users": values} for name, values in each.items()},
+            {name: {"users": values} for name, values in reductions_by_name.items()},
         ),
     ):
         plotting.draw(drawn, out / f"{drawn.name}.png")

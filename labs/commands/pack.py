@@ -131,14 +131,14 @@ def simulate(
             # An output that cannot be written must fail now, not after minutes.
             out.mkdir(parents=True, exist_ok=True)
         runs, interrupted = _play(scene)
-        found = [(run.seed, summarise(run.simulation, scene.begin)) for run in runs]
-        summary = _summary(scene, runs, found)
+        summaries = [(run.seed, summarise(run.simulation, scene.begin)) for run in runs]
+        summary = _summary(scene, runs, summaries)
         if out is not None:
             _write(out, runs, summary)
         if as_json:
             write_json(summary)
         else:
-            _tell(scene, runs, found)
+            _tell(scene, runs, summaries)
         if interrupted:
             done = ", ".join(
                 f"{'' if run.seed is None else f'seed {run.seed}: '}{run.simulation.done} of {scene.instants}"
@@ -183,17 +183,17 @@ def _scene(
         length = instants or given.last + 1
         about = [("jobs", f"{given.many:,} of {jobs}")]
     else:
-        each = servers * JOBS_EACH if rate is None else rate
-        made = Workload(mbps=30.0 if bandwidth is None else bandwidth)
-        for name, value in (("rate", each), ("bandwidth", made.mbps)):
+        per_instant = servers * JOBS_EACH if rate is None else rate
+        workload = Workload(mbps=30.0 if bandwidth is None else bandwidth)
+        for name, value in (("rate", per_instant), ("bandwidth", workload.mbps)):
             if not (math.isfinite(value) and value > 0.0):
                 raise ValueError(f"--{name} is {value}; it must be a number above 0")
         seeds = list(dict.fromkeys(seed or [1]))
-        sources = [(number, SyntheticJobs(made, number, each)) for number in seeds]
-        length, longest = instants or 60, made.instants_max
+        sources = [(number, SyntheticJobs(workload, number, per_instant)) for number in seeds]
+        length, longest = instants or 60, workload.instants_max
         begin = min(longest, length // 2)
         about = [
-            ("jobs", f"synthetic, {each:g} at each instant, median edge {made.mbps:g} Mbit/s"),
+            ("jobs", f"synthetic, {per_instant:g} at each instant, median edge {workload.mbps:g} Mbit/s"),
             ("seeds", ", ".join(map(str, seeds))),
         ]
         size = f"{counted(servers, 'server')}, {per_rack} per rack, {counted(racks_per_pod, 'rack')} per pod"
@@ -286,22 +286,22 @@ class PackingSummaryRow(TypedDict):
     runs: list[PackingRunRow]
 
 
-def _policy_row(one: PolicySummary, *, offered: bool) -> PolicyRow:
+def _policy_row(summary: PolicySummary, *, offered: bool) -> PolicyRow:
     return {
-        "policy": one.policy,
-        "jobs": one.jobs if offered else None,
-        "tasks": one.tasks if offered else None,
-        "revenue": one.revenue if offered else None,
-        "paid": one.paid,
-        "used": list(one.used),
-        "booked": list(one.booked),
-        "job_ms": one.job_ms,
-        "refused_for": one.refused_for,
+        "policy": summary.policy,
+        "jobs": summary.jobs if offered else None,
+        "tasks": summary.tasks if offered else None,
+        "revenue": summary.revenue if offered else None,
+        "paid": summary.paid,
+        "used": list(summary.used),
+        "booked": list(summary.booked),
+        "job_ms": summary.job_ms,
+        "refused_for": summary.refused_for,
     }
 
 
 def _summary(
-    scene: PackingScenario, runs: list[PackingRun], found: list[tuple[int | None, list[PolicySummary]]]
+    scene: PackingScenario, runs: list[PackingRun], summaries: list[tuple[int | None, list[PolicySummary]]]
 ) -> PackingSummaryRow:
     return {
         "setting": dict(scene.about),
@@ -313,46 +313,46 @@ def _summary(
                 "instants_played": run.simulation.done,
                 "jobs": int(run.simulation.arrivals.jobs.sum()),
                 "tasks": int(run.simulation.arrivals.tasks.sum()),
-                "policies": [_policy_row(each, offered=_was_offered(scene, run)) for each in policies],
+                "policies": [_policy_row(summary, offered=_was_offered(scene, run)) for summary in policies],
             }
-            for run, (seed, policies) in zip(runs, found, strict=True)
+            for run, (seed, policies) in zip(runs, summaries, strict=True)
         ],
     }
 
 
 def _tell(
-    scene: PackingScenario, runs: list[PackingRun], found: list[tuple[int | None, list[PolicySummary]]]
+    scene: PackingScenario, runs: list[PackingRun], summaries: list[tuple[int | None, list[PolicySummary]]]
 ) -> None:
     """Show a line per policy with the median over seeds, and the tasks of each seed if there are several.
 
     A dash stands for the fractions of jobs that never came.
     """
     facts(scene.about)
-    if not found:
+    if not summaries:
         return
     sys.stdout.write("\n")
     used = ("cpu", "memory", "write", "read", "links")
     columns = ("policy", "tasks", "jobs", "revenue", *used, "ms a job", "p95")
-    several = [f"seed {seed}" for seed, _ in found] if len(found) > 1 else []
+    several = [f"seed {seed}" for seed, _ in summaries] if len(summaries) > 1 else []
     rows = []
-    for each in zip(*(policies for _, policies in found), strict=True):
+    for per_seed in zip(*(policies for _, policies in summaries), strict=True):
         fractions = [
-            (one.tasks, one.jobs, one.revenue)
-            for one, run in zip(each, runs, strict=True)
+            (summary.tasks, summary.jobs, summary.revenue)
+            for summary, run in zip(per_seed, runs, strict=True)
             if _was_offered(scene, run)
         ]
-        parts = [one.used for one in each]
-        times = [one.job_ms[:2] for one in each]
+        parts = [summary.used for summary in per_seed]
+        times = [summary.job_ms[:2] for summary in per_seed]
         rows.append(
             [
-                each[0].policy,
+                per_seed[0].policy,
                 *(f"{_median(column):.1%}" for column in zip(*fractions, strict=True)),
                 *(() if fractions else ("-",) * len(_FRACTIONS)),
                 *(f"{_median(column):.1%}" for column in zip(*parts, strict=True)),
                 *(f"{_median(column):.2f}" for column in zip(*times, strict=True)),
                 *(
-                    f"{one.tasks:.1%}" if _was_offered(scene, run) else "-"
-                    for one, run in zip(each, runs, strict=True)
+                    f"{summary.tasks:.1%}" if _was_offered(scene, run) else "-"
+                    for summary, run in zip(per_seed, runs, strict=True)
                     if several
                 ),
             ]

@@ -207,13 +207,13 @@ def _run(options: SimulationOptions, out: Path | None, *, plots: bool, as_json: 
 
 def _parameters(given: Sequence[str]) -> dict[str, int | float | str | bool]:
     """Parse NAME=VALUE words; the cost model converts the values."""
-    found: dict[str, int | float | str | bool] = {}
+    parameters: dict[str, int | float | str | bool] = {}
     for word in given:
         name, equals, value = word.partition("=")
         if not (name and equals):
             raise InvalidError(f"--param {word!r}: give it as NAME=VALUE")
-        found[name] = value
-    return found
+        parameters[name] = value
+    return parameters
 
 
 @contextlib.contextmanager
@@ -291,7 +291,7 @@ def _show(summary: OutcomeSummary) -> None:
     ]
     table(columns, rows, right=columns[1:])
     if summary.passed_over:
-        rows_of = ", ".join(f"{count} {what}" for what, count in sorted(summary.passed_over.items()))
+        rows_of = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.passed_over.items()))
         say(f"rows of the trace without an effect here: {rows_of}")
     for text in summary.fault_texts[:5]:
         say(f"fault: {text}")

@@ -104,7 +104,7 @@ def _as_json(
         "against": against,
         "vertices": problem.vertices,
         "arcs": problem.arcs,
-        "seconds": {name: round(each, 6) for name, each in seconds.items()},
+        "seconds": {name: round(taken, 6) for name, taken in seconds.items()},
     }
 
 
@@ -117,7 +117,7 @@ def _show(problem: FlowProblem, solution: FlowSolution, against: str, seconds: d
     rows += [
         ("algorithm", solution.algorithm),
         ("certificate", f"NO: {against}" if against else "yes, checked independently"),
-        ("time", ", ".join(f"{name} {each:.3f} s" for name, each in seconds.items())),
+        ("time", ", ".join(f"{name} {taken:.3f} s" for name, taken in seconds.items())),
     ]
     facts(rows)
 

@@ -36,13 +36,13 @@ def main(mbps: float) -> None:
         )  # what is compiled is compiled now
         begun = time.process_time()
         for number, job in enumerate(jobs):
-            found = allocate(cluster, job, number // JOBS_EACH, policy=policy)
+            placement = allocate(cluster, job, number // JOBS_EACH, policy=policy)
             if number >= WARM * JOBS_EACH:
                 wanted += len(job.nodes)
-                admitted += len(job.nodes) if found else 0
+                admitted += len(job.nodes) if placement else 0
                 used.append(cluster.utilisation())
-            if not found:
-                short[found.resource] = short.get(found.resource, 0) + 1
+            if not placement:
+                short[placement.resource] = short.get(placement.resource, 0) + 1
         each_ms = (time.process_time() - begun) / len(jobs) * 1e3
         cpu, links = np.mean(used, axis=0)[[0, 4]]
         why = ", ".join(f"{resource} {count}" for resource, count in sorted(short.items()))

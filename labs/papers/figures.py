@@ -39,9 +39,9 @@ class FigureTable(NamedTuple):
 class PublishedClaim(NamedTuple):
     """A published result, and ours."""
 
-    where: str
+    passage: str
     """The figure, table or section."""
-    what: str
+    subject: str
     published: str
     ours: str
     compared: Comparison
@@ -49,17 +49,20 @@ class PublishedClaim(NamedTuple):
 
     def judgement(self, *, quick: bool) -> Judgement:
         """Return the judgement; a quick run judges nothing that needs more seeds or a full size."""
-        found = self.compared
-        if quick and not found.exact and found.judgement is not Judgement.OURS:
+        comparison = self.compared
+        if quick and not comparison.exact and comparison.judgement is not Judgement.OURS:
             return Judgement.NOT_JUDGED
-        return found.judgement
+        return comparison.judgement
 
     def cells(self, *, quick: bool) -> tuple[str, ...]:
         """Return the cells under ``claim_columns``."""
-        found = self.compared
-        interval, own = interval_text(found.low, found.high), interval_text(found.least, found.most)
+        comparison = self.compared
+        interval, own = (
+            interval_text(comparison.low, comparison.high),
+            interval_text(comparison.least, comparison.most),
+        )
         return (
-            *(self.where, self.what, self.published, self.ours, interval, own),
+            *(self.passage, self.subject, self.published, self.ours, interval, own),
             str(self.judgement(quick=quick)),
         )
 
@@ -126,11 +129,11 @@ def select_figures(wanted: Sequence[str], numbers: Collection[str]) -> list[str]
     Raises:
         InvalidError: a figure does not exist; the message lists those that do.
     """
-    meant = [each.lower().removeprefix("figure").strip() for each in wanted] or [ALL]
-    for each in meant:
-        if each not in numbers and each != ALL:
-            raise InvalidError(f"there is no figure {each!r}; there are {', '.join(numbers)} and {ALL}")
-    return [each for each in numbers if ALL in meant or each in meant]
+    meant = [text.lower().removeprefix("figure").strip() for text in wanted] or [ALL]
+    for name in meant:
+        if name not in numbers and name != ALL:
+            raise InvalidError(f"there is no figure {name!r}; there are {', '.join(numbers)} and {ALL}")
+    return [number for number in numbers if ALL in meant or number in meant]
 
 
 def make_figures(
@@ -202,7 +205,7 @@ def percentile_cells(values: Numbers) -> tuple[Cell, ...]:
     """Return the cells under ``PERCENTILE_COLUMNS``; empty cells if there are no values."""
     if not len(values):
         return (0, *("" for _ in PERCENTILES))
-    return (len(values), *(float(each) for each in np.percentile(np.asarray(values), PERCENTILES)))
+    return (len(values), *(float(cell) for cell in np.percentile(np.asarray(values), PERCENTILES)))
 
 
 def percentile(values: Numbers, at: float) -> float:
@@ -217,8 +220,8 @@ def median(values: Numbers) -> float:
 
 def mean(values: Numbers) -> float:
     """Return the mean of all values that are not nan, or nan without any."""
-    found = np.asarray(values)[~np.isnan(values)]
-    return float(found.mean()) if len(found) else float("nan")
+    known = np.asarray(values)[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 class ClaimRow(TypedDict):
@@ -284,14 +287,14 @@ def as_json(figure: Figure) -> FigureRow:
 
 
 def _claim_as_json(claim: PublishedClaim, *, quick: bool) -> ClaimRow:
-    found = claim.compared
+    comparison = claim.compared
     return {
-        "where": claim.where,
-        "what": claim.what,
+        "where": claim.passage,
+        "what": claim.subject,
         "published": claim.published,
         "ours": claim.ours,
-        "published_interval": [_end(found.low), _end(found.high)],
-        "our_interval": [_end(found.least), _end(found.most)],
+        "published_interval": [_end(comparison.low), _end(comparison.high)],
+        "our_interval": [_end(comparison.least), _end(comparison.most)],
         "judgement": str(claim.judgement(quick=quick)),
     }
 

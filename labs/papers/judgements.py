@@ -76,13 +76,13 @@ def judged(
         every: True if the publication speaks of every case: then the worst of ours decides.
         exact: True if a single small run can judge it.
     """
-    values = [float(each) for each in (ours if isinstance(ours, Sequence) else [ours])]
-    if not values or any(isnan(each) for each in values):
+    values = [float(value) for value in (ours if isinstance(ours, Sequence) else [ours])]
+    if not values or any(isnan(value) for value in values):
         return Comparison(low, high, inf, -inf, Judgement.NOT_JUDGED, exact)
     decides = values if every else [float(np.median(values))]
-    found = [_judge(each, low, high, none) for each in decides]
+    judgements = [_judge(value, low, high, none) for value in decides]
     order = (Judgement.CONTRADICTS, Judgement.WEAKER, Judgement.AGREES, Judgement.STRONGER)
-    return Comparison(low, high, min(values), max(values), min(found, key=order.index), exact)
+    return Comparison(low, high, min(values), max(values), min(judgements, key=order.index), exact)
 
 
 def judged_count(count: int, of: int) -> Comparison:

@@ -50,14 +50,14 @@ class ChaosCluster:
 
     def __init__(self, folder: Path) -> None:
         settings = {"accept_weaker_sandbox": "yes", "pool_size": "1"}
-        self.made: Final = local_cluster.make(folder, nodes=NODES, keep=True, settings=settings)
-        self.nodes: Final = self.made.nodes
+        self.local: Final = local_cluster.make(folder, nodes=NODES, keep=True, settings=settings)
+        self.nodes: Final = self.local.nodes
         self.processes: Final[set[int]] = set()
         self.daemons: Final[set[int]] = set()
         self._mounts: Final = _mounts()
 
     def __enter__(self) -> Self:
-        local_cluster.start(self.made)
+        local_cluster.start(self.local)
         self._note_processes()
         return self
 
@@ -101,24 +101,24 @@ class ChaosCluster:
     # -- what is left ---------------------------------------------------------------------------------
     def counts(self) -> list[dict[str, int]]:
         """Return each node's counts of what clients hold, those of this question included."""
-        found = []
+        node_counts = []
         for number in range(NODES):
             with self.connect(number) as session:
                 counts = session.info().counts
-                found.append({name: counts.get(name, 0) for name in _COUNTED})
-        return found
+                node_counts.append({name: counts.get(name, 0) for name in _COUNTED})
+        return node_counts
 
-    def wait_counts(self, expected: list[dict[str, int]], what: str) -> None:
+    def wait_counts(self, expected: list[dict[str, int]], description: str) -> None:
         """Wait until the nodes hold for clients what they held before."""
         try:
-            wait_until(lambda: self.counts() == expected, what, _SETTLED_S)
+            wait_until(lambda: self.counts() == expected, description, _SETTLED_S)
         except AssertionError:
-            raise AssertionError(f"{what}: expected {expected}, there are {self.counts()}") from None
+            raise AssertionError(f"{description}: expected {expected}, there are {self.counts()}") from None
 
     def stop(self) -> None:
         """Stop every node in an orderly way; then nothing of them may be left on the machine."""
         self._note_processes()
-        local_cluster.stop(self.made)
+        local_cluster.stop(self.local)
         wait_until(lambda: not self._living(), "every process of the nodes has ended")
         folders = [path for path in Path("/sys/fs/cgroup").rglob("dios-*") if self._is_ours(path)]
         assert not folders, f"control groups are left: {folders}"
@@ -138,7 +138,7 @@ class ChaosCluster:
         assert checked.returncode == 0, f"{node.name}: {checked.stdout}{checked.stderr}"
 
     def _note_processes(self) -> None:
-        running = {found.pid for found in self.made.running().values()}
+        running = {process.pid for process in self.local.running().values()}
         self.daemons.update(running)
         self.processes.update(running)
         parents = _parents()
@@ -156,13 +156,13 @@ class ChaosCluster:
 
 
 def _parents() -> dict[int, int]:
-    found: dict[int, int] = {}
+    parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 stat = (entry / "stat").read_text()
-                found[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
-    return found
+                parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    return parents
 
 
 def _is_node_process(pid: int) -> bool:

@@ -82,7 +82,7 @@ class History:
                 of_key.remove(operation)
         self.count(f"{operation.action} {operation.key.split('-')[0]}", outcome)
 
-    def count(self, what: str, outcome: Outcome) -> None:
+    def count(self, operation: str, outcome: Outcome) -> None:
         """Count a call that has ended."""
         with self._lock:
-            self.counts[what, outcome] += 1
+            self.counts[operation, outcome] += 1

@@ -63,17 +63,17 @@ def violation(operations: Iterable[Operation], initial: int = 0) -> str | None:
 
 def _next_steps(steps: list[_Step], low: int, taken: frozenset[int]) -> list[int]:
     """Return the untaken steps called before any untaken one had returned; the last called is the first."""
-    found: list[int] = []
+    candidates: list[int] = []
     returned = math.inf
     for number in range(low, len(steps)):
         step = steps[number]
         if step.operation.called > returned:
             break
         if number not in taken:
-            found.append(number)
+            candidates.append(number)
             if not step.optional:
                 returned = min(returned, step.returned)
-    return found[::-1]
+    return candidates[::-1]
 
 
 def _applied(operation: Operation, state: int) -> int | None:
@@ -95,20 +95,22 @@ def _is_spent(step: _Step, state: int) -> bool:
 
 def _reduced(operations: list[Operation], initial: int) -> list[_Step]:
     """Return the steps of a history, without operations of unknown outcome that no answer proves."""
-    known = [one for one in operations if one.returned is not None]
-    unknown = [one for one in operations if one.returned is None]
-    steps = [_Step(one, float(one.returned or 0), optional=False) for one in known]
-    reached = {one.value for one in known if one.action is Action.INCREMENT}
-    rivals = Counter(one.value for one in unknown if one.action is Action.INCREMENT)
-    written = Counter(one.value for one in operations if one.action is Action.WRITE) + Counter([initial])
-    for one in unknown:
-        proofs = [float(each.returned or 0) for each in known if _proves(each, one)]
-        if not proofs or (one.action is Action.INCREMENT and one.value in reached):
+    known = [operation for operation in operations if operation.returned is not None]
+    unknown = [operation for operation in operations if operation.returned is None]
+    steps = [_Step(operation, float(operation.returned or 0), optional=False) for operation in known]
+    reached = {operation.value for operation in known if operation.action is Action.INCREMENT}
+    rivals = Counter(operation.value for operation in unknown if operation.action is Action.INCREMENT)
+    written = Counter(
+        operation.value for operation in operations if operation.action is Action.WRITE
+    ) + Counter([initial])
+    for doubtful in unknown:
+        proofs = [float(witness.returned or 0) for witness in known if _proves(witness, doubtful)]
+        if not proofs or (doubtful.action is Action.INCREMENT and doubtful.value in reached):
             # A counter passes each value once.
             continue
         # It had taken effect by the first answer that proves it, unless another one did it.
-        alone = (written if one.action is Action.WRITE else rivals)[one.value] == 1
-        steps.append(_Step(replace(one), min(proofs) if alone else math.inf, optional=not alone))
+        alone = (written if doubtful.action is Action.WRITE else rivals)[doubtful.value] == 1
+        steps.append(_Step(replace(doubtful), min(proofs) if alone else math.inf, optional=not alone))
     return sorted(steps, key=lambda step: step.operation.called)
 
 

@@ -72,9 +72,11 @@ def figures(tally: Tally) -> list[tuple[str, str]]:
     """Return the figures of a run as rows: what, and how many."""
     rows = [("seconds", f"{tally.seconds:.0f}")]
     rows += [(f"nodes: {kind}", str(count)) for kind, count in sorted(tally.faults.items())]
-    for what, group in itertools.groupby(sorted(tally.calls.items()), key=lambda row: row[0][0]):
+    for operation, group in itertools.groupby(sorted(tally.calls.items()), key=lambda row: row[0][0]):
         said = {outcome: count for (_, outcome), count in group}
-        rows.append((what, ", ".join(f"{said[each]:,} {each}" for each in Outcome if each in said)))
+        rows.append(
+            (operation, ", ".join(f"{said[outcome]:,} {outcome}" for outcome in Outcome if outcome in said))
+        )
     rows.append(("longest history of a key", f"{tally.longest:,}"))
     rows.append(("jobs after which nothing was left", str(tally.jobs)))
     return rows

@@ -117,9 +117,9 @@ def _kept(folder: Path, wish: campaign.Wish, report: Path | None, interrupted: l
     return 130 if interrupted else 0
 
 
-def _kept_page(wish: campaign.Wish, found: list[tuple[str, str]]) -> str:
+def _kept_page(wish: campaign.Wish, figure_rows: list[tuple[str, str]]) -> str:
     machine = f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs"
-    rows = "\n".join(f"| {name} | {value} |" for name, value in found)
+    rows = "\n".join(f"| {name} | {value} |" for name, value in figure_rows)
     nodes, programs = (",".join(map(str, numbers)) for numbers in (wish.nodes, wish.programs))
     return f"""# Kept replicas on nodes, networks, clocks and disks that fail
 

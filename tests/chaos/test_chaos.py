@@ -20,7 +20,7 @@ def test_a_cluster_keeps_its_promises_while_nodes_fail(tmp_path: Path) -> None:
     """Nodes are killed, frozen and stopped under load: no promise is broken, and nothing is left."""
     tally = play(tmp_path / "cluster", SEED, lambda faults: faults == FAULTS)
     assert set(tally.faults) == {"kill", "freeze", "stop"}
-    assert {what for what, outcome in tally.calls if outcome is Outcome.DONE} >= {
+    assert {operation for operation, outcome in tally.calls if outcome is Outcome.DONE} >= {
         "increment counter",
         "read counter",
         "write register",

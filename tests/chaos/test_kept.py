@@ -68,16 +68,16 @@ class Story:
 @pytest.fixture
 def story(tmp_path: Path) -> Story:
     """A program that has put the value 7 to the path a, acknowledged."""
-    made = Story(tmp_path)
-    made.call("put", {"a": 7}, DONE, {"of a": 7})
-    return made
+    first_story = Story(tmp_path)
+    first_story.call("put", {"a": 7}, DONE, {"of a": 7})
+    return first_story
 
 
 def kinds(story: Story, value: int | str = 7, **seen: object) -> set[Broken]:
     """Return the kinds of findings when every node reads ``value`` from the path a."""
     reads = {node: {"a": value} for node in NODES}
     observed = Observation(**{"reads": reads, **seen})  # type: ignore[arg-type]
-    return {one.kind for one in judge(story.told(), observed, Wanted(2, 3))}
+    return {finding.kind for finding in judge(story.told(), observed, Wanted(2, 3))}
 
 
 def test_what_was_acknowledged_and_is_there_is_right(story: Story) -> None:
@@ -224,8 +224,8 @@ def test_plans_have_all_faults_and_lose_fewer_disks_than_there_are_replicas(node
     seen: set[Kind] = set()
     for seed in range(200):
         plan = planned(seed, nodes=nodes, programs=4)
-        seen.update(one.kind for one in plan.faults)
-        assert sum(one.kind is Kind.LOSE for one in plan.faults) < plan.replicas <= nodes
+        seen.update(fault.kind for fault in plan.faults)
+        assert sum(fault.kind is Kind.LOSE for fault in plan.faults) < plan.replicas <= nodes
     assert seen == set(Kind)
 
 
@@ -233,7 +233,7 @@ def test_kinds_that_are_not_possible_here_are_left_out() -> None:
     """Without root there are no partitions, and without a compiler no false clocks."""
     for seed in range(50):
         plan = planned(seed, nodes=3, programs=4, can_cut=False, has_machinery=False)
-        assert not {one.kind for one in plan.faults} & {Kind.CUT, Kind.CLOCK, Kind.STALL, Kind.POWER}
+        assert not {fault.kind for fault in plan.faults} & {Kind.CUT, Kind.CLOCK, Kind.STALL, Kind.POWER}
     assert not planned(1, nodes=3, programs=4, only=()).faults
 
 
@@ -307,7 +307,7 @@ KILL = "\nos.kill(os.getpid(), signal.SIGKILL)"
 
 def left(machinery: Machinery, program: str) -> list[dict[str, bytes]]:
     """Return what several power cuts after the same program leave of the disk."""
-    found = []
+    outcomes = []
     for seed in range(SEEDS):
         for entry in machinery.data.iterdir():
             entry.unlink()
@@ -315,8 +315,8 @@ def left(machinery: Machinery, program: str) -> list[dict[str, bytes]]:
         machinery.set(journal=1)
         python(machinery, WRITES + program + KILL)
         power.cut_power(machinery.journal, random.Random(seed))  # noqa: S311 - it chooses pages
-        found.append({entry.name: entry.read_bytes() for entry in machinery.data.iterdir()})
-    return found
+        outcomes.append({entry.name: entry.read_bytes() for entry in machinery.data.iterdir()})
+    return outcomes
 
 
 def test_a_power_cut_keeps_what_was_synced(machinery: Machinery) -> None:
@@ -331,14 +331,14 @@ def test_a_power_cut_loses_pages_that_were_not_synced(machinery: Machinery) -> N
         "write('f', b'1' * 9000); sync(folder + '/f'); sync(folder)\n"
         "fd = os.open(folder + '/f', os.O_WRONLY); os.pwrite(fd, b'2' * 20_000, 0)"
     )
-    outcomes = [one["f"] for one in left(machinery, program)]
+    outcomes = [files["f"] for files in left(machinery, program)]
     assert b"1" * 9000 in outcomes
-    assert any(b"1" in one and b"2" in one for one in outcomes)
+    assert any(b"1" in survivor and b"2" in survivor for survivor in outcomes)
 
 
 def test_a_power_cut_loses_files_whose_folder_was_not_synced(machinery: Machinery) -> None:
     """A sync of the file alone does not keep its name."""
-    outcomes = [one.get("f") for one in left(machinery, "write('f', b'x'); sync(folder + '/f')")]
+    outcomes = [files.get("f") for files in left(machinery, "write('f', b'x'); sync(folder + '/f')")]
     assert set(outcomes) == {None, b"x"}
 
 
@@ -353,7 +353,7 @@ def test_a_power_cut_reverts_renamings_and_removals_in_order(machinery: Machiner
     former = {"f": b"old", "g": b"new", "h": b"gone"}
     assert former in outcomes
     assert {"f": b"new"} in outcomes
-    assert all(one in [former, {"f": b"new"}, {"f": b"new", "h": b"gone"}] for one in outcomes)
+    assert all(files in [former, {"f": b"new"}, {"f": b"new", "h": b"gone"}] for files in outcomes)
 
 
 def test_what_lmdb_acknowledged_survives_a_power_cut(machinery: Machinery) -> None:
@@ -381,10 +381,10 @@ def test_what_lmdb_acknowledged_survives_a_power_cut(machinery: Machinery) -> No
         (machinery.data / "db").rmdir()
         return acknowledged, int(shown or -1)
 
-    acknowledged, found = last("")
-    assert found == acknowledged
-    acknowledged, found = last(", sync=False")
-    assert found < acknowledged
+    acknowledged, recovered = last("")
+    assert recovered == acknowledged
+    acknowledged, recovered = last(", sync=False")
+    assert recovered < acknowledged
 
 
 # -- real nodes -------------------------------------------------------------------------------------------
@@ -397,9 +397,9 @@ def test_a_loss_behind_the_programs_back_is_found(tmp_path: Path, monkeypatch: p
     def harmful(self: KeptGroup, socket: Path, seen: Observation) -> None:
         with self.files(socket) as files:
             tree = files.tree()
-            unlisted, destroyed = [path for path, one in tree.files.items() if not one.tiered][:2]
-            for one in files.node.lookup(tree.files[destroyed].name, group=files.group):
-                one.destroy()
+            unlisted, destroyed = [path for path, entry in tree.files.items() if not entry.tiered][:2]
+            for replica in files.node.lookup(tree.files[destroyed].name, group=files.group):
+                replica.destroy()
             files.forget([tree.files[unlisted]])
             lives.extend((unlisted, destroyed))
         seen.kept = True
@@ -408,8 +408,8 @@ def test_a_loss_behind_the_programs_back_is_found(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(KeptGroup, "wait_kept", harmful)
     with KeptCluster(tmp_path / "nodes", 2) as cluster:
         result = Rounds(cluster, tmp_path / "rounds").play(Plan(1, 2, tiers=False, faults=()), "r", 2)
-    found = {(one.kind, one.text.split()[0]) for one in result.findings}
-    assert {(Broken.LOST, lives[0]), (Broken.UNREADABLE, lives[1])} <= found
+    losses = {(finding.kind, finding.text.split()[0]) for finding in result.findings}
+    assert {(Broken.LOST, lives[0]), (Broken.UNREADABLE, lives[1])} <= losses
 
 
 def isolate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,5 +450,5 @@ def test_a_node_that_starts_alone_does_not_decide_about_a_list(
             files.tree()
         cluster.wait_whole()
         for node in cluster.nodes:
-            found = group.read_all(node.socket, {"early", "late", "alone"})
-            assert found == {"early": 1, "late": 2, "alone": ABSENT}
+            values = group.read_all(node.socket, {"early", "late", "alone"})
+            assert values == {"early": 1, "late": 2, "alone": ABSENT}

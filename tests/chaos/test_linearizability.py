@@ -75,25 +75,27 @@ def test_what_is_not_linearizable_is_refused(name: str) -> None:
 
 def brute_force(operations: list[Operation]) -> bool:
     """Try every order, and for each operation of unknown outcome that it happened and that it did not."""
-    known = [one for one in operations if one.returned is not None]
-    unknown = [one for one in operations if one.returned is None]
+    known = [operation for operation in operations if operation.returned is not None]
+    unknown = [operation for operation in operations if operation.returned is None]
     for count in range(len(unknown) + 1):
-        for made in itertools.combinations(unknown, count):
-            if any(_explains(order) for order in itertools.permutations([*known, *made])):
+        for effective in itertools.combinations(unknown, count):
+            if any(_explains(order) for order in itertools.permutations([*known, *effective])):
                 return True
     return False
 
 
 def _explains(order: tuple[Operation, ...]) -> bool:
     value = 0
-    for place, one in enumerate(order):
-        if any(later.returned is not None and later.returned < one.called for later in order[place + 1 :]):
+    for place, operation in enumerate(order):
+        if any(
+            later.returned is not None and later.returned < operation.called for later in order[place + 1 :]
+        ):
             return False
-        if one.action is READ and one.value != value:
+        if operation.action is READ and operation.value != value:
             return False
-        if one.action is INCREMENT and one.value != value + 1:
+        if operation.action is INCREMENT and operation.value != value + 1:
             return False
-        value = one.value
+        value = operation.value
     return True
 
 

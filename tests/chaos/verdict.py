@@ -52,16 +52,16 @@ def _read_everything(cluster: ChaosCluster, load: Load) -> None:
 
 
 def _value(session: dios.Node, name: bytes) -> int:
-    found: list[dios.Reference] = []
+    references: list[dios.Reference] = []
 
     def here() -> bool:
         reference = session.find(name, group=session.home)
         if reference is not None:
-            found.append(reference)
+            references.append(reference)
         return reference is not None
 
     wait_until(here, "an object of the run is found")
-    with found[0] as reference:
+    with references[0] as reference:
         return int.from_bytes(reference.read_bytes(semantics=Semantics.MRSW), "little")
 
 
@@ -90,8 +90,8 @@ def judge_keys(history: History, keys: dict[str, Key]) -> None:
 
 def _judge_total(name: str, operations: Sequence[Operation]) -> None:
     """Check a counter's last value: each definite increment counts, each indefinite one at most once."""
-    increments = [one for one in operations if one.action is Action.INCREMENT]
-    definite = sum(one.returned is not None for one in increments)
+    increments = [operation for operation in operations if operation.action is Action.INCREMENT]
+    definite = sum(operation.returned is not None for operation in increments)
     last = _last_read(operations)
     if last is not None and not definite <= last <= len(increments):
         unknown = len(increments) - definite
@@ -100,8 +100,8 @@ def _judge_total(name: str, operations: Sequence[Operation]) -> None:
 
 def judge_commits(name: str, operations: Sequence[Operation], commits: int) -> None:
     """Check the number of commits, which is known at every level: no failed one is among them."""
-    increments = [one for one in operations if one.action is Action.INCREMENT]
-    definite = sum(one.returned is not None for one in increments)
+    increments = [operation for operation in operations if operation.action is Action.INCREMENT]
+    definite = sum(operation.returned is not None for operation in increments)
     if not definite <= commits <= len(increments):
         unknown = len(increments) - definite
         raise BrokenPromiseError(f"{name} has {commits} commits: {definite} are known, {unknown} unknown")
@@ -110,27 +110,29 @@ def judge_commits(name: str, operations: Sequence[Operation], commits: int) -> N
 def _judge_weak(name: str, operations: Sequence[Operation]) -> None:
     """Check a counter whose updates may be lost: each value was written by an increment called before."""
     written = {0: -1}
-    for one in operations:
-        if one.action is Action.INCREMENT:
-            written[one.value] = min(one.called, written.get(one.value, one.called))
-    for one in operations:
-        if one.action is Action.READ and written.get(one.value, one.returned or 0) >= (one.returned or 0):
-            raise BrokenPromiseError(f"{name} was read as {one.value}, which nobody had written")
+    for operation in operations:
+        if operation.action is Action.INCREMENT:
+            written[operation.value] = min(operation.called, written.get(operation.value, operation.called))
+    for operation in operations:
+        if operation.action is Action.READ and written.get(operation.value, operation.returned or 0) >= (
+            operation.returned or 0
+        ):
+            raise BrokenPromiseError(f"{name} was read as {operation.value}, which nobody had written")
 
 
 def _last_read(operations: Sequence[Operation]) -> int | None:
-    reads = [one for one in operations if one.action is Action.READ]
-    return max(reads, key=lambda one: one.called).value if reads else None
+    reads = [operation for operation in operations if operation.action is Action.READ]
+    return max(reads, key=lambda operation: operation.called).value if reads else None
 
 
 def judge_created(session: dios.Node, created: Sequence[Created]) -> None:
     """Check that each object whose creation was acknowledged exists with its bytes."""
-    for one in created:
-        reference = session.find(one.name, group=session.home)
+    for creation in created:
+        reference = session.find(creation.name, group=session.home)
         if reference is None:
             raise BrokenPromiseError("an object whose creation was acknowledged is gone")
         with reference:
-            if reference.read_bytes() != one.data:
+            if reference.read_bytes() != creation.data:
                 raise BrokenPromiseError("an object has other bytes than were acknowledged")
 
 

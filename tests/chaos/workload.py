@@ -97,11 +97,11 @@ class Load:
                 group = session.home
                 assert group is not None
                 for level in Semantics:
-                    made = session.create(
+                    counter = session.create(
                         dios.DURABLE_BLOB, groups=[group], data=bytes(BYTES), deletion=dios.Deletion.IMMEDIATE
                     )
-                    assert made.name is not None
-                    self.keys[f"counter-{level.name}-{home}"] = Key(home, made.name, level)
+                    assert counter.name is not None
+                    self.keys[f"counter-{level.name}-{home}"] = Key(home, counter.name, level)
                 register = session.create(dios.DURABLE_BLOB, groups=[group], data=bytes(BYTES))
                 assert register.name is not None
                 self.keys[f"register-{home}"] = Key(home, register.name, Semantics.EXCL)
@@ -203,14 +203,14 @@ class _Client:
         keys = [name for name, key in self._load.keys.items() if weak or key.level not in WEAK]
         name = self._rng.choice(keys)
         key = self._load.keys[name]
-        found = self._references.get(name)
-        if found is None:
+        reference = self._references.get(name)
+        if reference is None:
             node = self._node()
-            found = node.find(key.name, group=node.home)
-            if found is None:
+            reference = node.find(key.name, group=node.home)
+            if reference is None:
                 raise dios.UnreachableError("the key's node is away")
-            self._references[name] = found
-        return name, key, found
+            self._references[name] = reference
+        return name, key, reference
 
     # -- calls ------------------------------------------------------------------------------------------
     def _attempt(self, operation: Operation, work: Callable[[], None]) -> Outcome:
@@ -302,9 +302,9 @@ class _Client:
         operation = self._begin(f"store-{key}", Action.READ)
 
         def get() -> None:
-            found = store.get(key)
-            assert found is not None, f"the store lost the key {key}"
-            operation.value = int.from_bytes(found, "little")
+            stored = store.get(key)
+            assert stored is not None, f"the store lost the key {key}"
+            operation.value = int.from_bytes(stored, "little")
 
         self._attempt(operation, get)
 
@@ -316,9 +316,9 @@ class _Client:
         host = self._cluster.nodes[self._rng.randrange(NODES)].name
 
         def create() -> None:
-            with node.create(dios.DURABLE_BLOB, groups=[group], data=data, host=host) as made:
-                assert made.name is not None
-                self._load.created.append(Created(made.name, data))
+            with node.create(dios.DURABLE_BLOB, groups=[group], data=data, host=host) as blob:
+                assert blob.name is not None
+                self._load.created.append(Created(blob.name, data))
 
         outcome, _ = attempted(create)
         self._load.history.count("create", outcome)
@@ -328,14 +328,14 @@ class _Client:
     def _run(self) -> None:
         node = self._node()
         assert node.home is not None
-        made = node.create(dios.DURABLE_BLOB, groups=[node.home], data=bytes(BYTES))
-        assert made.name is not None
+        blob = node.create(dios.DURABLE_BLOB, groups=[node.home], data=bytes(BYTES))
+        assert blob.name is not None
         why = ""
 
         def run() -> None:
             nonlocal why
             try:
-                task = node.run(COUNTING, outputs=[made.restrict("read", "write")], wait=False)
+                task = node.run(COUNTING, outputs=[blob.restrict("read", "write")], wait=False)
             except dios.DiosError as error:
                 why = f"the start: {type(error).__name__}: {error}"
                 raise
@@ -352,11 +352,11 @@ class _Client:
                 raise dios.UnreachableError("the task failed")
 
         outcome, _ = attempted(run)
-        self._load.runs.append(Run(made.name, outcome, why))
+        self._load.runs.append(Run(blob.name, outcome, why))
         self._load.history.count("run", outcome)
         if outcome is Outcome.UNKNOWN:
             self._look_alive()
-        made.close()
+        blob.close()
 
 
 def attempted(work: Callable[[], None]) -> tuple[Outcome, bool]:

@@ -32,9 +32,9 @@ from tests.support.host.ring_ends import LIMIT_S, RING, Ends, write_control
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     """The smallest ring there is."""
-    made = Ends()
-    yield made
-    made.close()
+    pair = Ends()
+    yield pair
+    pair.close()
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -266,18 +266,18 @@ def test_waiting_for_any_of_several() -> None:
 def test_news_between_a_check_and_a_wait_is_found() -> None:
     """An end that becomes ready after the caller has checked it ends the wait at once."""
     several = [Ends() for _ in range(5)]
-    readers = [each.reader for each in several]
-    for one in several:
+    readers = [pair.reader for pair in several]
+    for ring_ends in several:
         assert not any(map(is_ready, readers))
-        one.writer.send(b"x")
-        assert wait_any(readers, LIMIT_S, checked=True) == ([one.reader], [])
-        assert one.reader.receive() == b"x"
+        ring_ends.writer.send(b"x")
+        assert wait_any(readers, LIMIT_S, checked=True) == ([ring_ends.reader], [])
+        assert ring_ends.reader.receive() == b"x"
         assert wait_any(readers, 0.001) == ([], [])
     assert not any(map(is_ready, readers))
     several[2].writer.close()
     assert wait_any(readers, LIMIT_S, checked=True) == ([several[2].reader], [])
-    for one in several:
-        one.close()
+    for ring_ends in several:
+        ring_ends.close()
 
 
 async def test_waiting_on_trio(ends: Ends) -> None:
@@ -375,9 +375,9 @@ def test_what_is_no_ring_is_refused() -> None:
     for size in (limits.STREAM_RING_BYTES_MIN - 1, limits.STREAM_RING_BYTES_MAX + 1):
         with pytest.raises(InvalidError):
             create_ring(size)
-    made = Ends(RING + 1)
-    assert made.ring.ring_bytes == RING + mmap.PAGESIZE
-    made.close()
+    pair = Ends(RING + 1)
+    assert pair.ring.ring_bytes == RING + mmap.PAGESIZE
+    pair.close()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - one line for a count
 
 

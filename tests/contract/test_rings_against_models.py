@@ -28,7 +28,7 @@ class MessagesAgainstAQueue(RuleBasedStateMachine):
 
     def _fits(self, size: int) -> bool:
         # A writer may find up to a quarter of the ring less room than there is.
-        used = sum(len(each) + 4 for each in self.queue)
+        used = sum(len(message) + 4 for message in self.queue)
         return used + size + 4 <= RING - RING // 4
 
     @rule(size=st.integers(0, RING // 2 - 4), kind=st.sampled_from([bytes, bytearray, memoryview]))

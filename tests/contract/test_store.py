@@ -188,7 +188,7 @@ def test_a_dropped_object_is_unknown(store: Store, data: bytes) -> None:
     """After Drop neither record nor content is there."""
     store.apply([put(1, data), put(2, data)])
     store.apply([Drop(ObjectId(1))])
-    assert [found.object for found in store.recover()] == [2]
+    assert [recovered.object for recovered in store.recover()] == [2]
     with pytest.raises(BadReferenceError):
         store.open_content(ObjectId(1))
 
@@ -222,7 +222,7 @@ def test_changes_of_one_batch_happen_in_their_order(store: Store) -> None:
     )
     assert content(store, 1) == OTHER
     assert content(store, 2) == LARGE
-    assert [(found.object, found.v_w) for found in store.recover()] == [(1, 5), (2, 1)]
+    assert [(recovered.object, recovered.v_w) for recovered in store.recover()] == [(1, 5), (2, 1)]
     assert store.usage() == {"objects": 2, "bytes": len(OTHER) + len(LARGE), "extents": 2}
 
 
@@ -230,27 +230,27 @@ def test_changes_of_one_batch_happen_in_their_order(store: Store) -> None:
 def test_open_content_stays_readable_and_the_same(store: Store, change: Put | Drop) -> None:
     """An ExtentContent shows its version after the object was replaced or dropped, and the store closed."""
     store.apply([put(1, LARGE)])
-    found = extent(store, 1)
+    opened = extent(store, 1)
     try:
         store.apply([change])
-        assert os.pread(found.fd, found.size + 1, 0) == LARGE
+        assert os.pread(opened.fd, opened.size + 1, 0) == LARGE
         store.close()
-        assert os.pread(found.fd, found.size + 1, 0) == LARGE
+        assert os.pread(opened.fd, opened.size + 1, 0) == LARGE
     finally:
-        os.close(found.fd)
+        os.close(opened.fd)
 
 
 def test_open_content_cannot_be_written(store: Store) -> None:
     """Nobody changes a stored version through the descriptor that was handed out."""
     store.apply([put(1, LARGE)])
-    found = extent(store, 1)
+    opened = extent(store, 1)
     try:
         with pytest.raises(OSError, match=r"Errno (1|9|22|26)\b"):
-            os.pwrite(found.fd, b"x", 0)
+            os.pwrite(opened.fd, b"x", 0)
         with pytest.raises(OSError, match=r"Errno (1|9|22|26)\b"):
-            os.ftruncate(found.fd, 0)
+            os.ftruncate(opened.fd, 0)
     finally:
-        os.close(found.fd)
+        os.close(opened.fd)
     assert content(store, 1) == LARGE
 
 
@@ -278,7 +278,7 @@ def test_a_batch_with_a_bad_source_changes_nothing(store: Store, source: int) ->
         with pytest.raises(InvalidError):
             store.apply([put(1, OTHER), Drop(ObjectId(2)), put(3, OTHER), Put(record(4), bad), put(5, SMALL)])
         assert store.usage() == before
-    assert [found.object for found in store.recover()] == [1, 2]
+    assert [recovered.object for recovered in store.recover()] == [1, 2]
     assert content(store, 1) == LARGE
     assert content(store, 2) == SMALL
 
@@ -296,7 +296,7 @@ def test_a_full_store_says_so_and_changes_nothing(opener: Opener) -> None:
             [Put(record(0, v_w=7), InlinePayload(b"small")), *(put(n, value) for n in range(1000, 1200))]
         )
     assert store.usage() == before
-    assert [found.v_w for found in store.recover()] == [1] * held
+    assert [recovered.v_w for recovered in store.recover()] == [1] * held
     assert all(content(store, number) == value for number in range(held))
     for number in range(held // 2):
         store.apply([Drop(ObjectId(number))])

@@ -68,7 +68,7 @@ class Rounds:
         """Return the number of extent files in the data directory."""
         return sum(path.is_file() for path in (self.data / "extents").glob("*/*"))
 
-    def one(self) -> None:
+    def play(self) -> None:
         """Load the node, kill it, check the disk, start it, check what it serves; raise BrokenError."""
         began = time.monotonic()
         self._load_and_kill()
@@ -177,9 +177,9 @@ class Rounds:
 
 def figures(tally: Tally) -> list[tuple[str, str]]:
     """Return the counts as text."""
-    each = tally.seconds / max(tally.rounds, 1)
+    per_round = tally.seconds / max(tally.rounds, 1)
     return [
-        ("rounds", f"{tally.rounds}, {each:.2f} s each"),
+        ("rounds", f"{tally.rounds}, {per_round:.2f} s each"),
         ("daemon killed under load", str(tally.kills)),
         ("daemon killed while starting", str(tally.kills_while_starting)),
         ("tasks and zygotes killed", str(tally.kills_of_tasks)),

@@ -81,7 +81,7 @@ class Interrupted:
 def _run(rounds: Rounds, count: int, interrupted: Interrupted) -> None:
     told = time.monotonic()
     for number in range(1, count + 1):
-        rounds.one()
+        rounds.play()
         if interrupted.asked:
             break
         if time.monotonic() - told > TELL_S or number == count:

@@ -22,7 +22,7 @@ def test_a_killed_node_keeps_its_word(tmp_path: Path) -> None:
     rounds = Rounds(tmp_path / "node0", SEED)
     try:
         for _ in range(ROUNDS):
-            rounds.one()
+            rounds.play()
         rounds.finish()
     except BaseException:
         rounds.abandon()
@@ -30,8 +30,8 @@ def test_a_killed_node_keeps_its_word(tmp_path: Path) -> None:
     assert rounds.tally.kills == ROUNDS
     assert rounds.tally.kills_while_starting > 0
     journals = rounds.journals
-    name, value = next((name, value) for each in journals for name, value in each.live.items())
-    mine = next(each for each in journals if name in each.live)
+    name, value = next((name, value) for journal in journals for name, value in journal.live.items())
+    mine = next(journal for journal in journals if name in journal.live)
     mine.live[name] = Value(value.writer, value.serial, value.size + 1)
     with pytest.raises(BrokenError, match="size"):
         on_the_disk(rounds.data, journals)

@@ -40,15 +40,15 @@ def on_the_disk(data: Path, journals: Sequence[Journal]) -> dict[Name, ObjectRec
     These were requested but not acknowledged; everything else must be as it was acknowledged.
     """
     with hold_directory(data):
-        found = read_index(data)
-        verify_contents(found, lambda _: None)
-    strange = [each for each in found.findings if each.kind not in _LEFT_BY_A_CRASH]
+        index = read_index(data)
+        verify_contents(index, lambda _: None)
+    strange = [finding for finding in index.findings if finding.kind not in _LEFT_BY_A_CRASH]
     must(not strange, f"the store is intact: {strange[:3]}")
-    records = {row.record.name: row.record for row in found.rows.values()}
-    must(len(records) == len(found.rows), "no two objects have one name")
+    records = {row.record.name: row.record for row in index.rows.values()}
+    must(len(records) == len(index.rows), "no two objects have one name")
     for journal in journals:
         _hold_against(journal, records)
-    known = {name for each in journals for name in (*each.live, *each.groups)}
+    known = {name for journal in journals for name in (*journal.live, *journal.groups)}
     unknown = {name: record for name, record in records.items() if name is not None and name not in known}
     homes = [
         name for name, record in unknown.items() if record.type is ObjectType.GROUP and not record.groups
@@ -56,8 +56,8 @@ def on_the_disk(data: Path, journals: Sequence[Journal]) -> dict[Name, ObjectRec
     must(len(homes) <= 1, "one home group")
     for name in homes:
         del unknown[name]
-    makes_group = sum(each.doubt is not None and each.doubt.makes_group for each in journals)
-    creates = sum(each.doubt is not None and each.doubt.creates for each in journals)
+    makes_group = sum(journal.doubt is not None and journal.doubt.makes_group for journal in journals)
+    creates = sum(journal.doubt is not None and journal.doubt.creates for journal in journals)
     groups = sum(record.type is ObjectType.GROUP for record in unknown.values())
     must(groups <= makes_group, f"{groups} unknown groups, but only {makes_group} were requested")
     must(
@@ -93,11 +93,11 @@ def through_the_node(place: str, journals: Sequence[Journal], unknown: dict[Name
     groups += [name for name, record in unknown.items() if record.type is ObjectType.GROUP]
     with dios.connect(place, groups=groups) as node:
         for name, record in unknown.items():
-            found = node.lookup(name)
-            must(found, "an object that was stored without acknowledgement can be found")
+            references = node.lookup(name)
+            must(references, "an object that was stored without acknowledgement can be found")
             if record.type is not ObjectType.GROUP:
-                _is_all_or_nothing(bytes(found[0].read_bytes()), journals)
-            found[0].delete()
+                _is_all_or_nothing(bytes(references[0].read_bytes()), journals)
+            references[0].delete()
     with dios.connect(place, groups=()) as node:
         # A client without the group finds nothing in it, before and after a restart.
         hidden = [name for journal in journals for name in journal.group_of if name in journal.live]
@@ -114,13 +114,13 @@ def _serves(node: dios.Node, journal: Journal) -> None:
             journal.groups.remove(name)
     for name, value in list(journal.live.items()):
         in_doubt = doubt if doubt is not None and doubt.name == name else None
-        found = node.lookup(name)
-        if not found:
+        references = node.lookup(name)
+        if not references:
             must(in_doubt is not None and in_doubt.deletes, "an acknowledged object resolves")
             del journal.live[name]
             journal.deleted.add(name)
             continue
-        held_now = whole_value(bytes(found[0].read_bytes()))
+        held_now = whole_value(bytes(references[0].read_bytes()))
         may_be: set[Value | None] = {value}
         if in_doubt is not None and in_doubt.value is not None:
             may_be.add(in_doubt.value)
@@ -128,7 +128,7 @@ def _serves(node: dios.Node, journal: Journal) -> None:
         must(held_now in may_be, f"the last acknowledged version is served: {value}, not {held_now}")
         if held_now is not None:
             journal.live[name] = held_now
-        found[0].close()
+        references[0].close()
     for name in sorted(journal.deleted)[:4]:
         must(not node.lookup(name), "a deleted object stays deleted")
     # Only for a while, so that the journal does not grow with the rounds.
@@ -166,5 +166,5 @@ class AuditWatch:
 
 def only_ours(data: Path) -> None:
     """Check that the directory has only files of a node, and no extent without a row."""
-    found = {path.name for path in data.iterdir()}
-    must(found <= OURS, f"only files of a node are left: {sorted(found - OURS)}")
+    names = {path.name for path in data.iterdir()}
+    must(names <= OURS, f"only files of a node are left: {sorted(names - OURS)}")

@@ -49,9 +49,9 @@ class Value(Struct, frozen=True):
 def whole_value(data: bytes) -> Value | None:
     """Return the version of a content, or None if the content is not complete."""
     with contextlib.suppress(ValueError):
-        found = Value(int(data[:16]), int(data[16:32]), int(data[32:48]))
-        if found.data() == data:
-            return found
+        value = Value(int(data[:16]), int(data[16:32]), int(data[32:48]))
+        if value.data() == data:
+            return value
     return None
 
 
@@ -144,8 +144,8 @@ class Client:
         return self._rng.choice(list(self.journal.live))
 
     def _found(self, name: Name) -> dios.Reference:
-        (found, *_) = self._node.lookup(name)
-        return found
+        (reference, *_) = self._node.lookup(name)
+        return reference
 
     def _create(self) -> None:
         journal, value = self.journal, self._value()
@@ -154,30 +154,30 @@ class Client:
         # A group that was deleted since the connection began is still in its list.
         mine = [(name, group) for name, group in self._groups if name in journal.groups]
         in_group, group = self._rng.choice([(None, home), *mine])
-        made = self._node.create(dios.DURABLE_BLOB, groups=[group], data=value.data())
-        if made.name is None:
+        blob = self._node.create(dios.DURABLE_BLOB, groups=[group], data=value.data())
+        if blob.name is None:
             raise AssertionError("a created object has a name")
-        name = Name(made.name)
-        made.close()
+        name = Name(blob.name)
+        blob.close()
         journal.live[name] = value
         if in_group is not None:
             journal.group_of[name] = in_group
-        journal.told.add(("create", made.fingerprint))
+        journal.told.add(("create", blob.fingerprint))
         self._done()
 
     def _replace(self, name: Name) -> None:
         value = self._value()
         self.journal.doubt = Doubt(name, value)
-        with contextlib.closing(self._found(name)) as found:
-            found.write_bytes(value.data())
+        with contextlib.closing(self._found(name)) as reference:
+            reference.write_bytes(value.data())
         self.journal.live[name] = value
         self._done()
 
     def _delete(self, name: Name) -> None:
         self.journal.doubt = Doubt(name, deletes=True)
-        found = self._found(name)
-        found.delete()
-        self.journal.told.add(("delete", found.fingerprint))
+        reference = self._found(name)
+        reference.delete()
+        self.journal.told.add(("delete", reference.fingerprint))
         del self.journal.live[name]
         self.journal.deleted.add(name)
         self._done()
@@ -207,9 +207,9 @@ class Client:
         """Delegate an object to a task; its write counts as acknowledged when the task has succeeded."""
         value = self._value()
         self.journal.doubt = Doubt(name, value)
-        with contextlib.closing(self._found(name)) as found:
+        with contextlib.closing(self._found(name)) as reference:
             arguments = (str(value.size), value.head().decode())
-            given = {"it": found.restrict("read", "write")}
+            given = {"it": reference.restrict("read", "write")}
             try:
                 task = self._node.run(TASK, inputs=given, args=arguments, label="writer")
             except (NotExecutableError, OutOfMemoryError, NotSupportedError, WouldBlockError):
@@ -222,7 +222,7 @@ class Client:
                 self.journal.live[name] = value
             else:
                 # The task was killed; the object has the old or the new content.
-                held = whole_value(bytes(found.read_bytes()))
+                held = whole_value(bytes(reference.read_bytes()))
                 if held not in {self.journal.live[name], value}:
                     raise AssertionError(f"a task that was killed left {held}")
                 if held is not None:

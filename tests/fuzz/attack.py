@@ -273,12 +273,12 @@ class Gang:
             member.flush()
         self._settle()
         sent = sum(member.frames_sent for member in self._members) - before
-        made = [name for member in (*left, *self._members) for name in member.known.made]
+        names = [name for member in (*left, *self._members) for name in member.known.created]
         for member in self._members:
-            member.known.made.clear()
+            member.known.created.clear()
             if member.leaves():
                 member.close()
-        return sent, opened, made
+        return sent, opened, names
 
     def _settle(self) -> None:
         deadline = time.monotonic() + ANSWER_S
@@ -301,7 +301,7 @@ class Gang:
                 return
             if now > deadline:
                 stuck = [member for member in by_fd.values() if member.waiting or member.unsent]
-                told = [(one.who, one.manners, one.frames_sent, one.unsent) for one in stuck]
+                told = [(member.who, member.manners, member.frames_sent, member.unsent) for member in stuck]
                 raise StuckError(f"not answered within {ANSWER_S} s: {told}")
             for fd, _ in poll.poll(20):
                 member = by_fd[fd]

@@ -38,7 +38,7 @@ def _valid(rng: Random) -> bytes:
     others = OUTSIDE6 if six else (*OUTSIDE4, SERVICE[0])
     outside = rng.choice((*others, "2001:db8:9::9" if six else "192.0.2.9"))
     protocol = rng.choice((TCP, TCP, TCP, UDP, UDP, ICMP6 if six else ICMP))
-    made = Made(
+    packet = Made(
         source=inside,
         target=outside,
         source_port=1024 + rng.randrange(_PORTS),
@@ -52,21 +52,24 @@ def _valid(rng: Random) -> bytes:
         checksum=six or rng.random() < 0.8,
     )
     if rng.random() < 0.4:
-        made = made.other_way()
+        packet = packet.other_way()
     if rng.random() < 0.01:
-        made = replace(made, target=made.source, target_port=made.source_port)
+        packet = replace(packet, target=packet.source, target_port=packet.source_port)
     if protocol in (ICMP, ICMP6) and rng.random() < 0.5:
         about = Made(
-            source=made.target,
-            target=made.source,
+            source=packet.target,
+            target=packet.source,
             source_port=1024 + rng.randrange(_PORTS),
             protocol=rng.choice((TCP, UDP, protocol)),
             options=_options(rng, TCP, six=six) if not six else b"",
         ).packet()
-        made = Made(
-            made.source, made.target, protocol=protocol, error_about=about[: rng.randrange(len(about) + 1)]
+        packet = Made(
+            packet.source,
+            packet.target,
+            protocol=protocol,
+            error_about=about[: rng.randrange(len(about) + 1)],
         )
-    data = bytearray(made.frame())
+    data = bytearray(packet.frame())
     # The last byte of the source tells the side it comes from.
     data[11] = rng.randrange(2)
     if rng.random() < 0.05 and len(data) > 24:

@@ -129,14 +129,14 @@ class Campaign:
     # -- one round ----------------------------------------------------------------------------------
     def _round(self) -> None:
         result = self.result
-        made: list[bytes] = []
+        created: list[bytes] = []
         task = self._hostile_task() if result.rounds % 5 == 0 else 0
         with Gang(self._attacker, GANG) as gang:
             for number in range(self._bursts):
                 sent, opened, names = gang.burst(BURST)
                 result.frames += sent
                 result.connections += opened
-                made += names
+                created += names
                 if number % 4 == 1:
                     # While all of them are connected, with calls waiting.
                     self._neighbour.turn()
@@ -145,7 +145,7 @@ class Campaign:
         if result.rounds % 10 == 0:
             self._neighbour.run()
         self._neighbour.turn()
-        self._janitor.sweep(made)
+        self._janitor.sweep(created)
         result.neighbour_calls = self._neighbour.calls
         result.neighbour_runs = self._neighbour.runs
         if not exists(self._node.running.pid):

@@ -204,11 +204,11 @@ def _results(
     parts: Sequence[effects.Answer | effects.AnswerReceived | effects.AnswerAttach | _Buffered],
 ) -> messages.Results:
     """Return a vector's answers as one message."""
-    found: list[messages.PlainResult] = []
+    results: list[messages.PlainResult] = []
     for part in parts:
         assert not isinstance(part.result, messages.Results | messages.Welcome)
-        found.append(part.result)
-    return messages.Results(tuple(found))
+        results.append(part.result)
+    return messages.Results(tuple(results))
 
 
 def split(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -71,12 +71,12 @@ class Pools:
 
     def add(self, sort: str, *values: object) -> None:
         """Store values of a sort; the oldest are dropped."""
-        found = self._by_sort[sort]
+        pool = self._by_sort[sort]
         for value in values:
-            found.pop(value, None)
-            found[value] = None
-        while len(found) > limits.PENDING_PER_TASK_MAX:
-            del found[next(iter(found))]
+            pool.pop(value, None)
+            pool[value] = None
+        while len(pool) > limits.PENDING_PER_TASK_MAX:
+            del pool[next(iter(pool))]
 
     def of(self, sort: str) -> list[object]:
         """Return all known values."""
@@ -92,7 +92,7 @@ class Liar:
         self._number = 1
 
     # -- whole messages -------------------------------------------------------------------------------
-    def made(self) -> dcp.Message:
+    def valid_message(self) -> dcp.Message:
         """Return a message that the codec accepts."""
         for _ in range(ATTEMPTS):
             try:
@@ -148,7 +148,7 @@ class Liar:
         if isinstance(message, dcp.Gossip) and message.message:
             return dcp.Gossip(self._bent_gossip(message.message))
         plain = msgspec.msgpack.decode(encode_message(message))
-        other = msgspec.msgpack.decode(encode_message(self.made()))
+        other = msgspec.msgpack.decode(encode_message(self.valid_message()))
         for _ in range(ATTEMPTS):
             changed = cast("list[object]", _copied(plain))
             for _ in range(self.rng.choice((1, 1, 2, 3))):
@@ -165,39 +165,39 @@ class Liar:
             self._bend(plain, [0, "", []])
         return msgspec.msgpack.encode(plain)
 
-    def _bend(self, where: list[object], other: list[object]) -> None:
+    def _bend(self, branch: list[object], other: list[object]) -> None:
         """Change a leaf, or replace it by a part of another message."""
         while True:
-            place = self.rng.randrange(len(where))
-            inside = where[place]
+            place = self.rng.randrange(len(branch))
+            inside = branch[place]
             if not isinstance(inside, list) or not inside or self.rng.random() < 0.1:
                 break
-            where = inside
-        old = where[place]
+            branch = inside
+        old = branch[place]
         if self.rng.random() < 0.05:
-            where[place] = _copied(self.rng.choice(other))
+            branch[place] = _copied(self.rng.choice(other))
         elif isinstance(old, bool):
-            where[place] = not old
+            branch[place] = not old
         elif isinstance(old, int):
             sort = self.rng.choice(("task", "node", "ref", "object", "number", "buffer", "small", "bits"))
-            where[place] = self.rng.choice((old + 1, self._edge(), self._scalar(sort), self._scalar(sort)))
+            branch[place] = self.rng.choice((old + 1, self._edge(), self._scalar(sort), self._scalar(sort)))
         elif isinstance(old, bytes):
-            where[place] = self._scalar(self.rng.choice(("name", "internal")))
+            branch[place] = self._scalar(self.rng.choice(("name", "internal")))
         elif isinstance(old, str):
-            where[place] = self._scalar(self.rng.choice(("text", "principal")))
+            branch[place] = self._scalar(self.rng.choice(("text", "principal")))
         elif isinstance(old, list) and old:
-            where[place] = self.rng.choice((old[:-1], [*old, *old], old[::-1]))
+            branch[place] = self.rng.choice((old[:-1], [*old, *old], old[::-1]))
         else:
-            where[place] = self._edge()
+            branch[place] = self._edge()
 
     # -- parts ------------------------------------------------------------------------------------------
     def _edge(self) -> int:
         return self.rng.choice(EDGES)
 
     def _scalar(self, sort: str) -> object:
-        found = self.pools.of(sort)
-        if found and self.rng.random() < 0.93:
-            return self.rng.choice(found)
+        pool = self.pools.of(sort)
+        if pool and self.rng.random() < 0.93:
+            return self.rng.choice(pool)
         return {
             "name": self.rng.randbytes(32),
             "internal": self.rng.randbytes(32),
@@ -242,7 +242,8 @@ class Liar:
                     else ("object", "owner", "count")
                 )
                 return tuple(
-                    self._value(each, part, depth) for each, part in zip(kind.item_types, names, strict=False)
+                    self._value(item_type, part, depth)
+                    for item_type, part in zip(kind.item_types, names, strict=False)
                 )
             case inspect.DictType():
                 return {}

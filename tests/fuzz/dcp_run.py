@@ -27,14 +27,14 @@ CHECKED_MOVES = 60
 def simulate(seed: int) -> ForgerySimulation:
     """Run one seed; every third run is short and compares the state before and after each message."""
     careful = not seed % 3
-    one = ForgerySimulation(Random(seed), checked=1 if careful else 0)  # noqa: S311 - repeatable, nothing secret
+    simulation = ForgerySimulation(Random(seed), checked=1 if careful else 0)  # noqa: S311 - repeatable, nothing secret
     for move in range(CHECKED_MOVES if careful else MOVES):
-        one.move()
+        simulation.move()
         if not move % 10:
-            check(one.target.core.state)
-    for site in one.sites.values():
+            check(simulation.target.core.state)
+    for site in simulation.sites.values():
         check(site.core.state)
-    return one
+    return simulation
 
 
 def main() -> int:
@@ -50,12 +50,12 @@ def main() -> int:
     lied = refused = 0
     while lied < chosen.messages:
         try:
-            one = simulate(seed)
+            simulation = simulate(seed)
         except (Exception, InvariantError):  # noqa: BLE001 - whatever it is, it is the finding
             say(f"\nFINDING with seed {seed}:\n{traceback.format_exc()}")
             say(f"repeat it with\n  make fuzz-nodes SEED={seed} LIES=1")
             return 1
-        lied, refused, seed = lied + one.lied, refused + one.refused, seed + 1
+        lied, refused, seed = lied + simulation.lied, refused + simulation.refused, seed + 1
         if time.monotonic() - told > TELL_S:
             told = time.monotonic()
             say(f"  {lied:>9,} forged  {lied / (told - began):>7,.0f}/s  {seed - first:>5,} runs", over=True)

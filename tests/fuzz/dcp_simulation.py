@@ -198,8 +198,10 @@ class Site:
     def _call(self) -> messages.AnyCall:
         rng, simulation = self.simulation.rng, self.simulation
         ref = rng.choice(self.refs).ref
-        group = next((one.ref for one in self.refs if one.type is ObjectType.GROUP), 0)
-        task = rng.choice([one.ref for one in self.refs if one.type is ObjectType.TASK] or [ref])
+        group = next((reference.ref for reference in self.refs if reference.type is ObjectType.GROUP), 0)
+        task = rng.choice(
+            [reference.ref for reference in self.refs if reference.type is ObjectType.TASK] or [ref]
+        )
         host = rng.choice(("", "n1", "n2", "n3"))
         bref, buffer = rng.choice(self.buffers or [(ref, 1)])
         name = rng.choice(simulation.names or [bytes(32)])
@@ -271,10 +273,10 @@ class ForgerySimulation:
         self.running: deque[tuple[Site, TaskId]] = deque()
         self.seats: tuple[NodeId, ...] = (TARGET, FRIEND, VILLAIN)
         self.sites = {node: Site(self, node) for node in self.seats}
-        for one in self.sites.values():
+        for site in self.sites.values():
             for other in self.sites:
-                if other != one.node:
-                    one.connect(other)
+                if other != site.node:
+                    site.connect(other)
         self.pump()
         self.over = False
 
@@ -349,7 +351,7 @@ class ForgerySimulation:
             return self.liar.bent(rng.choice(self.said))
         if self.said and said < 0.4:
             return rng.choice(self.said)
-        return self.liar.made()
+        return self.liar.valid_message()
 
     def settled(self) -> None:
         """Check that no call waits for an answer that was not requested, and that tables are in bounds."""
@@ -384,12 +386,12 @@ class ForgerySimulation:
             state = site.core.state
             everybody = list(state.everybody())
             pools.add("task", *(task.id for task in rng.sample(everybody, min(8, len(everybody)))))
-            found = list(state.objects)
-            pools.add("object", *rng.sample(found, min(20, len(found))))
+            object_ids = list(state.objects)
+            pools.add("object", *rng.sample(object_ids, min(20, len(object_ids))))
             pools.add("internal", *[key for key, _ in state.names.items()][-20:])
             pools.add("name", *list(state.groups)[-20:])
             for task in rng.sample(everybody, min(6, len(everybody))):
-                pools.add("ref", *(one.id for one in list(task.table)[-20:]))
+                pools.add("ref", *(entry.id for entry in list(task.table)[-20:]))
                 pools.add("buffer", *list(task.buffers)[-5:], *list(task.remote_buffers)[-5:])
                 pools.add("number", *list(task.pending)[-5:])
             if state.cluster is not None:

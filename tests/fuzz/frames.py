@@ -64,7 +64,7 @@ def _plain(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(element) for element in value]
     return value
 
 
@@ -144,25 +144,25 @@ class Frames:
             else:
                 self._pair = (self._ref(), self._number(), False)
         by_name = self._by_name
-        made: Plain = [kind.tag]
+        plain_call: Plain = [kind.tag]
         count = len(kind.fields)
         if rng.random() < 0.5:
             count = kind.required + int(rng.random() * (count - kind.required + 1))
         for field in kind.fields[:count]:
             if kind.paired and field.name in {"ref", "buffer"}:
-                made.append(self._pair[0 if field.name == "ref" else 1])
+                plain_call.append(self._pair[0 if field.name == "ref" else 1])
             elif field.name == "data":
                 optional = isinstance(field.type, inspect.UnionType) and rng.random() < 0.2
-                made.append(None if optional else self._data())
+                plain_call.append(None if optional else self._data())
             elif field.name in by_name:
-                made.append(by_name[field.name]())
+                plain_call.append(by_name[field.name]())
             elif not field.required and rng.random() < 0.6:
-                made.append(_plain(field.default))
+                plain_call.append(_plain(field.default))
             else:
-                made.append(self.value(field.type))
+                plain_call.append(self.value(field.type))
         if kind.call is messages.Run and rng.random() > self._runs:
-            made[1] = self._number()
-        return made
+            plain_call[1] = self._number()
+        return plain_call
 
     def value(self, kind: inspect.Type) -> object:
         """Return a value of a described type, mostly within its limits."""

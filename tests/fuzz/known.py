@@ -56,8 +56,8 @@ _WRITING: Final = (
 
 
 def _members(alias: object) -> tuple[type[msgspec.Struct], ...]:
-    found: tuple[type[msgspec.Struct], ...] = getattr(alias, "__args__", ())
-    return found
+    members: tuple[type[msgspec.Struct], ...] = getattr(alias, "__args__", ())
+    return members
 
 
 KINDS: Final = tuple(Kind(call) for call in _members(messages.PlainCall))
@@ -83,7 +83,7 @@ class Known:
         self.code: deque[int] = deque(maxlen=KEPT)
         self.dead: deque[int] = deque(maxlen=KEPT)
         self.buffers: deque[tuple[int, int, bool]] = deque(maxlen=KEPT)
-        self.made: list[bytes] = []
+        self.created: list[bytes] = []
 
     def learn(self, sent: Sequence[Plain], result: AnyResult) -> None:
         """Learn from a reply; ``sent`` are the answered calls, several for a vector."""
@@ -106,7 +106,7 @@ class Known:
                 if name is not None:
                     self.names.append(name)
                     if reference.deletion is not Deletion.REFERENCE_COUNTED:
-                        self.made.append(name)
+                        self.created.append(name)
                 if call and call[-1] in PROGRAMS:
                     self.code.append(reference.ref)
             case messages.References(references):

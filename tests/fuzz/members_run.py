@@ -90,7 +90,7 @@ def campaign(lies: int, seed: int, name: str) -> tuple[list[Played], str]:
     done: list[Played] = []
     with tempfile.TemporaryDirectory(prefix="dios-members-") as folder:
         cluster = 0
-        while sum(one.lies for one in done) < lies and not (_stop is not None and _stop.is_set()):
+        while sum(played.lies for played in done) < lies and not (_stop is not None and _stop.is_set()):
             cluster += 1
             place = Path(folder) / str(cluster)
             place.mkdir()
@@ -116,7 +116,7 @@ def _on_one_cluster(
         else:
             done.append(play(nodes, seed, LIES_PER_PLAY, folder, name or name_of(seed)))
         seed += 1
-        count = sum(one.lies for one in done)
+        count = sum(played.lies for played in done)
         if time.monotonic() - shown > TELL_S:
             shown = time.monotonic()
             say(f"  {count:>9,} lies  {count / (shown - began):>6,.0f}/s  {len(done):>5,} plays", over=True)
@@ -129,9 +129,9 @@ def told(done: list[Played], seconds: float, jobs: int) -> str:
     """Return the counts of a campaign as a page."""
     lies: Counter[str] = Counter()
     plays: Counter[str] = Counter()
-    for one in done:
-        lies[one.name] += one.lies
-        plays[one.name] += 1
+    for played in done:
+        lies[played.name] += played.lies
+        plays[played.name] += 1
     rows = [f"| {name} | {plays[name]:,} | {lies[name]:,} |" for name in sorted(lies)]
     return "\n".join(
         [

@@ -47,24 +47,28 @@ class Neighbour:
     @property
     def refs(self) -> list[int]:
         """The numbers of its references, which are useless to others."""
-        return [made.reference.ref for made, _ in self._kept] + [self._client.welcome.self_ref.ref]
+        return [created.reference.ref for created, _ in self._kept] + [self._client.welcome.self_ref.ref]
 
     @property
     def names(self) -> list[bytes]:
         """Its secret names, for attackers of another principal, to whom they are useless."""
-        return [made.name for made, _ in self._kept if made.name is not None] + [self._client.welcome.name]
+        return [created.name for created, _ in self._kept if created.name is not None] + [
+            self._client.welcome.name
+        ]
 
     def turn(self) -> None:
         """Do one round of work; raise AssertionError for a wrong answer."""
         client = self._client
         self._turns += 1
-        for made, data in self._kept:
-            assert read(client, made.reference.ref) == data, "an object of the neighbour has changed"
-            assert made.name is not None
-            found = client.ask(messages.Lookup(made.name), References).references
-            assert [one.object for one in found] == [made.reference.object], "a name of the neighbour is lost"
-            for one in found:
-                client.ask(messages.Delete(one.ref, int(Flag.HANDLE_ONLY)), messages.Done)
+        for created, data in self._kept:
+            assert read(client, created.reference.ref) == data, "an object of the neighbour has changed"
+            assert created.name is not None
+            references = client.ask(messages.Lookup(created.name), References).references
+            assert [handle.object for handle in references] == [created.reference.object], (
+                "a name of the neighbour is lost"
+            )
+            for reference in references:
+                client.ask(messages.Delete(reference.ref, int(Flag.HANDLE_ONLY)), messages.Done)
         kind = ObjectType.SHMEM_BLOB if self._turns % 4 else ObjectType.DURABLE_BLOB
         data = pattern(1_000 if self._turns % 3 else LARGE, self._turns % 200 + 1)
         fresh = create(client, kind)
@@ -110,13 +114,13 @@ class Neighbour:
     def start(self, program: bytes, *arguments: str, refs: Sequence[int] = ()) -> int:
         """Start a program of an attacker as its own task; return its reference, 0 without room for it."""
         client = self._client
-        made = client.ask(
+        program_ref = client.ask(
             messages.Create(ObjectType.SHMEM_BLOB, name_kind=NameKind.ANONYMOUS), Created
         ).reference.ref
-        write(client, made, program)
+        write(client, program_ref, program)
         handed = tuple(messages.Handed(ref, 3) for ref in refs)
-        started = client.any(messages.Run(made, inputs=handed, arguments=arguments))
-        client.ask(messages.Delete(made), messages.Done)
+        started = client.any(messages.Run(program_ref, inputs=handed, arguments=arguments))
+        client.ask(messages.Delete(program_ref), messages.Done)
         if isinstance(started, Failure) and started.code == Code.EDQUOT:
             return 0
         assert isinstance(started, Created), started
@@ -129,8 +133,8 @@ class Neighbour:
     def close(self) -> None:
         """Disconnect, and delete everything."""
         with contextlib.suppress(AssertionError, DiosError, OSError):
-            for made, _ in self._kept:
-                self._client.ask(messages.Delete(made.reference.ref, int(Flag.DESTROY)), messages.Done)
+            for created, _ in self._kept:
+                self._client.ask(messages.Delete(created.reference.ref, int(Flag.DESTROY)), messages.Done)
         self._client.close()
 
 
@@ -144,10 +148,12 @@ class Janitor:
         """Destroy the objects with these names; return the number that was found."""
         client, gone = self._client, 0
         for name in names:
-            found = client.any(messages.Lookup(name))
-            for one in found.references if isinstance(found, References) else ():
-                gone += isinstance(client.any(messages.Delete(one.ref, int(Flag.DESTROY))), messages.Done)
-                client.any(messages.Delete(one.ref, int(Flag.HANDLE_ONLY)))
+            reply = client.any(messages.Lookup(name))
+            for reference in reply.references if isinstance(reply, References) else ():
+                gone += isinstance(
+                    client.any(messages.Delete(reference.ref, int(Flag.DESTROY))), messages.Done
+                )
+                client.any(messages.Delete(reference.ref, int(Flag.HANDLE_ONLY)))
         return gone
 
     def close(self) -> None:

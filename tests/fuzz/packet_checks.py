@@ -57,19 +57,19 @@ def write(path: Path, frames: Iterable[bytes], count: int) -> None:
             writer.write(number * SECONDS * 10**9 // count, data)
 
 
-def dropped(found: Statistics, function: NetworkFunction) -> dict[str, int]:
+def dropped(statistics: Statistics, function: NetworkFunction) -> dict[str, int]:
     """Return the dropped frames by cause."""
     rows = {row.name: row.stateless if function.stateless else row.stateful for row in CAUSES}
     # A function that gets such packets drops those that it cannot use.
     own = (("fragment", function.takes_fragments), ("protocol", function.takes_protocols))
     rows |= {name: DROP for name, takes in own if takes}
-    return {name: count for name, count in found.causes.items() if rows[name] == DROP and count}
+    return {name: count for name, count in statistics.causes.items() if rows[name] == DROP and count}
 
 
-def accounted(found: Statistics, function: NetworkFunction, count: int) -> None:
+def accounted(statistics: Statistics, function: NetworkFunction, count: int) -> None:
     """Check that every frame was received once, and sent, or dropped for one cause."""
-    causes = dropped(found, function)
-    counts = found.counts
+    causes = dropped(statistics, function)
+    counts = statistics.counts
     assert counts["received"] == count, (counts, causes)
     assert counts["sent"] + sum(causes.values()) == count, (counts, causes)
     assert counts["handed_over"] == counts["taken_over"], counts
@@ -80,14 +80,14 @@ def through_a_file(
 ) -> dict[str, int]:
     """Replay a file through a function; return the dropped frames by cause, and ``sent``."""
     function = FUNCTIONS[name]()
-    found = replay(source, target, function, cores=CORES, side=side, progress=progress)
-    accounted(found, function, count)
-    return {"sent": found.counts["sent"], **dropped(found, function)}
+    statistics = replay(source, target, function, cores=CORES, side=side, progress=progress)
+    accounted(statistics, function, count)
+    return {"sent": statistics.counts["sent"], **dropped(statistics, function)}
 
 
 def in_parts(frames: Iterator[Frame]) -> Iterator[list[bytes]]:
     """Yield some frames at a time."""
-    while part := [each.data for each in islice(frames, PART)]:
+    while part := [frame.data for frame in islice(frames, PART)]:
         yield part
 
 
@@ -108,13 +108,13 @@ def through_memory(frames: Iterator[Frame], name: str) -> Counter[str]:
         workers.drain()
         assert (engine.released == 1).all(), f"part {number}: {Counter(engine.released.tolist())}"
         sent = engine.sent()
-        assert len({each.frame for each in sent}) == len(sent), f"part {number}"
-        for each in sent:
-            before = part[each.frame]
-            assert len(each.data) == len(before), f"part {number}, frame {each.frame}: {before.hex()}"
+        assert len({output.frame for output in sent}) == len(sent), f"part {number}"
+        for packet in sent:
+            before = part[packet.frame]
+            assert len(packet.data) == len(before), f"part {number}, frame {packet.frame}: {before.hex()}"
             # Ethernet headers must not change.
-            assert each.data[:14] == before[:14], f"part {number}, frame {each.frame}: {before.hex()}"
-            seen["changed" if each.data != before else "as it was"] += 1
+            assert packet.data[:14] == before[:14], f"part {number}, frame {packet.frame}: {before.hex()}"
+            seen["changed" if packet.data != before else "as it was"] += 1
         seen["frames"] += len(part)
     assert workers is not None
     accounted(workers.statistics(), function, seen["frames"])

@@ -61,23 +61,29 @@ def attack(folder: Path, count: int, seed: int) -> dict[str, dict[str, int]]:
     write(path, frames(rng, count, seeds(rng)), count)
     size = path.stat().st_size - 24 - 16 * count
     say(f"{count:,} packets, {size:,} bytes, seed {seed}")
-    found: dict[str, dict[str, int]] = {}
+    counts_by_name: dict[str, dict[str, int]] = {}
     for name in FUNCTIONS:
         began = time.monotonic()
         watch = Watch(size)
-        found[name] = through_a_file(path, folder / "out.pcap", name, count, watch)
+        counts_by_name[name] = through_a_file(path, folder / "out.pcap", name, count, watch)
         grown = watch.last - watch.first
         assert grown < FLAT_BYTES, f"{name}: {watch.first:,} bytes of memory, and {watch.last:,} at the end"
         with path.open("rb") as file:
             changed = through_memory(read_pcap(file, "in"), name)["changed"]
-        found[name] |= {"changed": changed, "MiB before": watch.first >> 20, "MiB after": watch.last >> 20}
-        say(f"  {name}: {found[name]}  {time.monotonic() - began:.0f} s")
-    return found
+        counts_by_name[name] |= {
+            "changed": changed,
+            "MiB before": watch.first >> 20,
+            "MiB after": watch.last >> 20,
+        }
+        say(f"  {name}: {counts_by_name[name]}  {time.monotonic() - began:.0f} s")
+    return counts_by_name
 
 
-def report(path: Path, count: int, seed: int, found: dict[str, dict[str, int]], seconds: float) -> None:
+def report(
+    path: Path, count: int, seed: int, counts_by_name: dict[str, dict[str, int]], seconds: float
+) -> None:
     """Write the page of results."""
-    rows = list(dict.fromkeys(row for told in found.values() for row in told))
+    rows = list(dict.fromkeys(row for told in counts_by_name.values() for row in told))
     ends = [row for row in ("sent", "changed", "MiB before", "MiB after") if row in rows]
     today = date.today().isoformat()  # noqa: DTZ011 - the day here
     system, python = f"{platform.system()} {platform.release().split('-')[0]}", platform.python_version()
@@ -85,7 +91,7 @@ def report(path: Path, count: int, seed: int, found: dict[str, dict[str, int]], 
         "# Network functions with bad packets",
         "",
         f"`make fuzz-frames`, {today}, seed {seed}. **Nothing found:** {count:,} packets through each of",
-        f"{len(found)} functions on {CORES} cores, twice, in {seconds:.0f} s.",
+        f"{len(counts_by_name)} functions on {CORES} cores, twice, in {seconds:.0f} s.",
         "[How it works](../../docs/fuzzing.md).",
         "",
         f"Machine: {system}, Python {python}, {os.cpu_count()} processors.",
@@ -93,12 +99,14 @@ def report(path: Path, count: int, seed: int, found: dict[str, dict[str, int]], 
         "Each packet was received once, sent or dropped for one cause, and its place released once.",
         "Packets cross between cores, and tables and ports are small, so that they fill up.",
         "",
-        "| | " + " | ".join(found) + " |",
-        "|---|" + "---|" * len(found),
+        "| | " + " | ".join(counts_by_name) + " |",
+        "|---|" + "---|" * len(counts_by_name),
     ]
-    for row in [*ends[:2], *(each for each in rows if each not in ends), *ends[2:]]:
+    for row in [*ends[:2], *(cause for cause in rows if cause not in ends), *ends[2:]]:
         name = f"dropped: {row}" if row not in ends else row
-        lines.append(f"| {name} | " + " | ".join(f"{told.get(row, 0):,}" for told in found.values()) + " |")
+        lines.append(
+            f"| {name} | " + " | ".join(f"{told.get(row, 0):,}" for told in counts_by_name.values()) + " |"
+        )
     lines += ["", "Memory is that of the whole process after a tenth of the packets, and after the last.", ""]
     path.write_text("\n".join(lines))
 
@@ -114,15 +122,15 @@ def main() -> int:
     began = time.monotonic()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            found = attack(Path(folder), chosen.frames, seed)
+            counts_by_name = attack(Path(folder), chosen.frames, seed)
     except Exception:  # noqa: BLE001 - whatever it is, it is the finding
         say(f"\nFINDING:\n{traceback.format_exc()}")
         say(f"repeat it with\n  make fuzz-frames SEED={seed} FRAMES={chosen.frames}")
         return 1
     seconds = time.monotonic() - began
-    say(f"nothing found: {chosen.frames:,} packets through {', '.join(found)}, {seconds:.0f} s")
+    say(f"nothing found: {chosen.frames:,} packets through {', '.join(counts_by_name)}, {seconds:.0f} s")
     if chosen.report:
-        report(chosen.report, chosen.frames, seed, found, seconds)
+        report(chosen.report, chosen.frames, seed, counts_by_name, seconds)
     return 0
 
 

@@ -81,22 +81,22 @@ def replay(story: Sequence[Entry], node: RunningNode, path: Path, *, foreign: bo
     neighbour = Neighbour(path)
     try:
         hands = False
-        for what, who, data in story:
-            if what == "open":
+        for action, who, data in story:
+            if action == "open":
                 with acting(foreign=foreign):
                     lines[who] = Line(connect(path))
                 continue
             line = lines.get(who)
             if line is None:
                 continue  # the start of this connection is no longer in the record
-            if what == "hand":
+            if action == "hand":
                 hands = True
-            elif what == "send":
+            elif action == "send":
                 line.send(translation.apply(data), hands=hands)
                 hands = False
-            elif what == "got":
+            elif action == "got":
                 line.answered(data, translation)
-            elif what == "shut":
+            elif action == "shut":
                 with contextlib.suppress(OSError):
                     line.sock.shutdown(socket.SHUT_WR)
             else:

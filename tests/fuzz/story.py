@@ -21,9 +21,9 @@ ID_MIN: Final = 2**40
 
 
 class Entry(NamedTuple):
-    """One event on connection ``who``: ``what`` is open, send, hand, got, shut or close."""
+    """One event on connection ``who``: ``action`` is open, send, hand, got, shut or close."""
 
-    what: str
+    action: str
     who: int
     data: bytes = b""
 
@@ -35,9 +35,9 @@ class Story:
         self._kept: Final = rounds_kept
         self._rounds: list[list[Entry]] = [[]]
 
-    def add(self, what: str, who: int, data: bytes = b"") -> None:
+    def add(self, action: str, who: int, data: bytes = b"") -> None:
         """Record an event."""
-        self._rounds[-1].append(Entry(what, who, data))
+        self._rounds[-1].append(Entry(action, who, data))
 
     def next_round(self) -> None:
         """Begin a round, and drop the oldest."""
@@ -46,7 +46,7 @@ class Story:
 
     def write(self, path: Path, **told: object) -> None:
         """Write the record to a file, with further facts about the finding."""
-        entries = [[one.what, one.who, one.data.hex()] for part in self._rounds for one in part]
+        entries = [[entry.action, entry.who, entry.data.hex()] for part in self._rounds for entry in part]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({**told, "entries": entries}, indent=0) + "\n")
 
@@ -54,7 +54,7 @@ class Story:
 def read_story(path: Path) -> list[Entry]:
     """Return the events in a finding's file."""
     told = json.loads(path.read_text())
-    return [Entry(what, who, bytes.fromhex(data)) for what, who, data in told["entries"]]
+    return [Entry(action, who, bytes.fromhex(data)) for action, who, data in told["entries"]]
 
 
 def ids_in(body: bytes) -> Iterator[bytes]:
@@ -74,12 +74,12 @@ def ids_in(body: bytes) -> Iterator[bytes]:
 
 def by_sequence(bodies: list[bytes]) -> dict[int, list[bytes]]:
     """Return ids and names of answers by their sequence numbers."""
-    found: dict[int, list[bytes]] = {}
+    ids_by_sequence: dict[int, list[bytes]] = {}
     for body in bodies:
         decoded: object = msgspec.msgpack.decode(body)
         if isinstance(decoded, list) and decoded and isinstance(decoded[0], int):
-            found[decoded[0]] = list(ids_in(body))
-    return found
+            ids_by_sequence[decoded[0]] = list(ids_in(body))
+    return ids_by_sequence
 
 
 class Translation:

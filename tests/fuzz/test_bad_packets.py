@@ -77,7 +77,7 @@ def test_bad_frames_are_translated_or_dropped(function: Nat64 | Siit) -> None:
     engine = MemoryEngine(
         [bytes(frame) for frame in data],
         2,
-        sides=[int(not each) for each in six],
+        sides=[int(not is_six) for is_six in six],
         steer=np.arange(FRAMES) % 2,
         grow=function.grows,
     )
@@ -94,7 +94,7 @@ def test_bad_frames_are_translated_or_dropped(function: Nat64 | Siit) -> None:
 def test_bad_frames_from_an_interface_are_accounted_for(bad: Path, tmp_path: Path, how: str) -> None:
     """Through sockets and the program that steers, what arrives is sent or dropped, and counted."""
     with bad.open("rb") as file:
-        some = [each.data for each in islice(read_pcap(file, "bad"), FRAMES // 2)]
+        some = [frame.data for frame in islice(read_pcap(file, "bad"), FRAMES // 2)]
     try:
         lab = FunctionLab(tmp_path, how)
     except NotHereError as error:
@@ -114,9 +114,9 @@ def test_bad_frames_from_an_interface_are_accounted_for(bad: Path, tmp_path: Pat
 
 def test_the_same_seed_makes_the_same_frames() -> None:
     """A finding is repeated by its seed alone."""
-    made = []
+    series = []
     for _ in range(2):
         rng = dice(3)
-        made.append(list(frames(rng, 500, seeds(rng, 100))))
-    assert made[0] == made[1]
-    assert len(set(made[0])) > 300
+        series.append(list(frames(rng, 500, seeds(rng, 100))))
+    assert series[0] == series[1]
+    assert len(set(series[0])) > 300

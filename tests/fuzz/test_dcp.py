@@ -71,6 +71,6 @@ def test_a_play_repeats_itself() -> None:
     for simulation in plays:
         for _ in range(100):
             simulation.move()
-    one, other = plays
-    assert (one.lied, one.refused, one.worlds) == (other.lied, other.refused, other.worlds)
-    assert list(one.target.core.state.objects) == list(other.target.core.state.objects)
+    first, other = plays
+    assert (first.lied, first.refused, first.worlds) == (other.lied, other.refused, other.worlds)
+    assert list(first.target.core.state.objects) == list(other.target.core.state.objects)

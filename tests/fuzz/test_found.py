@@ -31,11 +31,13 @@ def test_a_vector_that_writes_and_copies_the_same_object_fails_alone(
     assert isinstance(results[1], messages.Failure)
     assert results[1].code == Code.EINVAL
     written = {
-        one.object for one in node.outcome.after if isinstance(one, effects.ApplyWrite) and not one.durable
+        effect.object
+        for effect in node.outcome.after
+        if isinstance(effect, effects.ApplyWrite) and not effect.durable
     }
     copied = {
-        one.source.content_of
-        for one in node.outcome.persist
-        if isinstance(one, effects.PutObject) and one.source is not None
+        change.source.content_of
+        for change in node.outcome.persist
+        if isinstance(change, effects.PutObject) and change.source is not None
     }
     assert not written & copied

@@ -82,9 +82,9 @@ def test_a_story_replays_with_the_ids_of_another_node(tmp_path: Path) -> None:
             got = client.sock.recv(65_536)
             story.add("got", 1, got)
         (body,) = FrameSplitter().feed(got)
-        made = decode_reply(body).result
-        assert isinstance(made, Created)
-        story.add("send", 1, encode_request(3, messages.Stat(made.reference.ref)))
+        created = decode_reply(body).result
+        assert isinstance(created, Created)
+        story.add("send", 1, encode_request(3, messages.Stat(created.reference.ref)))
     story.write(tmp_path / "story.json")
     entries = read_story(tmp_path / "story.json")
     with fuzzed_node(foreign=False) as (node, path):
@@ -98,10 +98,10 @@ def granted(entries: list[Entry], path: Path) -> bool:
     with RawClient(path, hello=False) as client:
         recorded = got = b""
         for entry in entries:
-            if entry.what == "send":
+            if entry.action == "send":
                 client.sock.sendall(translation.apply(entry.data))
                 got += client.sock.recv(65_536)
-            elif entry.what == "got":
+            elif entry.action == "got":
                 recorded += entry.data
                 translation.learn(recorded, got)
     last = decode_reply(FrameSplitter().feed(got)[-1]).result

@@ -38,8 +38,8 @@ def figures(node: RunningNode) -> Figures:
     status = Path(f"/proc/{node.running.pid}/status").read_text()
 
     def number(word: str) -> int:
-        found = re.search(rf"^{word}:\s+(\d+)", status, re.MULTILINE)
-        return int(found[1]) if found else 0
+        match = re.search(rf"^{word}:\s+(\d+)", status, re.MULTILINE)
+        return int(match[1]) if match else 0
 
     return Figures(
         number("RssAnon"), node.descriptors(), node.mappings(), number("Threads"), len(node.descendants())

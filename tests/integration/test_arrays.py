@@ -45,24 +45,24 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dios.Node]:
 )
 def test_an_array_comes_back_with_its_type_and_shape(node: dios.Node, array: Array) -> None:
     """Small and large, contiguous or not: the object describes itself, and numpy.load reads it."""
-    made = node.create_array(array)
-    found = made.numpy()
-    assert (found.dtype, found.shape) == (array.dtype, array.shape)
-    np.testing.assert_array_equal(found, array)
-    assert not found.flags.writeable
-    np.testing.assert_array_equal(np.load(made.open("rb")), array)
+    stored = node.create_array(array)
+    view = stored.numpy()
+    assert (view.dtype, view.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(view, array)
+    assert not view.flags.writeable
+    np.testing.assert_array_equal(np.load(stored.open("rb")), array)
 
 
 def test_an_array_is_the_object_itself_and_stays_when_it_is_gone(node: dios.Node) -> None:
     """Two arrays of one object share memory that is not copied; a write or the end of the object changes
     neither.
     """
-    made = node.create_array(np.arange(1_000_000))
-    first = made.numpy()
+    stored = node.create_array(np.arange(1_000_000))
+    first = stored.numpy()
     assert isinstance(_root(first), memoryview), "the array's bytes are the mapped object"
-    made.write_bytes(bytes(made.size))
+    stored.write_bytes(bytes(stored.size))
     assert first[-1] == 999_999
-    made.destroy()
+    stored.destroy()
     assert int(first.sum()) == 499_999_500_000
 
 
@@ -114,11 +114,11 @@ def test_a_table_comes_back(node: dios.Node) -> None:
     """Tables of pyarrow, pandas and Polars are stored as Arrow, and read without a copy."""
     arrow = pytest.importorskip("pyarrow")
     table = arrow.table({"x": range(100_000), "y": ["a", "b"] * 50_000})
-    made = node.create_table(table)
+    stored = node.create_table(table)
     before = arrow.total_allocated_bytes()
-    found = made.arrow()
+    view = stored.arrow()
     assert arrow.total_allocated_bytes() - before < 10_000, "the columns are the object's bytes"
-    assert found.equals(table)
+    assert view.equals(table)
     for library in ("pandas", "polars"):
         frame = pytest.importorskip(library).DataFrame({"x": [1, 2], "y": ["a", None]})
         assert node.create_table(frame).arrow().to_pydict() == {"x": [1, 2], "y": ["a", None]}
@@ -163,7 +163,7 @@ async def test_the_async_client_has_them(tmp_path: Path) -> None:
     """The same operations with await."""
     with running_node(tmp_path / "data") as running:
         async with dios.open_node(running.place, groups=()) as node:
-            made = await node.create_array([1, 2, 3], durable=True)
-            assert (await made.numpy()).tolist() == [1, 2, 3]
-            assert len(await made.view_bytes()) == made.size
-            assert (await made.open("rb")).read(6) == b"\x93NUMPY"
+            stored = await node.create_array([1, 2, 3], durable=True)
+            assert (await stored.numpy()).tolist() == [1, 2, 3]
+            assert len(await stored.view_bytes()) == stored.size
+            assert (await stored.open("rb")).read(6) == b"\x93NUMPY"

@@ -99,8 +99,8 @@ def listed(person: Person) -> list[FileRow]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """All files and directories below a folder, with their bytes."""
-    found = sorted(folder.rglob("*"))
-    return {str(path.relative_to(folder)): b"" if path.is_dir() else path.read_bytes() for path in found}
+    paths = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): b"" if path.is_dir() else path.read_bytes() for path in paths}
 
 
 def lose_everything(person: Person) -> None:
@@ -201,10 +201,10 @@ def test_what_cannot_be_stored_is_said(person: Person) -> None:
     )
     person.writes("lose.py", script)
     assert person.pastes("python lose.py").returncode == 0
-    made = created(person, "dios backup create ./backups --recipient backup.key.pub", status=1)
-    assert made.files == 1
-    assert made.left_out == ["papers/a: its object was destroyed"]
-    assert [text for text in made.notices if "1 other object " in text]
+    report = created(person, "dios backup create ./backups --recipient backup.key.pub", status=1)
+    assert report.files == 1
+    assert report.left_out == ["papers/a: its object was destroyed"]
+    assert [text for text in report.notices if "1 other object " in text]
     assert "could not be read" in person.types("dios backup restore ./backups --group papers --as p2").stderr
 
 
@@ -224,7 +224,7 @@ def test_nothing_is_overwritten(person: Person) -> None:
     assert "group forget" in person.types("dios backup restore ./backups", status=1).stderr
     person.types("dios group forget papers --yes")
     assert "group forget other" in person.types("dios backup restore ./backups", status=1).stderr
-    assert [one.path for one in listed(person)] == []
+    assert [row.path for row in listed(person)] == []
 
 
 def test_a_lost_keyring_alone_comes_back_with_the_old_names(person: Person) -> None:
@@ -247,8 +247,10 @@ def test_old_snapshots_are_pruned_and_the_newest_stays_whole(person: Person) -> 
         person.types("dios put a --group papers --replace")
         created(person, "dios backup create ./backups --recipient backup.key.pub")
     assert "removed 2 snapshots and 2 packs" in person.types("dios backup prune ./backups --keep 1").stderr
-    found = msgspec.json.decode(person.types("dios backup verify ./backups --json").stdout, type=VerifiedRow)
-    assert (found.snapshots, found.files, found.unused_packs, found.damages) == (1, 1, 0, [])
+    verified = msgspec.json.decode(
+        person.types("dios backup verify ./backups --json").stdout, type=VerifiedRow
+    )
+    assert (verified.snapshots, verified.files, verified.unused_packs, verified.damages) == (1, 1, 0, [])
     person.types("dios backup restore ./backups --group papers --as again")
     assert person.types("dios get again/a").stdout == "three"
 
@@ -302,7 +304,7 @@ def test_a_restore_goes_on_after_a_damaged_file(person: Person) -> None:
     assert (list(row["failed"]), row["groups"][0]["files"], row["groups"][0]["size"]) == (
         ["back/old"], 2, 100_001,
     )  # fmt: skip
-    assert sorted(one.path for one in listed(person) if one.path.startswith("back/")) == [
+    assert sorted(row.path for row in listed(person) if row.path.startswith("back/")) == [
         "back/new", "back/small",
     ]  # fmt: skip
     assert person.types("dios get back/new").stdout == "y" * 100_000
@@ -358,8 +360,8 @@ class Owner:
     def files(self, alias: str) -> GroupFiles:
         """The files of a group, which is made if there is none."""
         if alias not in self.keyring.groups:
-            made = self.node.create_group().name or b""
-            self.keyring.add(alias, dios.parse_name(dios.format_name(made)))
+            group_name = self.node.create_group().name or b""
+            self.keyring.add(alias, dios.parse_name(dios.format_name(group_name)))
         group = self.node.group(bytes(self.keyring.groups[alias]))
         assert group is not None
         return GroupFiles(self.node, group, KeyringCatalogue(self.node, self.keyring, alias, group))
@@ -403,8 +405,8 @@ def test_a_bucket_of_fsspec_is_a_target(owner: Owner) -> None:
     owner.put("papers", "data/b", b"changed")
     assert owner.create(url, key, "papers").stored_bytes < 10_000
     repository = open_repository(open_target(url), key)
-    found = Verification(repository).read()
-    assert (found.snapshots, found.damages) == (2, [])
+    verified = Verification(repository).read()
+    assert (verified.snapshots, verified.damages) == (2, [])
     record = repository.read(2).snapshot.groups[0]
     restore_group(repository, record, owner.node, owner.keyring, alias="again")
     again = owner.files("again")
@@ -414,7 +416,7 @@ def test_a_bucket_of_fsspec_is_a_target(owner: Owner) -> None:
 
 def objects_of(node: dios.Node) -> int:
     """The number of objects that count with the user."""
-    (principal,) = (each for each in node.limits() if each.scope is Scope.PRINCIPAL)
+    (principal,) = (limit for limit in node.limits() if limit.scope is Scope.PRINCIPAL)
     return principal.used[Resource.OBJECTS]
 
 
@@ -464,13 +466,13 @@ def test_a_run_that_breaks_off_at_any_write_leaves_the_earlier_snapshots(
             Writer(target, recipient=key.recipient()).create([source], owner.keyring)
         except TargetError:
             if writes:
-                found = Verification(open_repository(target, key)).read()
-                assert (found.snapshots, found.damages) == (0, [])
+                verified = Verification(open_repository(target, key)).read()
+                assert (verified.snapshots, verified.damages) == (0, [])
         stored.append(writes - target.writes_left)
     assert stored == [0, 1, 2, 1, 1], "the configuration, two packs, the last pack, the snapshot"
-    found = Verification(open_repository(target, key)).read()
-    assert (found.snapshots, found.files, found.damages) == (1, 1, [])
-    assert found.unused_packs == 0, "a run uses the packs of those that broke off"
+    verified = Verification(open_repository(target, key)).read()
+    assert (verified.snapshots, verified.files, verified.damages) == (1, 1, [])
+    assert verified.unused_packs == 0, "a run uses the packs of those that broke off"
 
 
 def test_files_that_are_replaced_or_removed_during_a_run_are_not_missed(owner: Owner, tmp_path: Path) -> None:
@@ -490,8 +492,8 @@ def test_files_that_are_replaced_or_removed_during_a_run_are_not_missed(owner: O
 
     source = Source("papers", bytes(owner.keyring.groups["papers"]), owner.files("papers"))
     writer = Writer(open_target(url), recipient=key.recipient())
-    made = writer.create([source], owner.keyring, moved=interfere)
-    assert (made.files, made.left_out) == (2, [])
+    report = writer.create([source], owner.keyring, moved=interfere)
+    assert (report.files, report.left_out) == (2, [])
     restore_group(
         writer.repository,
         writer.repository.read(1).snapshot.groups[0],
@@ -507,13 +509,15 @@ def test_bytes_that_a_program_wrote_into_a_file_are_not_stored(owner: Owner, tmp
     key = generate()
     (entry,) = owner.put("papers", "a", b"before")
     owner.create(str(tmp_path / "backups"), key, "papers")
-    found = owner.node.find(entry.name)
-    assert found is not None
-    with found.write(6) as request:
+    reference = owner.node.find(entry.name)
+    assert reference is not None
+    with reference.write(6) as request:
         request.view[:] = b"behind"
-    made = owner.create(str(tmp_path / "backups"), key, "papers")
-    assert (made.files, made.left_out_count) == (0, 1)
-    assert "papers/a: no replica of a is sound: the replica on this node has other bytes" in made.left_out[0]
+    report = owner.create(str(tmp_path / "backups"), key, "papers")
+    assert (report.files, report.left_out_count) == (0, 1)
+    assert (
+        "papers/a: no replica of a is sound: the replica on this node has other bytes" in report.left_out[0]
+    )
     repository = open_repository(open_target(str(tmp_path / "backups")), None)
     restore_group(repository, repository.read(1).snapshot.groups[0], owner.node, owner.keyring, alias="b")
     assert bytes(owner.files("b").view("a")) == b"before"

@@ -55,8 +55,8 @@ def test_joblib_runs_in_tasks(started: RunningNode) -> None:
         assert joblib.Parallel()(calls) == [number * number for number in range(50)]
         with joblib.Parallel() as parallel:
             for _ in range(2):
-                found = parallel(joblib.delayed(_host_and_pid)() for _ in range(4))
-                assert set(found) == {("task", 1)}
+                answers = parallel(joblib.delayed(_host_and_pid)() for _ in range(4))
+                assert set(answers) == {("task", 1)}
 
 
 def test_joblib_raises_the_exception_of_a_call(started: RunningNode) -> None:
@@ -71,8 +71,8 @@ def test_joblib_takes_large_arrays_and_generators(started: RunningNode) -> None:
     """An array over the size at which joblib would use files arrives whole; results come as a generator."""
     block = np.arange(500_000, dtype=np.float64)
     with joblib.parallel_config(backend="dios", n_jobs=2, node=started.place):
-        found = joblib.Parallel(return_as="generator")(joblib.delayed(np.sum)(block) for _ in range(3))
-        assert [float(value) for value in found] == [float(block.sum())] * 3
+        totals = joblib.Parallel(return_as="generator")(joblib.delayed(np.sum)(block) for _ in range(3))
+        assert [float(value) for value in totals] == [float(block.sum())] * 3
 
 
 def _remember(word: str) -> None:
@@ -102,8 +102,8 @@ def test_joblib_initializes_workers(started: RunningNode) -> None:
 
 def _nested() -> list[int]:
     calls = (joblib.delayed(_square)(number) for number in range(3))
-    found: list[int] = joblib.Parallel(n_jobs=2, backend="dios")(calls)
-    return found
+    answers: list[int] = joblib.Parallel(n_jobs=2, backend="dios")(calls)
+    return answers
 
 
 def test_joblib_runs_a_parallel_within_a_call(started: RunningNode) -> None:

@@ -79,7 +79,7 @@ def _of_processes(names: list[str], row: object) -> bool:
         for name, value in zip(names, cast("tuple[object, ...]", values), strict=True)
         if "backend" in name
     ]
-    return all(each == _THEIRS or type(each) is joblib.parallel.LokyBackend for each in backends)
+    return all(backend == _THEIRS or type(backend) is joblib.parallel.LokyBackend for backend in backends)
 
 
 def _adapted(mark: pytest.Mark) -> pytest.Mark | None:
@@ -87,15 +87,15 @@ def _adapted(mark: pytest.Mark) -> pytest.Mark | None:
     if mark.name != "parametrize":
         return mark
     names, rows, *rest = mark.args
-    named = [each.strip() for each in names.split(",")]
-    if not any("backend" in each for each in named):
+    named = [name.strip() for name in names.split(",")]
+    if not any("backend" in name for name in named):
         return mark
     left = [row for row in rows if _of_processes(named, row)]
     if "error" in named:  # of a second Parallel, with which loky shares its workers
         left = [(backend, False) for backend, _ in left]
-    made = [tuple(map(_ours, row)) if len(named) > 1 else _ours(row) for row in left]
-    chosen: pytest.Mark = getattr(pytest.mark, mark.name)(names, made, *rest).mark
-    return chosen if made else None
+    parameters = [tuple(map(_ours, row)) if len(named) > 1 else _ours(row) for row in left]
+    chosen: pytest.Mark = getattr(pytest.mark, mark.name)(names, parameters, *rest).mark
+    return chosen if parameters else None
 
 
 def _collected() -> Iterator[tuple[str, Callable[..., object]]]:  # type: ignore[explicit-any]
@@ -106,11 +106,11 @@ def _collected() -> Iterator[tuple[str, Callable[..., object]]]:  # type: ignore
         marks = [_adapted(mark) for mark in getattr(function, "pytestmark", [])]
         if None in marks:
             continue
-        made = types.FunctionType(
+        clone = types.FunctionType(
             function.__code__, vars(upstream), name, function.__defaults__, function.__closure__
         )
-        made.__dict__.update(vars(function), pytestmark=marks)
-        yield name, made
+        clone.__dict__.update(vars(function), pytestmark=marks)
+        yield name, clone
 
 
 globals().update(_collected())

@@ -23,12 +23,12 @@ PATIENCE_S = 280
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """Two nodes that run few tasks at once."""
     settings = {"accept_weaker_sandbox": "yes", "tasks_max": "12", "pool_size": "2"}
-    made = local_cluster.make(tmp_path / "cluster", nodes=2, settings=settings)
+    live_cluster = local_cluster.make(tmp_path / "cluster", nodes=2, settings=settings)
     try:
-        local_cluster.start(made)
-        yield made
+        local_cluster.start(live_cluster)
+        yield live_cluster
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 async def _burst(cluster: LocalCluster, runs: int) -> Counter[str]:
@@ -40,7 +40,7 @@ async def _burst(cluster: LocalCluster, runs: int) -> Counter[str]:
             await stack.enter_async_context(dios.open_node(str(near.socket))) for _ in range(SESSIONS)
         ]
 
-        async def one(number: int) -> None:
+        async def run_task(number: int) -> None:
             session = sessions[number % SESSIONS]
             try:
                 task = await session.run(b"print(1)", host=far.name)
@@ -51,7 +51,7 @@ async def _burst(cluster: LocalCluster, runs: int) -> Counter[str]:
                 ends[type(error).__name__] += 1
 
         async with asyncio.timeout(PATIENCE_S):
-            await asyncio.gather(*(one(number) for number in range(runs)))
+            await asyncio.gather(*(run_task(number) for number in range(runs)))
     return ends
 
 

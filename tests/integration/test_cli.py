@@ -353,7 +353,9 @@ def test_what_ends_a_command_ends_it_cleanly(person: Person, number: int, status
 def _waits_for_input(pid: int) -> bool:
     """True if the process has a temporary file for its standard input, in the middle of ``dios put -``."""
     with contextlib.suppress(FileNotFoundError):
-        return any("(deleted)" in str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir())
+        return any(
+            "(deleted)" in str(descriptor.readlink()) for descriptor in Path(f"/proc/{pid}/fd").iterdir()
+        )
     return False
 
 
@@ -440,9 +442,9 @@ def test_names_are_in_no_log(person: Person) -> None:
 def test_nothing_of_a_person_or_a_node_is_open_to_others(person: Person) -> None:
     """Keyring, history, runtime folder and everything below a data directory have no bit for others."""
     mine = [person.home / ".config" / "dios", person.home / "run" / "dios", person.home / "node0"]
-    found = [path for top in mine for path in (top, *top.rglob("*")) if not path.is_symlink()]
-    assert len(found) > 10
-    assert not [path for path in found if path.stat().st_mode & 0o077]
+    paths = [path for top in mine for path in (top, *top.rglob("*")) if not path.is_symlink()]
+    assert len(paths) > 10
+    assert not [path for path in paths if path.stat().st_mode & 0o077]
 
 
 def test_a_keyring_may_hold_more_groups_than_a_session(person: Person, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
 def debugged(person: Person, line: str, *commands: str, status: int) -> str:
     """What `dios debug` prints for these commands in a pipe."""
     return person.types(
-        f"dios debug {line}", typed="".join(f"{each}\n" for each in commands), status=status
+        f"dios debug {line}", typed="".join(f"{command}\n" for command in commands), status=status
     ).stdout
 
 

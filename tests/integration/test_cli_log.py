@@ -16,8 +16,8 @@ def test_a_log_from_the_command_line(tmp_path: Path) -> None:
     person.types("dios-node start --data ./node --detach")
     try:
         person.types("dios group create notes")
-        made = json.loads(person.types("dios journal create diary --group notes --json").stdout)
-        assert made["label"] == "diary"
+        created = json.loads(person.types("dios journal create diary --group notes --json").stdout)
+        assert created["label"] == "diary"
         said = person.types("dios journal append diary --json", "it began", "went on").stdout
         assert json.loads(said) == {"appended": 2, "last": 2}
         person.types("dios journal append diary", typed="a line\nand another\n")

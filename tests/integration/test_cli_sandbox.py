@@ -277,8 +277,8 @@ def test_a_shell_without_a_terminal_runs_its_input_once(person: Person) -> None:
 
 def listed(person: Person) -> list[dict[str, object]]:
     """Return the sessions that run."""
-    found: list[dict[str, object]] = json.loads(person.types("dios sandbox ls --json").stdout)
-    return found
+    rows: list[dict[str, object]] = json.loads(person.types("dios sandbox ls --json").stdout)
+    return rows
 
 
 def test_sessions_are_listed_and_stopped(person: Person) -> None:
@@ -288,11 +288,11 @@ def test_sessions_are_listed_and_stopped(person: Person) -> None:
     assert json.loads(person.types("dios sandbox stop --all --json").stdout) == []
     with dios.connect(person.home / "node0") as node, contextlib.ExitStack() as stack:
         boxes = [stack.enter_context(dios.Sandbox(node=node)) for _ in range(3)]
-        found = {each["pid"]: str(each["fingerprint"]) for each in listed(person)}
-        assert len(found) == 3
+        marks_by_pid = {row["pid"]: str(row["fingerprint"]) for row in listed(person)}
+        assert len(marks_by_pid) == 3
         shown = person.types("dios sandbox ls").stdout
-        assert all(mark in shown and str(pid) in shown for pid, mark in found.items())
-        (pid, _), (_, mark), _ = found.items()
+        assert all(mark in shown and str(pid) in shown for pid, mark in marks_by_pid.items())
+        (pid, _), (_, mark), _ = marks_by_pid.items()
         for wrong in ("", "nothing", f"{mark} nothing", f"{mark} --all"):
             assert "sandbox ls" in person.types(f"dios sandbox stop {wrong}", status=1).stderr
         assert len(listed(person)) == 3
@@ -323,9 +323,9 @@ def test_continuations_run_in_forks(person: Person) -> None:
     done = person.types(line, status=1)
     assert done.stdout == "loaded\n6\n"
     assert "IndexError" in done.stderr
-    found = json.loads(person.types("dios sandbox run load.py --then add.py --json").stdout)
-    assert found["stdout"] == "loaded\n"
-    assert found["then"]["add.py"]["value"] == "6"
+    outcome = json.loads(person.types("dios sandbox run load.py --then add.py --json").stdout)
+    assert outcome["stdout"] == "loaded\n"
+    assert outcome["then"]["add.py"]["value"] == "6"
     failed = person.types("dios sandbox run fail.py --then add.py --json", status=1)
     assert json.loads(failed.stdout)["then"] == {}
 
@@ -360,7 +360,7 @@ def test_families_are_listed_and_stopped(person: Person) -> None:
         first = stack.enter_context(dios.Sandbox(node=node, forkable=True))
         fork = stack.enter_context(first.fork())
         last = stack.enter_context(fork.fork())
-        families = [each["family"] for each in listed(person)]
+        families = [row["family"] for row in listed(person)]
         assert families[1:] == [families[1]] * 3
         assert families[0] != families[1]
         shown = person.types("dios sandbox ls").stdout

@@ -70,8 +70,8 @@ def test_the_example_works_as_written(place: str, tmp_path: Path, monkeypatch: p
         blob = node.create(dios.DURABLE_BLOB, groups=[group], data=b"...")
         assert blob.name is not None
         for ref in node.lookup(blob.name, group=group):
-            found = (ref.proximity, ref.persistence, ref.size)
-            assert found == (dios.Proximity.NODE, dios.Persistence.DURABLE, 3)
+            attributes = (ref.proximity, ref.persistence, ref.size)
+            assert attributes == (dios.Proximity.NODE, dios.Persistence.DURABLE, 3)
         with blob.read(dios.MRSW) as request:
             total = sum(request.view)
         assert total == sum(b"...")
@@ -111,9 +111,9 @@ def test_group_comes_back_through_the_keyring(place: str) -> None:
         name = blob.name
     assert name is not None
     with dios.connect() as again:
-        found = again.find(name)
-        assert found is not None
-        assert found.read_bytes() == b"kept"
+        reference = again.find(name)
+        assert reference is not None
+        assert reference.read_bytes() == b"kept"
     with dios.connect(groups=["mine"]) as chosen:
         assert chosen.find(dios.format_name(name)) is not None
     with dios.connect(groups=[]) as stranger:
@@ -279,8 +279,8 @@ def test_no_read_without_a_call_through_a_lost_reference(node: Node) -> None:
     child = node.handle(answer[0].references[0])  # type: ignore[union-attr]
     other = node.find(blob.name)
     assert other is not None
-    for each in (child, other, blob):
-        assert each.read_bytes() == each.read_bytes() == b"one"
+    for reference in (child, other, blob):
+        assert reference.read_bytes() == reference.read_bytes() == b"one"
     parent.retire()
     with pytest.raises(dios.BadReferenceError):
         child.read_bytes()
@@ -358,8 +358,8 @@ def test_nothing_of_a_client_stays_open(node: Node) -> None:
 # -- the calls in the raw ---------------------------------------------------------------------------
 def test_raw_calls_stand_below(node: Node) -> None:
     """The thirteen calls work on plain ids, and vectors answer each of theirs."""
-    made = syscalls.create(node, dios.SHMEM_BLOB, data=b"abc")
-    ref = made.reference.ref
+    created = syscalls.create(node, dios.SHMEM_BLOB, data=b"abc")
+    ref = created.reference.ref
     buffer, fd = syscalls.acquire_write(node, ref, 3, semantics=dios.EXCL)
     assert (buffer.size, buffer.data, fd) == (3, b"abc", None)
     assert syscalls.commit_write(node, ref, buffer.buffer, data=b"xyz").v_w == 1
@@ -582,9 +582,9 @@ def test_groups_of_a_long_keyring_are_presented_when_they_are_needed(place: str)
         name = blob.name or b""
     with dios.connect() as node:
         assert first.fingerprint not in {group.fingerprint for group in node.groups}
-        found = node.find(name)
-        assert found is not None
-        assert found.read_bytes() == b"deep"
+        reference = node.find(name)
+        assert reference is not None
+        assert reference.read_bytes() == b"deep"
         assert first.fingerprint in {group.fingerprint for group in node.groups}
     with dios.connect(groups=[]) as node:
         assert node.find(name) is None

@@ -35,8 +35,8 @@ async def test_objects(running: RunningNode) -> None:
         group = await node.create_group()
         blob = await node.create(dios.DURABLE_BLOB, groups=[group], data=b"hello")
         assert blob.name is not None
-        found = await node.lookup(blob.name, group=group)
-        assert [ref.size for ref in found] == [5]
+        references = await node.lookup(blob.name, group=group)
+        assert [ref.size for ref in references] == [5]
         async with blob.read(dios.MRSW) as request:
             assert sum(request.view) == sum(b"hello")
         async with blob.write(limits.MIB, dios.EXCL) as request:
@@ -262,9 +262,9 @@ async def test_calls_cancelled_at_any_moment(running: RunningNode, kind: str) ->
                         async with await node.create_stream() as stream:
                             await node.select([stream])
                     else:
-                        made = await node.create(dios.SHMEM_BLOB, data=bytes(order.choice((1, 900_000))))
-                        async with made:
-                            await made.read_bytes()
+                        blob = await node.create(dios.SHMEM_BLOB, data=bytes(order.choice((1, 900_000))))
+                        async with blob:
+                            await blob.read_bytes()
 
         async with anyio.create_task_group() as tasks:
             for _ in range(10):
@@ -300,15 +300,15 @@ def test_the_futures_of_an_executor(running: RunningNode) -> None:
     """``dios.aio.result`` awaits them on both loops; asyncio's own ways work, too."""
     with dios.Executor(1, node=running.place) as executor:
         for loop in LOOPS:
-            found: list[int] = []
+            results: list[int] = []
 
             async def main() -> None:
-                found.append(await dios.aio.result(executor.submit(pow, 2, 5)))  # noqa: B023 - run at once
+                results.append(await dios.aio.result(executor.submit(pow, 2, 5)))  # noqa: B023 - run at once
                 with pytest.raises(ZeroDivisionError):
                     await dios.aio.result(executor.submit(divmod, 1, 0))
 
             run(loop, main)
-            assert found == [32]
+            assert results == [32]
 
         async def own_ways() -> tuple[int, int]:
             wrapped = await asyncio.wrap_future(executor.submit(pow, 2, 6))

@@ -103,9 +103,9 @@ def test_limits_of_a_group_and_a_task_are_set_by_their_handles(node: Node) -> No
     task = node.run(b"import dios\ndios.connect().next_event()")
     node.set_limits(group, bytes=17)
     node.set_limits(task, requests=3, cpu_ms=4)
-    found = {usage.subject: usage for usage in node.limits()}
-    assert found[task.fingerprint].limits[dios.Resource.REQUESTS] == 3
-    assert found[task.fingerprint].limits[dios.Resource.CPU_MS] == 4
+    usages = {usage.subject: usage for usage in node.limits()}
+    assert usages[task.fingerprint].limits[dios.Resource.REQUESTS] == 3
+    assert usages[task.fingerprint].limits[dios.Resource.CPU_MS] == 4
     task.kill()
     with pytest.raises(dios.LimitError):
         node.create(dios.SHMEM_BLOB, groups=[group], data=bytes(18))
@@ -130,19 +130,23 @@ def test_a_task_is_described(node: Node) -> None:
     limits = dios.Limits(memory_bytes=2**28, objects=5)
     task = node.run(SHOWS, inputs={"text": text.restrict("read")}, args=["x"], limits=limits)
     task.wait(30)
-    found = node.describe(task)
-    (given,) = found.inputs
+    description = node.describe(task)
+    (given,) = description.inputs
     assert (given.label, given.size, given.changed, given.gone) == ("text", 4, False, False)
-    assert found.arguments == ("x",)
-    assert (found.status.exit_code, found.memory_limit_bytes, found.not_repeatable) == (1, 2**28, "")
-    assert found.usage.limits[dios.Resource.OBJECTS] == 5
-    assert found.memory_bytes > 0
+    assert description.arguments == ("x",)
+    assert (description.status.exit_code, description.memory_limit_bytes, description.not_repeatable) == (
+        1,
+        2**28,
+        "",
+    )
+    assert description.usage.limits[dios.Resource.OBJECTS] == 5
+    assert description.memory_bytes > 0
     text.write_bytes(b"other")
     assert node.describe(task).inputs[0].changed
     text.destroy()
-    found = node.describe(task)
-    assert found.inputs[0].gone
-    assert "input text" in found.not_repeatable
+    description = node.describe(task)
+    assert description.inputs[0].gone
+    assert "input text" in description.not_repeatable
 
 
 @on_both_loops

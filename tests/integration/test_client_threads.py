@@ -98,8 +98,8 @@ def test_select_among_threads(node: dios.Node) -> None:
         try:
             for _ in range(20):
                 with node.create_timer(0.001) as timer, node.create_stream() as silent:
-                    found = threads.submit(node.select, [silent, timer], "read", SECONDS_MAX)
-                    assert found.result(SECONDS_MAX) is timer
+                    future = threads.submit(node.select, [silent, timer], "read", SECONDS_MAX)
+                    assert future.result(SECONDS_MAX) is timer
         finally:
             stopped.set()
         for other in others:

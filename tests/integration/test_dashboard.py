@@ -55,19 +55,19 @@ def cluster() -> Iterator[Cluster]:
     folder.chmod(0o711)
     (folder / "job.py").write_text(PROGRAM)
     (folder / "rows.txt").write_text("rows")
-    with cluster_in(folder, {"coordinator": "off", "allowed-uids": str(STRANGER)}) as found:
-        found.dios("group", "create", "g")
-        found.dios("put", "rows.txt", "--group", "g", "--as", EVIL_FILE)
-        found.start("run", "job.py", "--title", EVIL, "--on", "n1", "--input", f"rows=g/{EVIL_FILE}")
-        yield found
+    with cluster_in(folder, {"coordinator": "off", "allowed-uids": str(STRANGER)}) as live_cluster:
+        live_cluster.dios("group", "create", "g")
+        live_cluster.dios("put", "rows.txt", "--group", "g", "--as", EVIL_FILE)
+        live_cluster.start("run", "job.py", "--title", EVIL, "--on", "n1", "--input", f"rows=g/{EVIL_FILE}")
+        yield live_cluster
     shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
 def pages(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     """Open a browser."""
-    with dashboard_of(cluster, tmp_path_factory.mktemp("browser")) as found:
-        yield found
+    with dashboard_of(cluster, tmp_path_factory.mktemp("browser")) as live_pages:
+        yield live_pages
 
 
 def test_every_page_shows_the_cluster(pages: Pages) -> None:
@@ -78,21 +78,21 @@ def test_every_page_shows_the_cluster(pages: Pages) -> None:
         assert pages.driver.find_elements(By.TAG_NAME, "h1"), path
         assert not pages.driver.find_elements(By.CSS_SELECTOR, "main img, main b"), path
         assert not overflow_on_phone(pages), path
-    errors = [one for one in pages.log() if one["level"] == "SEVERE"]
+    errors = [entry for entry in pages.log() if entry["level"] == "SEVERE"]
     assert not errors
 
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_every_page_is_accessible(cluster: Cluster, pages: Pages) -> None:
     """No page breaks a rule of axe-core, in light and dark."""
-    (task,) = [one for one in json.loads(cluster.dios("ps", "--json")) if one["label"] == EVIL]
+    (task,) = [row for row in json.loads(cluster.dios("ps", "--json")) if row["label"] == EVIL]
     (file,) = json.loads(cluster.dios("ls", "--json"))
     further = (f"/tasks/{task['fingerprint']}", f"/objects/{file['fingerprint']}")
-    found = []
+    problems = []
     for path in (*PAGES, *further, f"/capabilities?of={file['fingerprint']}"):
         pages.open(path, *PAGES.get(path, ()))
-        found += [f"{path}: {one}" for one in violations(pages)]
-    assert not found, "\n".join(found)
+        problems += [f"{path}: {violation}" for violation in violations(pages)]
+    assert not problems, "\n".join(problems)
 
 
 def test_the_keyboard_reaches_the_pages(pages: Pages) -> None:
@@ -121,7 +121,7 @@ def test_a_reference_is_retired(cluster: Cluster, pages: Pages) -> None:
 @pytest.mark.skipif(bool(os.getuid()), reason="only root can become another user")
 def test_another_user_sees_nothing_of_the_first(cluster: Cluster, pages: Pages) -> None:
     """No page of another principal has a label, a file, a fingerprint or a reference of the first one's."""
-    (task,) = [one for one in json.loads(cluster.dios("ps", "--json")) if one["label"] == EVIL]
+    (task,) = [row for row in json.loads(cluster.dios("ps", "--json")) if row["label"] == EVIL]
     (file,) = json.loads(cluster.dios("ls", "--json"))
     (socket,) = cluster.folder.rglob("n1/node.sock")
     for place in socket.parents:
@@ -139,13 +139,13 @@ def test_another_user_sees_nothing_of_the_first(cluster: Cluster, pages: Pages) 
         further = (f"/objects/{file['fingerprint']}", f"/capabilities?of={file['fingerprint']}")
         for path in (*PAGES, *further):
             text = other.open(path, expected.get(path, ""))
-            assert not [one for one in secrets if one in text and one not in path], (path, text)
+            assert not [secret for secret in secrets if secret in text and secret not in path], (path, text)
         other.open(f"/tasks/{task['fingerprint']}", "knows no task")
 
 
 def test_a_task_is_read_and_killed(cluster: Cluster, pages: Pages) -> None:
     """The page of a task shows its output as text, and its button ends it after a question."""
-    (task,) = [one for one in json.loads(cluster.dios("ps", "--json")) if one["label"] == EVIL]
+    (task,) = [row for row in json.loads(cluster.dios("ps", "--json")) if row["label"] == EVIL]
     pages.open(f"/tasks/{task['fingerprint']}", "<b>bold</b>", "\\x1b[31m \\u202e", "running")
     pages.click("kill")
     pages.wait_for("yes")

@@ -64,11 +64,13 @@ def test_the_audit_records_are_shown(story: subprocess.CompletedProcess[str]) ->
     """What the core refused, the names looked up in vain and the sandbox's end are shown by `dios audit`."""
     assert "$ dios audit verify" in story.stdout
     shown = [line.split() for line in story.stdout.splitlines() if " uid:" in line]
-    found = {(words[3], words[4]) for words in shown}
+    audited = {(words[3], words[4]) for words in shown}
     wanted = {
-        (each.record, "empty" if "" in each.stopped else "denied") for each in ALL.values() if each.record
+        (attempt.record, "empty" if "" in attempt.stopped else "denied")
+        for attempt in ALL.values()
+        if attempt.record
     }
-    assert found >= wanted | {("ended", "sandbox")}
+    assert audited >= wanted | {("ended", "sandbox")}
 
 
 def test_no_name_is_shown(story: subprocess.CompletedProcess[str]) -> None:

@@ -21,16 +21,16 @@ from tests.support.node.command_user import Person
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Mechanism]:
+def probed() -> dict[str, Mechanism]:
     """What this machine has."""
     return probe()
 
 
 @pytest.fixture(scope="module")
-def all_there(found: dict[str, Mechanism]) -> dict[str, Mechanism]:
+def all_there(probed: dict[str, Mechanism]) -> dict[str, Mechanism]:
     """A machine that has everything."""
     return {
-        name: replace(mechanism, availability=Availability.AVAILABLE) for name, mechanism in found.items()
+        name: replace(mechanism, availability=Availability.AVAILABLE) for name, mechanism in probed.items()
     }
 
 
@@ -44,31 +44,31 @@ def without(mechanisms: dict[str, Mechanism], name: str) -> dict[str, Mechanism]
 
 def finding(diagnosis: Diagnosis, name: str) -> DoctorFinding:
     """What was found about one thing."""
-    return next(each for each in diagnosis.findings if each.name == name)
+    return next(candidate for candidate in diagnosis.findings if candidate.name == name)
 
 
-def test_the_command_says_the_same_as_the_probe(found: dict[str, Mechanism], tmp_path: Path) -> None:
+def test_the_command_says_the_same_as_the_probe(probed: dict[str, Mechanism], tmp_path: Path) -> None:
     """Without a node, `dios doctor` names every mechanism; its exit status says if tasks are confined."""
-    confined = all(m.available for m in found.values() if m.needed_for_pure)
+    confined = all(m.available for m in probed.values() if m.needed_for_pure)
     done = Person(tmp_path).types("dios doctor -v", status=0 if confined else 1)
-    assert all(f"  {name} " in done.stdout for name in found), done.stdout
+    assert all(f"  {name} " in done.stdout for name in probed), done.stdout
     assert "Promises of a node on this machine" in done.stdout
     assert done.stdout.startswith("Pure tasks are fully confined here") is confined
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"], "it leaves nothing behind"
 
 
-def test_programs_get_the_same_as_json(found: dict[str, Mechanism], tmp_path: Path) -> None:
+def test_programs_get_the_same_as_json(probed: dict[str, Mechanism], tmp_path: Path) -> None:
     """`dios doctor --json` has each finding with its level, and the guarantees with whether they hold."""
-    confined = all(m.available for m in found.values() if m.needed_for_pure)
+    confined = all(m.available for m in probed.values() if m.needed_for_pure)
     told = json.loads(Person(tmp_path).types("dios doctor --json", status=0 if confined else 1).stdout)
     assert told["confined"] is confined
-    levels = {each["name"]: each["level"] for each in told["findings"]}
+    levels = {row["name"]: row["level"] for row in told["findings"]}
     assert {name for name, level in levels.items() if level == "ok"} >= {
-        name for name, mechanism in found.items() if mechanism.available
+        name for name, mechanism in probed.items() if mechanism.available
     }
     assert {"python", "kernel", "store", "shared memory", "memory limits", "open files"} <= set(levels)
     assert {"process limits", "time limits", "processor share", "reservations"} <= set(levels)
-    assert all(isinstance(each["holds"], bool) for each in told["guarantees"])
+    assert all(isinstance(guarantee["holds"], bool) for guarantee in told["guarantees"])
 
 
 def test_each_needed_mechanism_counts(all_there: dict[str, Mechanism], tmp_path: Path) -> None:
@@ -81,10 +81,10 @@ def test_each_needed_mechanism_counts(all_there: dict[str, Mechanism], tmp_path:
         assert told.level is (DoctorLevel.MISSING if mechanism.needed_for_pure else DoctorLevel.WEAK), name
         assert told.detail == "was refused"
         assert told.advice, name
-        broken = [each for each in diagnosis.guarantees if not each.holds]
-        weaker = [each for each in diagnosis.guarantees if each.weaker]
+        broken = [guarantee for guarantee in diagnosis.guarantees if not guarantee.holds]
+        weaker = [guarantee for guarantee in diagnosis.guarantees if guarantee.weaker]
         assert broken or weaker, f"nothing depends on {name}"
-        assert all(name in each.missing for each in broken), name
+        assert all(name in guarantee.missing for guarantee in broken), name
 
 
 def test_the_engine_of_webassembly_is_optional(
@@ -115,7 +115,7 @@ def test_a_file_is_no_store_directory(all_there: dict[str, Mechanism], tmp_path:
     told = finding(diagnosis, "store")
     assert told.level is DoctorLevel.MISSING
     assert "--data" in told.advice
-    assert any(not each.holds and each.missing == ("store",) for each in diagnosis.guarantees)
+    assert any(not guarantee.holds and guarantee.missing == ("store",) for guarantee in diagnosis.guarantees)
     assert diagnosis.confined, "what the store lacks does not unlock a task"
 
 
@@ -164,9 +164,9 @@ def test_the_part_of_the_daemon_is_a_promise(
         diagnosis = examine(tmp_path, mechanisms=all_there)
         assert finding(diagnosis, missing).level is DoctorLevel.WEAK
         (weaker,) = [
-            each
-            for each in diagnosis.guarantees
-            if each.weaker and ("its part" in each.promise or "time slice" in each.promise)
+            guarantee
+            for guarantee in diagnosis.guarantees
+            if guarantee.weaker and ("its part" in guarantee.promise or "time slice" in guarantee.promise)
         ]
         assert ("time slice" in weaker.promise) is (missing == "daemon slice")
         assert diagnosis.confined

@@ -48,7 +48,7 @@ def test_the_tasks_of_a_killed_program_end(started: RunningNode) -> None:
         wait_until(lambda: _running(watcher) == {"detached"}, "the attached task has ended")
         (left,) = [task for task in watcher.tasks() if not task.ended]
         assert left.name is not None
-        found = watcher.find(left.name)
-        assert isinstance(found, dios.Task)
-        found.kill()
+        watched = watcher.find(left.name)
+        assert isinstance(watched, dios.Task)
+        watched.kill()
         wait_until(lambda: not _running(watcher), "the detached task was ended")

@@ -54,14 +54,14 @@ def test_a_waiting_call_shows_its_place_and_the_reason(node: RunningNode) -> Non
         assert done.status() == ("done", 0, 0, "")
         first = executor.submit(time.sleep, 3600)
         wait_until(lambda: first.status().state == "running", "the first call runs")
-        rest = [executor.submit(pow, 2, each) for each in range(50)]
+        rest = [executor.submit(pow, 2, exponent) for exponent in range(50)]
         wait_until(lambda: rest[49].status().place > 0, "the last call waits")
-        found = [each.status() for each in rest]
-        queued = [each for each in found if each.place]
-        assert [each.place for each in queued] == list(range(1, len(queued) + 1))
-        assert {(each.state, each.waiting) for each in queued} == {("waiting", len(queued))}
+        statuses = [future.status() for future in rest]
+        queued = [status for status in statuses if status.place]
+        assert [status.place for status in queued] == list(range(1, len(queued) + 1))
+        assert {(status.state, status.waiting) for status in queued} == {("waiting", len(queued))}
         reason = "all workers have calls that come before it"
-        assert str(found[-1]) == f"waiting, place {len(queued)} of {len(queued)}: {reason}"
+        assert str(statuses[-1]) == f"waiting, place {len(queued)} of {len(queued)}: {reason}"
         assert rest[49].cancel()
         assert rest[49].status() == ("cancelled", 0, 0, "")
         executor.kill_workers()
@@ -278,15 +278,15 @@ def test_modules_beside_the_program_are_sent_along(node: RunningNode, tmp_path: 
 
 def _processes_of(folder: Path) -> list[str]:
     """Return the commands of the processes that name a folder."""
-    found = []
+    commands = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
         if str(folder) in command:
-            found.append(command)
-    return found
+            commands.append(command)
+    return commands
 
 
 def test_without_a_node_a_private_one_is_started_and_ends(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def _send_as_worker(kind: int, body: bytes) -> None:
 
     from dios.lib.executor.worker import _Worker
 
-    next(each for each in gc.get_objects() if isinstance(each, _Worker)).send(kind, body)
+    next(candidate for candidate in gc.get_objects() if isinstance(candidate, _Worker)).send(kind, body)
 
 
 def test_workers_that_end_at_their_start_break_the_executor(node: RunningNode) -> None:
@@ -448,7 +448,7 @@ def test_a_hostile_frame_ends_its_worker_alone(
         after = [executor.submit(abs, -number) for number in range(10)]
         with pytest.raises(WorkerEndedError, match=reason):
             hostile.result(60)
-        assert [each.result(60) for each in after] == list(range(10))
+        assert [future.result(60) for future in after] == list(range(10))
 
 
 def test_a_frame_of_a_worker_has_a_bounded_length(node: RunningNode) -> None:
@@ -459,7 +459,7 @@ def test_a_frame_of_a_worker_has_a_bounded_length(node: RunningNode) -> None:
 
         from dios.lib.executor.worker import _Worker
 
-        worker = next(each for each in gc.get_objects() if isinstance(each, _Worker))
+        worker = next(candidate for candidate in gc.get_objects() if isinstance(candidate, _Worker))
         worker._results.write((frames.RESULT_BYTES_MAX + 1).to_bytes(4, "little") + b"\x06")
 
     with (
@@ -494,10 +494,10 @@ def test_calls_keep_their_order_when_a_worker_ends(node: RunningNode) -> None:
         quick = [executor.submit(abs, 1) for _ in range(500)]
         ended = executor.submit(os._exit, 3)
         after = [executor.submit(__import__("time").monotonic_ns) for _ in range(300)]
-        assert [each.result(60) for each in quick] == [1] * 500
+        assert [future.result(60) for future in quick] == [1] * 500
         with pytest.raises(WorkerEndedError):
             ended.result(60)
-        times = [each.result(60) for each in after]
+        times = [future.result(60) for future in after]
         assert times == sorted(times)
         assert executor.stats().repeated == 0
 
@@ -510,7 +510,9 @@ def test_functions_that_change_leave_nothing_in_the_worker(node: RunningNode) ->
 
         from dios.lib.executor.worker import _Worker
 
-        return len(next(each for each in gc.get_objects() if isinstance(each, _Worker))._functions)
+        return len(
+            next(candidate for candidate in gc.get_objects() if isinstance(candidate, _Worker))._functions
+        )
 
     with dios.Executor(1, node=node.place) as executor:
         before = executor.submit(kept).result(60)
@@ -629,8 +631,8 @@ def _fib(n: int) -> int:
     if n < 2:
         return n
     executor = dios.current_executor()
-    one, two = executor.submit(_fib, n - 2), executor.submit(_fib, n - 1)
-    return one.result() + two.result()
+    first, two = executor.submit(_fib, n - 2), executor.submit(_fib, n - 1)
+    return first.result() + two.result()
 
 
 def test_a_call_can_have_an_executor_of_its_own(node: RunningNode) -> None:
@@ -640,9 +642,9 @@ def test_a_call_can_have_an_executor_of_its_own(node: RunningNode) -> None:
         import dios
 
         with dios.Executor(2) as inner:
-            total, made = inner.submit(np.sum, values), inner.submit(np.ones, 300_000)
+            total, ones = inner.submit(np.sum, values), inner.submit(np.ones, 300_000)
             inner.submit(setattr, sys, "marked", 1).result(60)
-            return float(total.result(60)), len(made.result(60)), hasattr(sys, "marked")
+            return float(total.result(60)), len(ones.result(60)), hasattr(sys, "marked")
 
     with dios.Executor(1, node=node.place) as executor:
         for size in (300_000, 300_001):
@@ -655,7 +657,7 @@ def test_nested_calls_give_their_places_back(node: RunningNode, workers: int) ->
     """A tree of calls, each of which waits for two others, ends with any number of workers."""
     with dios.Executor(workers, node=node.place) as executor:
         results = [executor.submit(_fib, n) for n in (13, 10, 3)]
-        assert [each.result(60) for each in results] == [233, 55, 2]
+        assert [future.result(60) for future in results] == [233, 55, 2]
         assert executor.submit(abs, -1).result(60) == 1
         assert executor.stats().completed > 900
         assert executor.stats().workers <= workers
@@ -684,21 +686,21 @@ def test_futures_of_nested_calls_are_those_of_the_standard_library(node: Running
 
         executor = dios.current_executor()
         futures = [executor.submit(pow, number, 2) for number in range(20)]
-        found: list[object] = [
-            sorted(each.result() for each in concurrent.futures.as_completed(futures)),
+        observations: list[object] = [
+            sorted(future.result() for future in concurrent.futures.as_completed(futures)),
             list(executor.map(abs, [-3, -2])),
         ]
         done, rest = concurrent.futures.wait([executor.submit(abs, 1), executor.submit(abs, 2)])
-        found.append((len(done), len(rest)))
+        observations.append((len(done), len(rest)))
         try:
             executor.submit(time.sleep, 1).result(0.1)
         except concurrent.futures.TimeoutError:
-            found.append("timeout")
+            observations.append("timeout")
         try:
             executor.submit(int, "x").result()
         except ValueError as error:
-            found.append("invalid literal" in str(error) and "Traceback" in str(error.__cause__))
-        return found
+            observations.append("invalid literal" in str(error) and "Traceback" in str(error.__cause__))
+        return observations
 
     # The call that sleeps needs another worker, because the one that waits would make it itself.
     with dios.Executor(2, node=node.place) as executor:
@@ -758,7 +760,7 @@ def test_a_worker_that_helped_another_one_gets_no_more_calls_of_the_user(node: R
 
     with dios.Executor(2, node=node.place) as executor:
         executor.submit(outer).result(60)
-        assert not any(each.result(60) for each in [executor.submit(infected) for _ in range(6)])
+        assert not any(future.result(60) for future in [executor.submit(infected) for _ in range(6)])
         assert executor.stats().workers_started == 3
 
 
@@ -772,7 +774,7 @@ def test_calls_that_wait_behind_a_waiting_one_go_to_others(node: RunningNode) ->
         for future in [executor.submit(abs, 1) for _ in range(2000)]:
             future.result(60)
         futures = [executor.submit(abs, 1) if number % 3 else executor.submit(outer) for number in range(600)]
-        assert [each.result(60) for each in futures] == [1 if number % 3 else 5 for number in range(600)]
+        assert [future.result(60) for future in futures] == [1 if number % 3 else 5 for number in range(600)]
 
 
 @pytest.mark.parametrize(

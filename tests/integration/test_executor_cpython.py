@@ -62,16 +62,16 @@ attributes, or count processes of multiprocessing."""
 
 def _modules() -> list[ModuleType]:
     """Return the modules of the tests: one until Python 3.11, a package since then."""
-    found = []
+    modules = []
     for part in _PARTS:
         try:
-            found.append(importlib.import_module(_PACKAGE + part))
+            modules.append(importlib.import_module(_PACKAGE + part))
         except (ImportError, unittest.SkipTest) as error:
             if not part:
                 pytest.skip(
                     f"the interpreter's test package is not installed: {error}", allow_module_level=True
                 )
-    return found
+    return modules
 
 
 _FROM: Final = _modules()
@@ -114,7 +114,7 @@ def adapted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         def run_adapted(*args: str, **options: object) -> object:
             library = f"from concurrent.futures import {_NodeExecutor.__name__}"
             ours = f"from dios import Executor as {_NodeExecutor.__name__}"
-            return run(*(each.replace(library, ours) for each in args), **options)
+            return run(*(argument.replace(library, ours) for argument in args), **options)
 
         return run_adapted
 
@@ -138,8 +138,8 @@ class _Ours:
 
 def _made(name: str, **attributes: object) -> type[unittest.TestCase]:
     bases = tuple(_case(base) for base in (name, "ExecutorMixin", "BaseTestCase"))
-    made: type[unittest.TestCase] = type(name, (_Ours, *bases), {"__module__": __name__, **attributes})
-    return made
+    case: type[unittest.TestCase] = type(name, (_Ours, *bases), {"__module__": __name__, **attributes})
+    return case
 
 
 TestShutdown = _made("ExecutorShutdownTest")

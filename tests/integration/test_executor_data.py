@@ -36,8 +36,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 def executor(node: RunningNode) -> Iterator[dios.Executor]:
     """An executor with two workers, which both run."""
     with dios.Executor(2, node=node.place) as executor:
-        for each in [executor.submit(time.sleep, 0.2) for _ in range(4)]:
-            each.result(60)
+        for future in [executor.submit(time.sleep, 0.2) for _ in range(4)]:
+            future.result(60)
         wait_until(lambda: executor.stats().workers == 2, "both run")
         yield executor
 
@@ -64,7 +64,7 @@ def is_writable(array: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
 
 def total(*arrays: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
     """Return the sum of arrays."""
-    return float(sum(each.sum() for each in arrays))
+    return float(sum(array.sum() for array in arrays))
 
 
 # -- large buffers ------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_blobs_of_results_are_dropped_with_their_futures(node: RunningNode, exec
     gc.collect()
     before = objects_of(node.place)
     futures = [executor.submit(np.ones, LARGE) for _ in range(4)]
-    assert [each.result(60).size for each in futures] == [LARGE] * 4
+    assert [future.result(60).size for future in futures] == [LARGE] * 4
     assert objects_of(node.place) >= before + 4
     futures.clear()
     wait_until(lambda: objects_of(node.place) <= before + 1, "the blobs are dropped")
@@ -151,8 +151,8 @@ def test_large_cells_of_a_closure_are_stored_as_well(executor: dios.Executor) ->
 def measured(*values: bytes | bytearray | dict[str, list[bytes]]) -> list[tuple[str, object]]:
     """Return the types of values, with their bytes."""
     return [
-        (type(each).__name__, bytes(each) if not isinstance(each, dict) else each["key"][0])
-        for each in values
+        (type(value).__name__, bytes(value) if not isinstance(value, dict) else value["key"][0])
+        for value in values
     ]
 
 
@@ -166,14 +166,14 @@ def test_large_bytes_are_stored_as_well(node: RunningNode, executor: dios.Execut
     assert [future.result(60) for future in futures] == [expected] * 4
     futures.clear()
     sizes = [executor.submit(len, content) for _ in range(8)]
-    assert [each.result(60) for each in sizes] == [len(content)] * 8
+    assert [future.result(60) for future in sizes] == [len(content)] * 8
     # One blob has the bytes; those of a bytearray, which can change, are gone with its call.
     settle(executor)
     assert objects_of(node.place) == before + 1
     assert executor.submit(functools.partial(len, content)).result(60) == len(content)
     result = executor.submit(lambda: {"key": (bytes(3_000_000), bytearray(2_000_000))}).result(60)
     assert result == {"key": (bytes(3_000_000), bytearray(2_000_000))}
-    assert [type(each) for each in result["key"]] == [bytes, bytearray]
+    assert [type(element) for element in result["key"]] == [bytes, bytearray]
     del content, expected, sizes, result
     wait_until(lambda: objects_of(node.place) <= before, "the bytes are dropped")
 
@@ -183,13 +183,15 @@ def test_a_put_value_is_an_argument_of_any_number_of_calls(executor: dios.Execut
     """A reference becomes its value, at any depth; ``get`` returns it; both leave the original alone."""
     array = np.arange(LARGE, dtype=np.float64)
     reference = executor.put({"array": array, "other": array + 1})
-    found = dios.get(reference)
-    assert np.array_equal(found["other"], array + 1)
-    assert not found["array"].flags.writeable
+    fetched = dios.get(reference)
+    assert np.array_equal(fetched["other"], array + 1)
+    assert not fetched["array"].flags.writeable
     array[0] = 7
-    assert executor.submit(lambda value: total(value["array"]), reference).result(60) == found["array"].sum()
     assert (
-        executor.submit(lambda values: [sorted(each) for each in values], [reference] * 2).result(60)
+        executor.submit(lambda value: total(value["array"]), reference).result(60) == fetched["array"].sum()
+    )
+    assert (
+        executor.submit(lambda values: [sorted(mapping) for mapping in values], [reference] * 2).result(60)
         == [["array", "other"]] * 2
     )
     assert dios.get(executor.submit(abs, -1)) == 1
@@ -222,9 +224,9 @@ def test_a_call_waits_for_the_futures_among_its_arguments(executor: dios.Executo
     for _ in range(5):
         future = executor.submit(increased, future)
     assert future.result(60) == 6
-    parts = [executor.submit(np.full, LARGE, each) for each in range(4)]
+    parts = [executor.submit(np.full, LARGE, number) for number in range(4)]
     assert executor.submit(lambda arrays: total(*arrays), parts).result(60) == 6 * LARGE
-    assert all(each.is_undecoded for each in parts)
+    assert all(part.is_undecoded for part in parts)
 
 
 @dataclasses.dataclass
@@ -242,7 +244,7 @@ def flattened(value: object) -> list[object]:
     if isinstance(value, dict):
         value = [*value.values()]
     if isinstance(value, list | tuple):
-        return [part for each in value for part in flattened(each)]
+        return [part for element in value for part in flattened(element)]
     return [float(value.sum()) if isinstance(value, np.ndarray) else value]
 
 
@@ -251,12 +253,12 @@ def test_references_and_futures_are_found_at_any_depth(executor: dios.Executor) 
     reference = executor.put(np.ones(LARGE))
     large, small = executor.submit(np.ones, 2 * LARGE), executor.submit(later, 3)
     nested = {"a": [reference, (small,)], "b": Pair([{"c": large}], small)}
-    found = [LARGE, 3, 2 * LARGE, 3]
-    assert executor.submit(flattened, nested).result(60) == found
-    assert executor.submit(functools.partial(flattened, nested)).result(60) == found
-    assert executor.submit(lambda: flattened(nested)).result(60) == found
-    assert executor.submit(flattened, value=[nested]).result(60) == found
-    assert list(executor.map(flattened, [nested, [small]])) == [found, [3]]
+    expected = [LARGE, 3, 2 * LARGE, 3]
+    assert executor.submit(flattened, nested).result(60) == expected
+    assert executor.submit(functools.partial(flattened, nested)).result(60) == expected
+    assert executor.submit(lambda: flattened(nested)).result(60) == expected
+    assert executor.submit(flattened, value=[nested]).result(60) == expected
+    assert list(executor.map(flattened, [nested, [small]])) == [expected, [3]]
 
 
 def test_a_failed_future_fails_the_calls_that_need_it(executor: dios.Executor) -> None:
@@ -298,9 +300,9 @@ class Counter:
         self.step = step
         self.seen: list[object] = []
 
-    def add(self, what: object = None) -> int:
+    def add(self, argument: object = None) -> int:
         """Count once."""
-        self.seen.append(what)
+        self.seen.append(argument)
         self.value += self.step
         return self.value
 
@@ -318,10 +320,10 @@ class Counter:
 def test_an_actor_keeps_its_state_and_the_order_of_calls(executor: dios.Executor) -> None:
     """Calls run one after the other, also behind one that waits for a future."""
     counter = executor.actor(Counter, 5, step=2)
-    assert [counter.add.submit(each).result(60) for each in range(3)] == [7, 9, 11]
+    assert [counter.add.submit(number).result(60) for number in range(3)] == [7, 9, 11]
     slow = executor.submit(later, "slow")
-    futures = [counter.add.submit(slow), *(counter.add.submit(each) for each in range(50))]
-    assert [each.result(60) for each in futures] == list(range(13, 13 + 2 * 51, 2))
+    futures = [counter.add.submit(slow), *(counter.add.submit(number) for number in range(50))]
+    assert [future.result(60) for future in futures] == list(range(13, 13 + 2 * 51, 2))
     assert counter.order.submit().result(60) == [0, 1, 2, "slow", *range(50)]
     with pytest.raises(AttributeError):
         counter.missing.submit().result(60)
@@ -340,8 +342,12 @@ class Table:
     def describe(self) -> list[tuple[str, int, bool]]:
         """Return the type and the size of each column, and if it may be changed."""
         return [
-            (type(each).__name__, len(each), each.flags.writeable if isinstance(each, np.ndarray) else True)  # type: ignore[arg-type]
-            for each in self.columns
+            (
+                type(column).__name__,
+                len(column),  # type: ignore[arg-type]
+                column.flags.writeable if isinstance(column, np.ndarray) else True,
+            )
+            for column in self.columns
         ]
 
 
@@ -374,7 +380,9 @@ def test_large_arguments_of_an_actor_and_an_initializer_are_stored(
         return len(builtins.kept), builtins.kept.flags.writeable  # type: ignore[attr-defined]
 
     with dios.Executor(2, node=node.place, initializer=keep, initargs=(array,)) as other:
-        assert [each.result(60) for each in [other.submit(kept) for _ in range(4)]] == [(LARGE, False)] * 4
+        assert [future.result(60) for future in [other.submit(kept) for _ in range(4)]] == [
+            (LARGE, False)
+        ] * 4
     with pytest.raises(dios.InvalidError, match="cannot be sent"):
         dios.Executor(1, node=node.place, initializer=keep, initargs=(threading.Lock(),))
     failed = executor.submit(lambda: 1 // 0)
@@ -389,9 +397,9 @@ def test_an_actor_that_is_gone_says_so(executor: dios.Executor) -> None:
     counter = executor.actor(Counter, 0)
     ended = counter.leave.submit()
     waiting = counter.add.submit()
-    for each in (ended, waiting):
+    for future in (ended, waiting):
         with pytest.raises(ActorEndedError, match="exit code"):
-            each.result(60)
+            future.result(60)
     with pytest.raises(ActorEndedError):
         wait_until(lambda: counter.add.submit() is None, "it refuses")
     again = executor.actor(Counter, 10, max_restarts=1)

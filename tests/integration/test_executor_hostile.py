@@ -21,7 +21,7 @@ def own_worker() -> object:
     """Return the object that runs this worker."""
     import gc
 
-    return next(each for each in gc.get_objects() if type(each).__name__ == "_Worker")
+    return next(candidate for candidate in gc.get_objects() if type(candidate).__name__ == "_Worker")
 
 
 def send(kind: str, *parts: bytes) -> str:

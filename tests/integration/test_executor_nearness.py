@@ -32,14 +32,16 @@ MOST = CPUS * 0.6
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes with coordinators, for all tests of this file."""
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "1"}
-    made = local_cluster.make(tmp_path_factory.mktemp("nodes") / "cluster", nodes=3, settings=settings)
+    live_cluster = local_cluster.make(
+        tmp_path_factory.mktemp("nodes") / "cluster", nodes=3, settings=settings
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DIOS_COORDINATOR", "on")
         try:
-            local_cluster.start(made)
-            yield made
+            local_cluster.start(live_cluster)
+            yield live_cluster
         finally:
-            local_cluster.stop(made)
+            local_cluster.stop(live_cluster)
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +65,10 @@ def executor(node: dios.Node) -> Iterator[dios.Executor]:
 @pytest.fixture(scope="module")
 def arrays(executor: dios.Executor) -> dict[str, Future[np.ndarray[tuple[int], np.dtype[np.uint8]]]]:
     """An array on each node, by the names of the nodes."""
-    found = made_by(executor)
-    while len(found) < 3:
-        found = made_by(executor)
-    return found
+    futures = made_by(executor)
+    while len(futures) < 3:
+        futures = made_by(executor)
+    return futures
 
 
 def made_by(executor: dios.Executor) -> dict[str, Future[np.ndarray[tuple[int], np.dtype[np.uint8]]]]:
@@ -75,13 +77,13 @@ def made_by(executor: dios.Executor) -> dict[str, Future[np.ndarray[tuple[int], 
     The caller does not ask for the arrays themselves.
     """
 
-    def made() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    def new_array() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         time.sleep(1)
         return np.ones(SIZE, np.uint8)
 
-    futures = [executor.submit(made) for _ in range(3)]
+    futures = [executor.submit(new_array) for _ in range(3)]
     assert not wait(futures, 120).not_done
-    return {each.stored.node: each for each in futures if each.stored is not None}
+    return {future.stored.node: future for future in futures if future.stored is not None}
 
 
 def is_scheduled(node: dios.Node) -> bool:
@@ -90,18 +92,20 @@ def is_scheduled(node: dios.Node) -> bool:
         answer = json.loads(node.ask_scheduler(b'{"ask": "status"}'))
     except dios.UnreachableError:
         return False
-    known = sum(each.cpus for each in node.nodes()) == 3 * CPUS
+    known = sum(member.cpus for member in node.nodes()) == 3 * CPUS
     return answer["placed_by"] == "flow" and len(answer["attends"]) == 3 and known
 
 
 def received(node: dios.Node) -> int:
     """Return the number of transfers of bulk data that the nodes have received from each other."""
-    return sum(node.info(host=each.name).counts.get("peer_transfers_received", 0) for each in node.nodes())
+    return sum(
+        node.info(host=member.name).counts.get("peer_transfers_received", 0) for member in node.nodes()
+    )
 
 
 def place(*arrays: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> tuple[str, int]:
     """Return the node on which this runs, and the sum of the sizes of arrays."""
-    return dios.connect().self.node, sum(each.size for each in arrays)
+    return dios.connect().self.node, sum(array.size for array in arrays)
 
 
 def test_calls_run_where_their_arguments_are(
@@ -116,11 +120,11 @@ def test_calls_run_where_their_arguments_are(
     monkeypatch.setattr(pool, "_COPIED_PER_S", 1)
     before = received(node)
     order = [name for number in range(4) for name in sorted(arrays, reverse=bool(number % 2))]
-    found = [executor.submit(place, arrays[name]) for name in order]
-    assert [each.result(120) for each in found] == [(name, SIZE) for name in order]
+    futures = [executor.submit(place, arrays[name]) for name in order]
+    assert [future.result(120) for future in futures] == [(name, SIZE) for name in order]
     assert received(node) == before
-    where, size = executor.submit(place, *[arrays[name] for name in ("n2", "n3")]).result(120)
-    assert where in {"n2", "n3"}
+    ran_on, size = executor.submit(place, *[arrays[name] for name in ("n2", "n3")]).result(120)
+    assert ran_on in {"n2", "n3"}
     assert size == 2 * SIZE
     assert received(node) == before + 1
 
@@ -135,9 +139,9 @@ def test_a_worker_starts_where_the_waiting_call_has_its_arguments(
     elsewhere = 0
     for name, array in [*arrays.items()] * 3:
         with dios.Executor(1, node=node, work=dios.work(cpus=0.1)) as other:
-            found, size = other.submit(place, array).result(120)
+            ran_on, size = other.submit(place, array).result(120)
         assert size == SIZE
-        elsewhere += found != name
+        elsewhere += ran_on != name
     assert elsewhere <= 2, (
         f"{elsewhere} of 9 workers were not where their arguments are; by chance it would be 6"
     )
@@ -155,8 +159,8 @@ def test_runs_go_where_their_input_is(node: dios.Node) -> None:
     places: list[str] = []
     for _ in range(2):
         tasks = [node.run(READER, inputs=[large], work=dios.work(cpus=CPUS / 100)) for _ in range(5)]
-        assert all(each.wait().state is dios.TaskState.ENDED for each in tasks)
-        places += [each.node for each in tasks]
+        assert all(task.wait().state is dios.TaskState.ENDED for task in tasks)
+        places += [task.node for task in tasks]
     assert places.count("n3") >= 9, places
 
 
@@ -178,7 +182,7 @@ def test_mappers_go_where_their_input_is(node: dios.Node) -> None:
     for _ in range(2):
         result = mapreduce.run(node, COUNT, [large], splits=5, reducers=1, workers=5)
         assert dict(result) == {b"lines": SIZE // len(LINE)}
-        places += [each.status.node for each in result.tasks if each.role is Role.MAPPER and each.ok]
+        places += [task.status.node for task in result.tasks if task.role is Role.MAPPER and task.ok]
     assert places.count("n2") >= 9, places
 
 
@@ -223,8 +227,8 @@ def test_a_call_does_not_wait_for_ever_for_a_near_worker(
     """It goes elsewhere when it has waited as long as a copy takes."""
     stays = executor.submit(stay, arrays["n1"])
     wait_until(lambda: executor.stats().running == 1, "the worker is busy")
-    where, size = executor.submit(place, arrays["n1"]).result(120)
-    assert where in {"n2", "n3"}
+    ran_on, size = executor.submit(place, arrays["n1"]).result(120)
+    assert ran_on in {"n2", "n3"}
     assert size == SIZE
     assert not stays.done()
 

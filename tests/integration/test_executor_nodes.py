@@ -18,12 +18,14 @@ LARGE = 1_000_000
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two nodes, for all tests of this file."""
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "2"}
-    made = local_cluster.make(tmp_path_factory.mktemp("nodes") / "cluster", nodes=2, settings=settings)
+    live_cluster = local_cluster.make(
+        tmp_path_factory.mktemp("nodes") / "cluster", nodes=2, settings=settings
+    )
     try:
-        local_cluster.start(made)
-        yield made
+        local_cluster.start(live_cluster)
+        yield live_cluster
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def test_arguments_are_copied_to_the_node_of_the_workers(executor: dios.Executor
     """Large arguments and references reach workers on another node, and are read-only there."""
     values = np.ones(LARGE)
     futures = [executor.submit(total, values) for _ in range(8)]
-    assert [each.result(60) for each in futures] == [LARGE] * 8
+    assert [future.result(60) for future in futures] == [LARGE] * 8
     assert executor.submit(total, executor.put(values + 1)).result(60) == 2 * LARGE
     assert not executor.submit(lambda array: array.flags.writeable, values).result(60)
 

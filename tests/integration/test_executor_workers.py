@@ -78,17 +78,20 @@ def wait_briefly(number: int) -> int:
 def test_a_call_that_hangs_is_made_a_second_time(node: RunningNode, size: int) -> None:
     """The copy's result counts, also a large one in a blob, and the worker that hung is ended."""
 
-    def made(number: int) -> bytes:
+    def hanging_call(number: int) -> bytes:
         return bytes(size if number == 6 else 1)
 
-    with dios.Executor(2, node=node.place, copies=[made]) as executor, dios.connect(node.place) as session:
-        assert [len(executor.submit(made, number).result(60)) for number in range(6)] == [1] * 6
+    with (
+        dios.Executor(2, node=node.place, copies=[hanging_call]) as executor,
+        dios.connect(node.place) as session,
+    ):
+        assert [len(executor.submit(hanging_call, number).result(60)) for number in range(6)] == [1] * 6
         (worker,) = [row for row in session.tasks() if row.label == "worker" and not row.ended]
         os.kill(worker.pid, signal.SIGSTOP)
-        assert len(executor.submit(made, 6).result(60)) == size
+        assert len(executor.submit(hanging_call, 6).result(60)) == size
         stats = executor.stats()
         assert (stats.copies, stats.copies_first, stats.workers_lost) == (1, 1, 0)
         assert (stats.submitted, stats.completed, stats.failed, stats.repeated) == (7, 7, 0, 0)
         # The calls go on in the worker that is left.
-        assert len(executor.submit(made, 7).result(60)) == 1
+        assert len(executor.submit(hanging_call, 7).result(60)) == 1
         wait_until(lambda: all(row.ended for row in session.tasks() if row.pid == worker.pid), "it is ended")

@@ -37,8 +37,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         patch.setenv("DIOS_NODE", node.place)
         with dios.connect(node.place, groups=()) as connection:
             for alias in ("analytics", "other"):
-                made = connection.create_group().name or b""
-                dios.Keyring.load().add(alias, dios.parse_name(dios.format_name(made)))
+                group_name = connection.create_group().name or b""
+                dios.Keyring.load().add(alias, dios.parse_name(dios.format_name(group_name)))
         DiosFileSystem.clear_instance_cache()
         yield node
 
@@ -135,10 +135,10 @@ def test_two_writers_cannot_lose_an_append(files: DiosFileSystem, reader: DiosFi
     """The second of two files that began from one content is refused; "x" is exclusive at the end, too."""
     path = "analytics/appends/log"
     files.pipe(path, b"a")
-    one, two = files.open(path, "ab"), reader.open(path, "ab")
-    one.write(b"b")
+    writer, two = files.open(path, "ab"), reader.open(path, "ab")
+    writer.write(b"b")
     two.write(b"c")
-    one.close()
+    writer.close()
     with pytest.raises(Conflict):
         two.close()
     assert files.cat(path) == b"ab"
@@ -213,9 +213,9 @@ def test_a_put_of_many_files_is_one_change(
 
 
 def _catalogue(files: DiosFileSystem) -> dios.Reference:
-    found = files._groups.files("analytics")._place.replicas()
-    assert len(found) == 1
-    return found[0]
+    replicas = files._groups.files("analytics")._place.replicas()
+    assert len(replicas) == 1
+    return replicas[0]
 
 
 def test_a_replaced_or_removed_file_leaves_no_object(files: DiosFileSystem, running: RunningNode) -> None:
@@ -248,9 +248,9 @@ def test_views_and_ranges_are_not_copied(files: DiosFileSystem) -> None:
     files.rm("analytics/view")
     assert view == data[1000:-1000]
     files.pipe("analytics/view", data)
-    found = files.cat_ranges(["analytics/view"] * 3 + ["analytics/none"], [0, 5, -7, 0], [3, 5, None, 1])
-    assert found[:3] == [data[:3], b"", data[-7:]]
-    assert isinstance(found[3], FileNotFoundError)
+    pieces = files.cat_ranges(["analytics/view"] * 3 + ["analytics/none"], [0, 5, -7, 0], [3, 5, None, 1])
+    assert pieces[:3] == [data[:3], b"", data[-7:]]
+    assert isinstance(pieces[3], FileNotFoundError)
 
 
 def test_groups_are_the_first_level(files: DiosFileSystem) -> None:

@@ -40,15 +40,15 @@ class Orphan(msgspec.Struct):
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Keeping]:
     """Three nodes that copy slowly, killed at the end whatever happened."""
-    made = local_cluster.make(
+    live_cluster = local_cluster.make(
         tmp_path / "cluster", nodes=3, keep=True, settings={**SETTINGS, "replica_rate": "64KiB"}
     )
-    keeping = Keeping(made, tmp_path / "person")
+    keeping = Keeping(live_cluster, tmp_path / "person")
     try:
-        local_cluster.start(made)
+        local_cluster.start(live_cluster)
         yield keeping
     finally:
-        for node in made.nodes:
+        for node in live_cluster.nodes:
             keeping.kill(node.name)
 
 
@@ -81,7 +81,7 @@ def test_a_replaced_file_outlives_the_loss_of_its_replacement(three: Keeping) ->
     fill(three, "new ")
     three.types(f"dios put {' '.join(FILES)} --group papers --replace --acknowledge 1")
     three.kill("n1")
-    living = three.made.nodes[1]
+    living = three.local.nodes[1]
     three.person.environment["DIOS_NODE"] = str(living.data)
     news = {file: got(three, file) for file in FILES}
     lost = [file for file, (letter, _) in news.items() if not letter]
@@ -90,7 +90,7 @@ def test_a_replaced_file_outlives_the_loss_of_its_replacement(three: Keeping) ->
         assert f"dios get papers/{file} --former" in news[file][1]
         assert got(three, file, "--former") == ("o", "")
     described = three.asks("dios group describe papers", Described)
-    assert set(lost) <= {one.file for one in described.former}
+    assert set(lost) <= {former_file.file for former_file in described.former}
     assert "dios get papers/" in three.types("dios group describe papers")
 
 
@@ -103,10 +103,12 @@ def test_a_removed_file_is_gone_from_a_node_that_comes_back(three: Keeping) -> N
     three.kill("n3")
     done = three.person.types("dios rm papers/f0 papers/f1")
     assert "what is left of them is destroyed when the nodes are back" in done.stderr
-    assert [one.removed for one in three.asks("dios group describe papers", Described).former] == [True] * 2
-    local_cluster.start(three.made)
+    assert [
+        former_file.removed for former_file in three.asks("dios group describe papers", Described).former
+    ] == [True] * 2
+    local_cluster.start(three.local)
     three.types("dios group set papers --replicas 0")
-    three.person.environment["DIOS_NODE"] = str(three.made.nodes[2].data)
+    three.person.environment["DIOS_NODE"] = str(three.local.nodes[2].data)
     wait_until(
         lambda: (
             not msgspec.json.decode(three.person.types("dios ls --orphans --json").stdout, type=list[Orphan])
@@ -128,9 +130,9 @@ def test_a_group_is_destroyed_with_its_former_files(three: Keeping) -> None:
     assert got(three, "f0", "--former") == ("o", "")
     three.types("dios rm papers/f0")
     described = three.asks("dios group describe papers", Described)
-    assert [one.file for one in described.former] == FILES[1:]
+    assert [former_file.file for former_file in described.former] == FILES[1:]
     three.types("dios group rm papers --all --yes")
-    for node in three.made.nodes:
+    for node in three.local.nodes:
         three.person.environment["DIOS_NODE"] = str(node.data)
         orphans = three.person.types("dios ls --orphans --json").stdout
         assert msgspec.json.decode(orphans, type=list[Orphan]) == []

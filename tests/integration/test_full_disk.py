@@ -71,35 +71,35 @@ def fill(disk: Path) -> Path:
 
 def until_refused(session: dios.Node, data: bytes) -> tuple[int, NoSpaceError]:
     """Create objects until one is refused: how many there were, and why no more. The index has free pages."""
-    for made in range(OBJECTS_MAX):
+    for count in range(OBJECTS_MAX):
         try:
             session.create(dios.DURABLE_BLOB, groups=session.groups[:1], data=data).close()
         except NoSpaceError as error:
-            return made, error
+            return count, error
     pytest.fail("a full disk takes everything")
 
 
 def whole(data: Path) -> int:
     """How many objects a stopped node holds, which must all be whole, with nothing left over."""
     with hold_directory(data):
-        found = read_index(data)
-        verify_contents(found, lambda _: None)
-    assert found.findings == []
-    return len(found.rows)
+        index = read_index(data)
+        verify_contents(index, lambda _: None)
+    assert index.findings == []
+    return len(index.rows)
 
 
 def test_a_full_disk_refuses_what_is_durable_and_nothing_else(disk: Path, node: RunningNode) -> None:
     """On a full disk durable work is refused with the reason, the rest goes on, and room alone repairs it."""
-    with dios.connect(node.place, groups=()) as one, dios.connect(node.place, groups=()) as other:
-        home = one.groups[:1]
+    with dios.connect(node.place, groups=()) as session, dios.connect(node.place, groups=()) as other:
+        home = session.groups[:1]
         held_by_one = [
-            one.create(dios.DURABLE_BLOB, groups=home, data=data) for data in (SMALL, MEDIUM, LARGE)
+            session.create(dios.DURABLE_BLOB, groups=home, data=data) for data in (SMALL, MEDIUM, LARGE)
         ]
-        stream = one.create(dios.SHMEM_BLOB, groups=home, data=LARGE)
-        filler, made = fill(disk), 0
+        stream = session.create(dios.SHMEM_BLOB, groups=home, data=LARGE)
+        filler, created = fill(disk), 0
         for data in (SMALL, MEDIUM, LARGE):
-            fitted, refused = until_refused(one, data)
-            made += fitted
+            fitted, refused = until_refused(session, data)
+            created += fitted
             assert "the disk of the node's data directory" in refused.message
             assert str(disk) not in refused.message, "tasks are told the same"
         for blob in held_by_one:
@@ -115,22 +115,22 @@ def test_a_full_disk_refuses_what_is_durable_and_nothing_else(disk: Path, node: 
         other.create(dios.SHMEM_BLOB, groups=other.groups[:1], data=SMALL).close()
         filler.unlink()
         for data in (SMALL, MEDIUM, LARGE):
-            one.create(dios.DURABLE_BLOB, groups=home, data=data)
+            session.create(dios.DURABLE_BLOB, groups=home, data=data)
         held_by_one[0].write_bytes(LARGE)
         held_by_one[1].delete()
     node.stop()
     # The home group, and six objects of which one was deleted, beside what the index still had room for.
-    assert whole(node.data) == 6 + made
+    assert whole(node.data) == 6 + created
 
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_node_starts_on_a_full_disk(disk: Path, node: RunningNode, killed: bool) -> None:  # noqa: FBT001 - a parameter
     """A node that was stopped or killed starts again on a full disk: what it holds can be read."""
     with dios.connect(node.place, groups=()) as session:
-        made = [
+        blobs = [
             session.create(dios.DURABLE_BLOB, groups=session.groups[:1], data=data) for data in (SMALL, LARGE)
         ]
-        names = [blob.name for blob in made]
+        names = [blob.name for blob in blobs]
     node.kill() if killed else node.stop()
     filler = fill(disk)
     node.restart()
@@ -168,11 +168,11 @@ def test_what_cannot_be_recorded_is_not_done(disk: Path, node: RunningNode) -> N
         assert bytes(blob.read_bytes()) == SMALL
         assert session.info().counts
         filler.unlink()
-        made: list[dios.Reference] = []
+        blobs: list[dios.Reference] = []
 
         def works_again() -> bool:
             try:
-                made.append(session.create(dios.DURABLE_BLOB, groups=home, data=LARGE))
+                blobs.append(session.create(dios.DURABLE_BLOB, groups=home, data=LARGE))
             except NoSpaceError:
                 return False
             return True
@@ -180,7 +180,7 @@ def test_what_cannot_be_recorded_is_not_done(disk: Path, node: RunningNode) -> N
         wait_until(works_again, "the audit log is written again")
     node.stop()
     assert verify(node.data / "audit").ok
-    lookups = [each.record for each in read(node.data / "audit") if each.record.action == "lookup"]
+    lookups = [entry.record for entry in read(node.data / "audit") if entry.record.action == "lookup"]
     assert sum(record.count for record in lookups) == asked
 
 
@@ -239,11 +239,11 @@ def test_a_full_index_is_told_and_deleting_helps(tmp_path: Path) -> None:
     with running_node(tmp_path / "node0", pool_size="0", map_bytes=str(limits.STORE_MAP_BYTES_MIN)) as node:
         with dios.connect(node.place, groups=()) as session:
             home = session.groups[:1]
-            made = [session.create(dios.DURABLE_BLOB, groups=home, data=data) for _ in range(8)]
+            blobs = [session.create(dios.DURABLE_BLOB, groups=home, data=data) for _ in range(8)]
             _, refused = until_refused(session, data)
             assert "--map-bytes" in refused.message
-            assert bytes(made[0].read_bytes()) == data
-            for blob in made[1:]:
+            assert bytes(blobs[0].read_bytes()) == data
+            for blob in blobs[1:]:
                 blob.delete()
             fitted, refused = until_refused(session, data)
             assert fitted > 3

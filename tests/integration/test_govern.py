@@ -27,12 +27,12 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """Two nodes without a coordinator, which would tell rates of its own."""
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "0", "coordinator": "off", "link_rate": "1GiB"}
     settings["measure"] = "no"  # else the capacity of the disk changes between two answers
-    made = local_cluster.make(tmp_path / "cluster", nodes=2, settings=settings)
+    live_cluster = local_cluster.make(tmp_path / "cluster", nodes=2, settings=settings)
     try:
-        local_cluster.start(made)
-        yield made
+        local_cluster.start(live_cluster)
+        yield live_cluster
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 @pytest.fixture
@@ -64,14 +64,14 @@ def store(session: dios.Node, data: bytes, host: str) -> None:
     session.create(dios.DURABLE_BLOB, groups=[session.home], data=data, host=host)
 
 
-def waits(condition: Callable[[], bool], what: str) -> None:
+def waits(condition: Callable[[], bool], description: str) -> None:
     """Wait until another node's figures say so."""
     pause = threading.Event()
     for _ in range(int(WAIT_S * 100)):
         if condition():
             return
         pause.wait(0.01)
-    raise AssertionError(what)
+    raise AssertionError(description)
 
 
 def test_a_node_tells_the_meters_of_another(cluster: LocalCluster, near: dios.Node) -> None:

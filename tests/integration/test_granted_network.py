@@ -225,7 +225,7 @@ def test_the_command_adds_headers(node: RunningNode, ports: tuple[int, int], tmp
 
     def run(*headers: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "dios.cli.main", "sandbox", "run", str(code), "--node", node.place]
-        command += ["--network", base, *(word for each in headers for word in ("--network-header", each))]
+        command += ["--network", base, *(word for header in headers for word in ("--network-header", header))]
         environment = {**os.environ, "API_KEY": "key-of-a-variable", "BROKEN": "key\nwith a line"}
         return subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=PATIENCE_S * 5, env=environment

@@ -79,18 +79,20 @@ def test_one_polite_session_is_served_next_to_twenty_greedy_ones(node: RunningNo
             assert polite.run("total = 0").ok
             turn = 0
             while not all(reached.values()) or turn < 30:
-                assert not any(each.done() for each in running), [each for each in running if each.done()]
+                assert not any(future.done() for future in running), [
+                    future for future in running if future.done()
+                ]
                 turn += 1
                 result = polite.run("total += sum(range(10_000))\nopen('kept', 'w').write(str(total))\ntotal")
                 assert result.value_repr == str(turn * 49_995_000), result
         finally:
             over.set()
-        for each in running:
-            each.result()
+        for session_run in running:
+            session_run.result()
     with dios.Sandbox(node=node.place, timeout=PATIENCE_S) as after:
         assert after.run("1 + 1").value_repr == "2"
     with dios.connect(node.place) as own:
-        wait_until(lambda: all(each.ended for each in own.tasks()), "no session is left")
+        wait_until(lambda: all(task.ended for task in own.tasks()), "no session is left")
 
 
 BURN = """
@@ -124,7 +126,7 @@ def test_a_session_gets_its_part_of_the_processors_whatever_the_threads_of_other
     node: RunningNode, tmp_path: Path
 ) -> None:
     """Most of twenty sessions with six busy threads each have about the processor time of one thread."""
-    (finding,) = (each for each in examine(tmp_path).findings if each.name == "processor share")
+    (finding,) = (entry for entry in examine(tmp_path).findings if entry.name == "processor share")
     if finding.level is not DoctorLevel.OK:
         pytest.skip(f"processors are not divided by tasks here: {finding.detail}")
     with ExitStack() as stack:
@@ -132,11 +134,13 @@ def test_a_session_gets_its_part_of_the_processors_whatever_the_threads_of_other
             stack.enter_context(dios.Sandbox(node=node.place, timeout=PATIENCE_S)) for _ in range(GREEDY + 1)
         ]
         polite = boxes.pop()
-        for each in boxes:
-            assert each.run(BURN).ok
+        for box in boxes:
+            assert box.run(BURN).ok
         values = polite.run(COMPUTE).value_repr
         assert values is not None
         first, last, own = map(int, values.strip("()").split(","))
-        used = sorted(int(each.run(USED.format(first=first, last=last)).value_repr or 0) for each in boxes)
+        used = sorted(
+            int(session.run(USED.format(first=first, last=last)).value_repr or 0) for session in boxes
+        )
     # With the threads counted, each of them would have six times as much.
     assert used[GREEDY // 2] < 3 * own, (used, own)

@@ -54,14 +54,14 @@ def test_the_journal_has_each_record_with_its_level(tmp_path: Path) -> None:
     if "Operation not permitted" in done.stderr:
         pytest.skip(f"no namespaces here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
-    found = {}
+    priorities = {}
     for line in done.stdout.splitlines():
         record = json.loads(line)
-        found[record["MESSAGE"]] = record["PRIORITY"]
-    serves = next(message for message in found if "the node serves" in message)
+        priorities[record["MESSAGE"]] = record["PRIORITY"]
+    serves = next(message for message in priorities if "the node serves" in message)
     assert serves.startswith("info dios.node.serve: the node serves")
-    assert found[serves] == "6"
+    assert priorities[serves] == "6"
     levels = {"debug": "7", "info": "6", "warning": "4", "error": "3"}
-    logged = {message: priority for message, priority in found.items() if message.split()[0] in levels}
+    logged = {message: priority for message, priority in priorities.items() if message.split()[0] in levels}
     assert all(levels[message.split()[0]] == priority for message, priority in logged.items()), logged
     assert set(logged.values()) >= {"6", "7"}

@@ -28,8 +28,8 @@ class Shown(NamedTuple):
 
     def only(self, kind: str) -> Content:
         """Return the one message of a kind."""
-        (found,) = (content for each, content in self.messages if each == kind)
-        return found
+        (single,) = (content for message_kind, content in self.messages if message_kind == kind)
+        return single
 
     def data(self, kind: str, mime: str) -> str:
         """Return the data of the one message of a kind."""

@@ -108,7 +108,7 @@ def objects_of(node: dios.Node, name: str) -> list[dios.Reference]:
     assert kept is not None
     assert group is not None
     names = latest_state(node.lookup(kept.state)).all_objects()
-    return [one for each in names for one in node.lookup(each, group=group)]
+    return [reference for stored_name in names for reference in node.lookup(stored_name, group=group)]
 
 
 def test_a_job_that_fails_is_run_again_and_keeps_its_output(person: Person) -> None:
@@ -131,9 +131,9 @@ def test_a_job_may_control_mapreduce_and_an_executor(person: Person) -> None:
     person.types("dios job rm mixed")
 
 
-@pytest.mark.parametrize("what", ["process", pytest.param("node", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("lost_part", ["process", pytest.param("node", marks=pytest.mark.extended)])
 def test_a_controller_that_begins_again_runs_no_saved_mapper(
-    cluster: LocalCluster, person: Person, what: str
+    cluster: LocalCluster, person: Person, lost_part: str
 ) -> None:
     """After the end of the controller's process, or of its node, each saved mapper has run once in all.
 
@@ -150,7 +150,7 @@ def test_a_controller_that_begins_again_runs_no_saved_mapper(
     with dios.connect(str(asked.socket), groups=()) as node:
         task = KeptJobs(node).status("resumes").task
         assert task is not None
-        if what == "process":
+        if lost_part == "process":
             task_pid = next(row.pid for row in node.tasks() if row.fingerprint == task.fingerprint)
             os.kill(task_pid, signal.SIGKILL)
         else:
@@ -172,10 +172,10 @@ def test_a_controller_that_begins_again_runs_no_saved_mapper(
         kept = objects_of(node, "resumes")
         assert len(kept) == 4
         KeptJobs(node).remove("resumes")
-        for one in kept:
+        for reference in kept:
             with pytest.raises(DiosError):
-                one.read_bytes()
-    if what == "node":
+                reference.read_bytes()
+    if lost_part == "node":
         local_cluster.start(cluster)
 
 
@@ -226,7 +226,7 @@ def test_a_stopped_job_ends_and_stays_listed(cluster: LocalCluster, person: Pers
     assert _ends(following) == 137
     with dios.connect(str(asked.socket), groups=()) as node:
         wait_until(
-            lambda: not [one for one in node.tasks() if one.label.startswith("count.") and not one.ended],
+            lambda: not [task for task in node.tasks() if task.label.startswith("count.") and not task.ended],
             "its task is ended",
             PATIENCE_S,
         )

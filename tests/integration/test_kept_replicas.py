@@ -82,15 +82,15 @@ class NodeLine(msgspec.Struct):
 class Keeping:
     """A cluster and a user who keeps files there; commands go to the first node that runs."""
 
-    def __init__(self, made: LocalCluster, home: Path) -> None:
+    def __init__(self, live_cluster: LocalCluster, home: Path) -> None:
         home.mkdir()
-        self.made = made
+        self.local = live_cluster
         self.person = Person(home)
 
     def types(self, command: str) -> str:
         """Type a command."""
-        running = self.made.running()
-        place = next(node for node in self.made.nodes if node.name in running)
+        running = self.local.running()
+        place = next(node for node in self.local.nodes if node.name in running)
         self.person.environment["DIOS_NODE"] = str(place.data)
         return self.person.types(command).stdout
 
@@ -104,18 +104,18 @@ class Keeping:
 
     def nodes_of(self, file: str) -> set[str]:
         """The nodes with a durable replica of a file."""
-        return {one.node for one in self.asks(f"dios stat {file}", ObjectRow).replicas}
+        return {replica.node for replica in self.asks(f"dios stat {file}", ObjectRow).replicas}
 
     def kill(self, name: str) -> None:
         """Kill -9 a node."""
-        place = next(node for node in self.made.nodes if node.name == name)
+        place = next(node for node in self.local.nodes if node.name == name)
         running = daemon.find(place.socket)
         if running is not None:
             os.kill(running.pid, signal.SIGKILL)
             wait_until(lambda: daemon.find(place.socket) is None, f"{name} is silent")
             wait_until(lambda: not exists(running.pid), f"{name} is gone")
 
-    def until(self, holds: Callable[[GroupRow], bool], what: str) -> GroupRow:
+    def until(self, holds: Callable[[GroupRow], bool], description: str) -> GroupRow:
         """The description of the group once a condition holds."""
         seen: list[GroupRow] = []
 
@@ -127,7 +127,7 @@ class Keeping:
             return holds(seen[-1])
 
         try:
-            wait_until(now, what, PATIENCE_S)
+            wait_until(now, description, PATIENCE_S)
         except AssertionError as late:
             raise AssertionError(f"{late}: {seen[-1] if seen else None}") from None
         return seen[-1]
@@ -136,21 +136,21 @@ class Keeping:
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Keeping]:
     """Three nodes, killed at the end whatever happened."""
-    made = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=SETTINGS)
-    keeping = Keeping(made, tmp_path / "person")
+    live_cluster = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=SETTINGS)
+    keeping = Keeping(live_cluster, tmp_path / "person")
     try:
-        local_cluster.start(made)
+        local_cluster.start(live_cluster)
         yield keeping
     finally:
-        for node in made.nodes:
+        for node in live_cluster.nodes:
             keeping.kill(node.name)
 
 
 def is_kept(objects: int) -> Callable[[GroupRow], bool]:
     """Return a condition: this number of objects has been looked at, and none is short of the promise."""
 
-    def holds(found: GroupRow) -> bool:
-        promise = found.promise
+    def holds(group_row: GroupRow) -> bool:
+        promise = group_row.promise
         return promise is not None and promise.checked and (promise.objects, promise.short) == (objects, 0)
 
     return holds
@@ -164,13 +164,13 @@ def test_the_number_of_replicas_comes_back_after_each_loss(three: Keeping) -> No
     three.types(f"dios put {' '.join(FILES)} --group papers")
     assert three.group().promise is None
     three.types("dios group set papers --replicas 2")
-    found = three.until(is_kept(len(FILES) + 1), "two replicas of each file and of their list")
+    group_row = three.until(is_kept(len(FILES) + 1), "two replicas of each file and of their list")
     for file in FILES:
         assert len(three.nodes_of(file)) == 2
 
     files = dict(FILES)
-    assert found.promise is not None
-    leader = found.promise.leader
+    assert group_row.promise is not None
+    leader = group_row.promise.leader
     for lost in (leader, "n1" if leader == "n3" else "n3"):
         three.kill(lost)
         three.person.writes(f"after-{lost}.txt", lost)
@@ -181,7 +181,7 @@ def test_the_number_of_replicas_comes_back_after_each_loss(three: Keeping) -> No
             assert len(three.nodes_of(file)) == 2
             assert lost not in three.nodes_of(file)
             assert three.types(f"dios get {file}") == text
-        local_cluster.start(three.made)
+        local_cluster.start(three.local)
         three.until(is_kept(len(files) + 1), f"two replicas of each file with {lost}")
         wait_until(
             lambda: all(len(three.nodes_of(file)) == 2 for file in files),
@@ -192,8 +192,8 @@ def test_the_number_of_replicas_comes_back_after_each_loss(three: Keeping) -> No
 
     three.types(f"dios node drain n2 --wait --timeout {PATIENCE_S}s")
     assert all("n2" not in three.nodes_of(file) for file in files), "the wait has ended when n2 is empty"
-    found = three.until(is_kept(len(files) + 1), "two replicas of each file off the draining node")
-    assert found.short == []
+    group_row = three.until(is_kept(len(files) + 1), "two replicas of each file off the draining node")
+    assert group_row.short == []
 
 
 def test_a_promise_that_cannot_be_kept_is_shown(three: Keeping) -> None:
@@ -202,17 +202,18 @@ def test_a_promise_that_cannot_be_kept_is_shown(three: Keeping) -> None:
     three.types("dios group create papers")
     three.types("dios put a.txt --group papers")
     three.types("dios group set papers --replicas 4")
-    found = three.until(
-        lambda told: [one.current for one in told.short] == [3, 3], "both objects are one replica short"
+    group_row = three.until(
+        lambda told: [shortage.current for shortage in told.short] == [3, 3],
+        "both objects are one replica short",
     )
-    assert found.short[0].reason == "3 of the nodes can have replicas"
-    assert found.promise is not None
-    assert found.promise.since > 0
+    assert group_row.short[0].reason == "3 of the nodes can have replicas"
+    assert group_row.promise is not None
+    assert group_row.promise.since > 0
     short = three.asks("dios stat a.txt", ObjectRow).short
     assert short is not None
     assert (short.current, short.wanted) == (3, 4)
     assert "3 of 4 promised replicas" in three.person.types("dios stat a.txt").stderr
-    looked = examine_replicas(three.made.nodes[0].data)
+    looked = examine_replicas(three.local.nodes[0].data)
     assert looked is not None
     assert looked.advice
     assert "papers: 2 of 2 objects since" in looked.detail
@@ -241,7 +242,7 @@ def test_a_put_that_two_disks_acknowledge_survives_the_loss_of_its_node(three: K
     alive = three.person.types("dios node replace n3 --yes", status=1).stderr
     assert "it is alive" in alive
     line = three.types("dios node replace n1 --yes").strip()
-    data = three.made.nodes[0].data
+    data = three.local.nodes[0].data
     data.rename(data.with_name("the-lost-machine"))
     three.person.types(line.replace("./dios-data", str(data)).replace("'", ""))
     wait_until(lambda: len(three.nodes_of("a.txt")) == 2, "the lost replica is made again", PATIENCE_S)
@@ -278,13 +279,15 @@ def test_a_replica_that_a_program_overwrites_is_put_right_by_the_others(three: K
     three.until(is_kept(2), "three replicas of the file and of the list")
 
     def replicas(*overwritten: str) -> str:
-        socket = three.made.nodes[2].socket
+        socket = three.local.nodes[2].socket
         done = three.person.pastes(f"python replicas.py {socket} {' '.join(overwritten)}")
         return done.stdout.strip() or done.stderr
 
     assert replicas() == "n1 True; n2 True; n3 True"
     replicas("n3")
     wait_until(lambda: replicas() == "n1 True; n2 True; n3 True", "the bytes of n3 are right", PATIENCE_S)
-    found = three.until(lambda told: bool(told.short) and is_kept(2)(told), "the group says what happened")
-    assert "the replica on n3 had other bytes than those that were put" in found.short[0].reason
+    group_row = three.until(
+        lambda told: bool(told.short) and is_kept(2)(told), "the group says what happened"
+    )
+    assert "the replica on n3 had other bytes than those that were put" in group_row.short[0].reason
     assert three.types("dios get thesis.txt") == "the thesis " * 30_000

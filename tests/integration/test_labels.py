@@ -78,8 +78,8 @@ def test_what_is_stored_in_a_labelled_group_has_its_label(tmp_path: Path) -> Non
     person.types("dios-node start --data ./node0 --detach")
 
     def label(path: str) -> list[str]:
-        found: list[str] = json.loads(person.types(f"dios stat {path} --json").stdout)["secrecy"]
-        return found
+        labels: list[str] = json.loads(person.types(f"dios stat {path} --json").stdout)["secrecy"]
+        return labels
 
     try:
         (tag,) = json.loads(person.types("dios group create hr --secrecy payroll --json").stdout)["secrecy"]

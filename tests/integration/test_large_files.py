@@ -309,8 +309,8 @@ def test_a_backup_has_the_whole_file(place: Place, tmp_path: Path) -> None:
     target = LocalTarget(tmp_path / "backup")
     writer = Writer(target, recipient=key.recipient())
     source = BackupSource(place.alias, place.group.name or b"", place.files)
-    made = writer.create([source], Keyring.load())
-    assert (made.size, made.read_bytes, made.left_out) == (len(DATA), len(DATA), [])
+    report = writer.create([source], Keyring.load())
+    assert (report.size, report.read_bytes, report.left_out) == (len(DATA), len(DATA), [])
     assert writer.create([source], Keyring.load()).read_bytes == 0
     other = next(aliases)
     record = writer.repository.read(1).snapshot.groups[0]
@@ -328,8 +328,8 @@ def test_commands_see_one_file(place: Place, tmp_path: Path, monkeypatch: pytest
     def types(*words: str) -> list[dict[str, object]]:
         done = CliRunner().invoke(app, [*words, "--json"])
         assert done.exit_code == 0, done.output
-        found = json.loads(done.stdout)
-        return found if isinstance(found, list) else [found]
+        rows = json.loads(done.stdout)
+        return rows if isinstance(rows, list) else [rows]
 
     monkeypatch.chdir(tmp_path)
     Path("a").write_bytes(DATA)
@@ -375,7 +375,7 @@ def test_every_part_of_a_labelled_file_has_the_label(place: Place) -> None:
     (entry,) = place.again().entries()
     assert len(entry.names) == 6
     for name in entry.names:
-        found = place.node.find(name, group=place.group)
-        assert found is not None
-        with found:
-            assert [tag.partition("/")[2] for tag in found.secrecy] == ["payroll"]
+        reference = place.node.find(name, group=place.group)
+        assert reference is not None
+        with reference:
+            assert [tag.partition("/")[2] for tag in reference.secrecy] == ["payroll"]

@@ -38,8 +38,8 @@ def types(environment: dict[str, str], *words: str) -> list[dict[str, object]]:
     """Run a command, and return its output as rows."""
     done = CliRunner().invoke(app, [*words, "--json"], env=environment)
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    return found if isinstance(found, list) else [found]
+    rows = json.loads(done.stdout)
+    return rows if isinstance(rows, list) else [rows]
 
 
 NAMES = ("n1", "n2", "n3")
@@ -48,17 +48,17 @@ NAMES = ("n1", "n2", "n3")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes in two racks, for all tests of this file."""
-    made = local_cluster.make(
+    live_cluster = local_cluster.make(
         tmp_path_factory.mktemp("lib") / "cluster",
         nodes=3,
         racks=2,
         settings={"accept_weaker_sandbox": "yes"},
     )
     try:
-        local_cluster.start(made)
-        yield made
+        local_cluster.start(live_cluster)
+        yield live_cluster
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 def connect(cluster: LocalCluster, name: str, *groups: bytes) -> dios.Node:
@@ -168,9 +168,9 @@ def test_replicas_are_told_apart(node: dios.Node) -> None:
         for name in NAMES[1:]:
             blob.copy(host=name).close()
         assert blob.name is not None
-        found = node.lookup(blob.name, group=group)
-        assert len(found) == len(NAMES)
-        others = [reference for reference in found if reference.object_id != blob.object_id]
+        references = node.lookup(blob.name, group=group)
+        assert len(references) == len(NAMES)
+        others = [reference for reference in references if reference.object_id != blob.object_id]
         assert {(other.node, other.rack) for other in spread(others, 2)} == {("n2", "r2"), ("n3", "r1")}
 
 
@@ -268,16 +268,18 @@ def test_any_node_of_a_service_may_be_killed(cluster: LocalCluster, gone: str) -
         assert len(node.lookup(name, group=group)) == len(NAMES)
     there = [other for other in NAMES if other != gone]
     with connect(cluster, there[0], inside) as first, connect(cluster, there[1], inside) as second:
-        one, other = (open_service(node, node.groups[-1], name) for node in (first, second))
-        with one.listen("127.0.0.1:0") as early:
+        service, other = (open_service(node, node.groups[-1], name) for node in (first, second))
+        with service.listen("127.0.0.1:0") as early:
             pid = cluster.running()[gone].pid
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: not exists(pid), "the node is dead")
             with other.listen("127.0.0.1:0") as late:
-                places = [("127.0.0.1", int(each.address.rpartition(":")[2])) for each in (early, late)]
-                assert one.places() == other.places() == places
-                one.withdraw(early)
-                assert one.places() == other.places() == places[1:]
+                places = [
+                    ("127.0.0.1", int(acceptor.address.rpartition(":")[2])) for acceptor in (early, late)
+                ]
+                assert service.places() == other.places() == places
+                service.withdraw(early)
+                assert service.places() == other.places() == places[1:]
                 local_cluster.start(cluster)
                 with connect(cluster, gone, inside) as node:
                     back = open_service(node, node.groups[-1], name)

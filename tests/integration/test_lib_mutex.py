@@ -93,7 +93,7 @@ def took(lock: Reference, order: Random) -> list[bool]:
     connection = cast("Connection", lock.link)
     attempts = {place: Mutex(lock).take_op() for place in range(2)}
     calls = {place: next(attempt) for place, attempt in attempts.items()}
-    found = [False, False]
+    taken = [False, False]
     while calls:
         place = order.choice(sorted(calls))
         try:
@@ -104,11 +104,11 @@ def took(lock: Reference, order: Random) -> list[bool]:
             else:
                 calls[place] = attempts[place].send(answer)
         except StopIteration:
-            found[place] = True
+            taken[place] = True
             del calls[place]
         except (dios.Busy, dios.Conflict):
             del calls[place]
-    return found
+    return taken
 
 
 def test_of_two_at_the_same_time_one_takes_it(node: dios.Node) -> None:

@@ -53,15 +53,15 @@ def service(node: dios.Node, group: dios.Group) -> Service:
 
 def places(*acceptors: dios.Acceptor) -> list[tuple[str, int]]:
     """Where they listen."""
-    return [("127.0.0.1", int(each.address.rpartition(":")[2])) for each in acceptors]
+    return [("127.0.0.1", int(acceptor.address.rpartition(":")[2])) for acceptor in acceptors]
 
 
 def test_who_listens_is_found_until_it_closes(service: Service) -> None:
     """Members are those that accept, in the order in which they came."""
     assert service.members() == []
-    one, two = service.listen("127.0.0.1:0"), service.listen("127.0.0.1:0")
-    assert service.places() == places(one, two)
-    one.close()
+    first, two = service.listen("127.0.0.1:0"), service.listen("127.0.0.1:0")
+    assert service.places() == places(first, two)
+    first.close()
     assert service.places() == places(two)
     two.close()
     assert service.places() == []
@@ -69,16 +69,16 @@ def test_who_listens_is_found_until_it_closes(service: Service) -> None:
 
 def test_a_task_that_is_ended_is_gone(node: dios.Node, group: dios.Group, service: Service) -> None:
     """A task publishes where it accepts, by the service's name; nobody finds it after it was killed."""
-    where = node.create_stream()
+    stream = node.create_stream()
     handed = node.network().restrict("write")
     task = node.run(
         WORKER,
         groups=[group],
         inputs=[handed],
-        outputs=[where.restrict("write")],
+        outputs=[stream.restrict("write")],
         args=[format_name(service.name)],
     )
-    address = where.receive(timeout=PATIENCE_S).decode()
+    address = stream.receive(timeout=PATIENCE_S).decode()
     assert [f"{member.host}:{member.port}" for member in service.members()] == [address]
     task.destroy()
     wait_until(lambda: service.members() == [], "the task that was killed is gone", PATIENCE_S)
@@ -143,7 +143,7 @@ def test_who_follows_finds_it_again_when_the_node_is_back(tmp_path: Path) -> Non
                 followed.places()
         started.restart()
         with dios.connect(started.place, groups=inside) as after:
-            mine = next(each for each in after.groups if each.fingerprint == group.fingerprint)
+            mine = next(candidate for candidate in after.groups if candidate.fingerprint == group.fingerprint)
             with open_service(after, mine, name).listen("127.0.0.1:0") as acceptor:
                 assert followed.places() == places(acceptor)
         followed.close()

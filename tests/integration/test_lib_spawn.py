@@ -39,8 +39,8 @@ def node(started: RunningNode) -> Iterator[dios.Node]:
 @pytest.fixture
 def spawner(node: dios.Node) -> Iterator[Spawner]:
     """Spawns on that node."""
-    with Spawner(node) as made:
-        yield made
+    with Spawner(node) as new_spawner:
+        yield new_spawner
 
 
 def test_values_go_in_and_come_out(spawner: Spawner) -> None:
@@ -88,10 +88,10 @@ def test_a_failure_can_be_pickled(spawner: Spawner) -> None:
     """A failure crosses a process pool with its text and its status."""
     with pytest.raises(SpawnFailedError) as caught:
         spawner.spawn(functions.failing).result(SECONDS_MAX)
-    made = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - made here
-    assert isinstance(made, SpawnFailedError)
-    assert str(made) == str(caught.value)
-    assert made.status == caught.value.status
+    unpickled = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - made here
+    assert isinstance(unpickled, SpawnFailedError)
+    assert str(unpickled) == str(caught.value)
+    assert unpickled.status == caught.value.status
 
 
 def test_a_task_can_be_cancelled(spawner: Spawner) -> None:
@@ -212,9 +212,9 @@ def test_select_finds_the_channel_with_a_value(node: dios.Node) -> None:
     receivers = [receiver for _, receiver in pairs]
     assert select(node, receivers, 0) is None
     pairs[1][0].send(7)
-    found = select(node, receivers, SECONDS_MAX)
-    assert found is receivers[1]
-    assert found.receive() == 7
+    ready = select(node, receivers, SECONDS_MAX)
+    assert ready is receivers[1]
+    assert ready.receive() == 7
     pairs[2][0].send(8)
     pairs[2][0].close()
     assert receivers[2].receive() == 8

@@ -66,13 +66,13 @@ class RepairRow(msgspec.Struct):
 def three(tmp_path: Path) -> Iterator[Keeping]:
     """Three nodes that wait for a silent one, killed at the end whatever happened."""
     settings = {**SETTINGS, "replica_grace": "10min"}
-    made = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=settings)
-    keeping = Keeping(made, tmp_path / "person")
+    live_cluster = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=settings)
+    keeping = Keeping(live_cluster, tmp_path / "person")
     try:
-        local_cluster.start(made)
+        local_cluster.start(live_cluster)
         yield keeping
     finally:
-        for node in made.nodes:
+        for node in live_cluster.nodes:
             keeping.kill(node.name)
 
 
@@ -84,8 +84,8 @@ def describe(three: Keeping) -> DescribedRow:
 def stored(node: Node, group: Group, path: str, text: str) -> CatalogueEntry:
     """Store a file that no list has."""
     data = text.encode()
-    with node.create(ObjectType.DURABLE_BLOB, groups=[group], data=data) as made:
-        name = bytes(made.name or b"")
+    with node.create(ObjectType.DURABLE_BLOB, groups=[group], data=data) as blob:
+        name = bytes(blob.name or b"")
     return CatalogueEntry(path, name, len(data), time.time_ns(), blake3(data).digest())
 
 
@@ -93,7 +93,7 @@ def divide(three: Keeping) -> list[CatalogueEntry]:
     """Leave three lists that differ on the nodes, as earlier releases did; return both versions of c.txt."""
     keyring = Keyring.load(three.person.home / ".config" / "dios" / "keyring.toml")
     name = keyring.objects[f"{CATALOGUE_ALIAS}papers"]
-    with connect(three.made.nodes[0].socket, groups=[keyring.name_of("papers")]) as node:
+    with connect(three.local.nodes[0].socket, groups=[keyring.name_of("papers")]) as node:
         group = node.group(keyring.name_of("papers"))
         assert group is not None
         listed = list(decode(node.lookup(name, group=group)[0].read_bytes()))
@@ -131,7 +131,7 @@ def test_a_list_in_conflict_is_shown_and_repaired(three: Keeping) -> None:
     assert "in conflict; next: dios group repair papers" in three.types("dios group describe papers")
 
     def advised() -> bool:
-        looked = examine_replicas(three.made.nodes[0].data)
+        looked = examine_replicas(three.local.nodes[0].data)
         return looked is not None and "`dios group repair papers` unites" in looked.advice
 
     wait_until(advised, "the doctor offers the repair", PATIENCE_S)
@@ -139,7 +139,7 @@ def test_a_list_in_conflict_is_shown_and_repaired(three: Keeping) -> None:
     repaired = three.asks("dios group repair papers", RepairRow)
     other = f"c (conflict {early.digest.hex()[:8]}).txt"
     assert (repaired.repaired, repaired.lists, repaired.files) == (True, 3, 5)
-    assert {(one.file, one.listed, one.former_path) for one in repaired.united} == {
+    assert {(united.file, united.listed, united.former_path) for united in repaired.united} == {
         ("a.txt", 2, None),
         ("c.txt", 1, None),
         (other, 1, "c.txt"),
@@ -147,10 +147,10 @@ def test_a_list_in_conflict_is_shown_and_repaired(three: Keeping) -> None:
         ("d/three.txt", 1, None),
     }
     texts = {"a.txt": "one", "c.txt": "late", other: "early", "d/two.txt": "two", "d/three.txt": "three"}
-    for node in three.made.nodes:
+    for node in three.local.nodes:
         three.person.environment["DIOS_NODE"] = str(node.data)
         listed = msgspec.json.decode(three.person.types("dios ls papers --json").stdout)
-        assert {one["path"] for one in listed} == {
+        assert {row["path"] for row in listed} == {
             "papers/a.txt",
             "papers/c.txt",
             f"papers/{other}",
@@ -197,7 +197,7 @@ def test_a_minority_changes_nothing_and_shows_nothing(three: Keeping) -> None:
     three.kill("n3")
     described = describe(three)
     assert described.list.state == "behind"
-    assert {one["node"]: one["state"] for one in described.list.replicas}["n3"] == "missing"
+    assert {replica["node"]: replica["state"] for replica in described.list.replicas}["n3"] == "missing"
     three.types("dios put a.txt --group papers --as b.txt")
 
     three.kill("n2")
@@ -213,7 +213,7 @@ def test_a_minority_changes_nothing_and_shows_nothing(three: Keeping) -> None:
     assert (row.files, row.list.state) == (None, "unreadable")
     assert "n2, n3" in row.list.reason
 
-    local_cluster.start(three.made)
+    local_cluster.start(three.local)
     wait_until(lambda: describe(three).list.state == "equal", "equal replicas again", PATIENCE_S)
     three.types("dios put a.txt --group papers --as c.txt")
     three.until(is_kept(4), "two replicas of each file")

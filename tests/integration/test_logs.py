@@ -155,7 +155,7 @@ def test_kill_9_keeps_what_was_acknowledged(tmp_path: Path) -> None:
             assert isinstance(again, dios.Log)
             there = [entry.data.split() for entry in again]
             for number, count in acknowledged.items():
-                mine = [int(one) for who, one in there if int(who) == number]
+                mine = [int(serial) for who, serial in there if int(who) == number]
                 assert mine == list(range(len(mine)))
                 assert count <= len(mine) <= count + 1
             assert again.append(b"goes on") == len(there) + 1

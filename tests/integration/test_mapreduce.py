@@ -186,11 +186,11 @@ def test_a_reducer_killed_early_holds_nobody_up(node: dios.Node) -> None:
 def test_a_reducer_short_of_memory_spills(node: dios.Node) -> None:
     """With hardly any memory a reducer puts sorted runs on disk, and the counts are the same."""
     with mapreduce.run(node, COUNT_IN_MANY_LISTS, [TEXT], reducers=1, memory_bytes=64 * 1024) as result:
-        found = dict(result)
+        counts = dict(result)
         assert sum(task.spilled for task in result.tasks) > 0
-        keys = [key for key in found if isinstance(key, bytes)]
+        keys = [key for key in counts if isinstance(key, bytes)]
         assert keys == sorted(keys)
-    assert found == {b"%s-%d" % (word, turn): count for word, count in COUNTS.items() for turn in range(40)}
+    assert counts == {b"%s-%d" % (word, turn): count for word, count in COUNTS.items() for turn in range(40)}
 
 
 def test_refused_starts_are_no_attempts_of_a_tasks_program(
@@ -256,9 +256,9 @@ def test_a_hostile_map_function_is_refused(node: dios.Node) -> None:
     if node.info().guarantees["pure tasks"] != "confined":
         pytest.skip(f"pure tasks are not confined: {node.info().guarantees['pure tasks']}")
     with mapreduce.run(node, HOSTILE, [b"one line\n"], reducers=1) as result:
-        found = dict(result)
-    assert set(found) == {"open", "write", "connect", "exec", "fork"}
-    for told in found.values():
+        outcomes = dict(result)
+    assert set(outcomes) == {"open", "write", "connect", "exec", "fork"}
+    for told in outcomes.values():
         assert isinstance(told, list)
         assert all(text.startswith("refused") for text in told)
 
@@ -276,8 +276,8 @@ def reduce(key, values):
     return values[0]
 """
     with mapreduce.run(node, job, [b"one line\n"], reducers=1) as result:
-        found = dict(result)
-    assert found == {"inputs": ["1"], "outputs": ["2"], "groups": ["1"]}
+        handed = dict(result)
+    assert handed == {"inputs": ["1"], "outputs": ["2"], "groups": ["1"]}
 
 
 def test_the_controller_may_be_a_pure_task(node: dios.Node) -> None:
@@ -321,8 +321,8 @@ def test_an_inverted_index_of_a_directory(node: dios.Node, tmp_path: Path) -> No
         }
         for output in result.outputs:
             assert output.name is not None
-            (found,) = node.lookup(output.name, group=group)
-            assert found.persistence is dios.Persistence.DURABLE
+            (reference,) = node.lookup(output.name, group=group)
+            assert reference.persistence is dios.Persistence.DURABLE
 
 
 def test_a_join_of_two_inputs(node: dios.Node, tmp_path: Path) -> None:

@@ -32,21 +32,21 @@ EXPECTED = Counter(TEXT.split())
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def fresh_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes for all tests of this file."""
     folder = tmp_path_factory.mktemp("jobs") / "cluster"
-    found = local_cluster.make(folder, nodes=3, settings={"accept_weaker_sandbox": "yes"})
+    unstarted = local_cluster.make(folder, nodes=3, settings={"accept_weaker_sandbox": "yes"})
     try:
-        yield found
+        yield unstarted
     finally:
-        local_cluster.stop(found)
+        local_cluster.stop(unstarted)
 
 
 @pytest.fixture
-def cluster(made: LocalCluster) -> LocalCluster:
+def cluster(fresh_cluster: LocalCluster) -> LocalCluster:
     """All three run, and see each other."""
-    local_cluster.start(made)
-    return made
+    local_cluster.start(fresh_cluster)
+    return fresh_cluster
 
 
 def _kill(cluster: LocalCluster, number: int) -> None:
@@ -69,7 +69,9 @@ def test_any_node_may_be_killed_at_any_moment(cluster: LocalCluster, victim: int
             _kill(cluster, victim)
 
     with ExitStack() as stack:
-        sessions = [stack.enter_context(dios.connect(str(one.socket), groups=())) for one in cluster.nodes]
+        sessions = [
+            stack.enter_context(dios.connect(str(member.socket), groups=())) for member in cluster.nodes
+        ]
         result = mapreduce.run(sessions, JOB, [TEXT], splits=6, reducers=3, workers=3, progress=strike)
         assert dict(result) == EXPECTED
     assert struck
@@ -83,8 +85,8 @@ def test_kept_pairs_are_not_computed_again(cluster: LocalCluster) -> None:
         nonlocal struck
         if not struck and progress.bytes_done >= 0.75 * progress.bytes_total:
             struck = True
-            names = [one.name for one in cluster.nodes]
-            reducing = {one.node for one in node.tasks() if "reducer" in one.label and not one.ended}
+            names = [member.name for member in cluster.nodes]
+            reducing = {task.node for task in node.tasks() if "reducer" in task.label and not task.ended}
             _kill(cluster, names.index(next(name for name in names[1:] if name in reducing)))
 
     with dios.connect(str(cluster.nodes[0].socket), groups=()) as node:
@@ -101,7 +103,7 @@ def test_a_job_for_several_nodes_takes_no_references(cluster: LocalCluster) -> N
     """A reference is one node's: with several to control the job it is refused at once."""
     with ExitStack() as stack:
         sessions = [
-            stack.enter_context(dios.connect(str(one.socket), groups=())) for one in cluster.nodes[:2]
+            stack.enter_context(dios.connect(str(member.socket), groups=())) for member in cluster.nodes[:2]
         ]
         blob = sessions[0].create(dios.SHMEM_BLOB, data=TEXT, naming=dios.ANONYMOUS)
         with pytest.raises(InvalidError, match="files or bytes"):

@@ -278,7 +278,7 @@ def test_only_this_machine_is_served(server: Server) -> None:
     """The server listens on the loopback address, and on no other."""
     lines = Path("/proc/net/tcp").read_text().splitlines() + Path("/proc/net/tcp6").read_text().splitlines()
     listening = [line.split()[1] for line in lines if line.split()[3] == "0A"]
-    assert [each for each in listening if each.endswith(f":{server.port:04X}")] == [
+    assert [address for address in listening if address.endswith(f":{server.port:04X}")] == [
         f"0100007F:{server.port:04X}"
     ]
 

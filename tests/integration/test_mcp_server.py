@@ -44,7 +44,7 @@ def client_of(person: Person, *options: str) -> AbstractAsyncContextManager[obje
 async def call(client: object, tool: str, **arguments: str) -> str:
     """Call a tool that succeeds, and return its texts."""
     result = await client.call_tool(tool, arguments)  # type: ignore[attr-defined]  # the package may be missing
-    text = "\n".join(each.text for each in result.content if each.type == "text")
+    text = "\n".join(part.text for part in result.content if part.type == "text")
     assert not result.is_error, text
     return text
 
@@ -53,7 +53,7 @@ async def refused(client: object, tool: str, **arguments: str) -> str:
     """Call a tool that fails, and return its message."""
     result = await client.call_tool(tool, arguments)  # type: ignore[attr-defined]  # the same
     assert result.is_error
-    return "\n".join(each.text for each in result.content)
+    return "\n".join(part.text for part in result.content)
 
 
 def test_an_agent_runs_code_in_sessions(person: Person) -> None:
@@ -62,23 +62,24 @@ def test_an_agent_runs_code_in_sessions(person: Person) -> None:
     async def agent() -> None:
         async with client_of(person, "--input", "sales=sales.csv", "--timeout", "20") as client:
             tools = await client.list_tools()  # type: ignore[attr-defined]  # the same
-            assert {each.name for each in tools.tools} == {
+            assert {tool.name for tool in tools.tools} == {
                 *("open", "run", "put", "get", "fork", "reset", "list", "close")
             }
-            assert all(each.description for each in tools.tools)
-            one, two = await call(client, "open"), await call(client, "open")
+            assert all(tool.description for tool in tools.tools)
+            first, two = await call(client, "open"), await call(client, "open")
             assert (
-                await call(client, "run", session=one, code="x = 20\nprint('hi')\nx + 1") == "hi\n[value]\n21"
+                await call(client, "run", session=first, code="x = 20\nprint('hi')\nx + 1")
+                == "hi\n[value]\n21"
             )
             assert "NameError" in await call(client, "run", session=two, code="x")
-            assert await call(client, "run", session=one, code="x = 2") == "(no output)"
-            assert await call(client, "get", session=one, name="x") == "2"
-            assert "Rome" in await call(client, "run", session=one, code="inputs['sales'].read()")
-            told = await call(client, "run", session=one, code="open('/etc/passwd')")
+            assert await call(client, "run", session=first, code="x = 2") == "(no output)"
+            assert await call(client, "get", session=first, name="x") == "2"
+            assert "Rome" in await call(client, "run", session=first, code="inputs['sales'].read()")
+            told = await call(client, "run", session=first, code="open('/etc/passwd')")
             assert "The sandbox refused: files of the machine" in told
-            await call(client, "put", session=one, name="text", value="a text")
-            assert await call(client, "run", session=one, code="text") == "[value]\n'a text'"
-            assert await call(client, "list") == f"{one}: open\n{two}: open"
+            await call(client, "put", session=first, name="text", value="a text")
+            assert await call(client, "run", session=first, code="text") == "[value]\n'a text'"
+            assert await call(client, "list") == f"{first}: open\n{two}: open"
             await call(client, "close", session=two)
             assert "you have no session" in await refused(client, "run", session=two, code="1")
 
@@ -108,18 +109,18 @@ def test_an_agent_forks_a_session(person: Person) -> None:
 
     async def agent() -> None:
         async with client_of(person) as client:
-            one = await call(client, "open")
-            assert "forkable=True" in await refused(client, "fork", session=one)
-            assert await call(client, "list") == f"{one}: open"
+            original = await call(client, "open")
+            assert "forkable=True" in await refused(client, "fork", session=original)
+            assert await call(client, "list") == f"{original}: open"
         async with client_of(person, "--forkable") as client:
-            one = await call(client, "open")
-            await call(client, "run", session=one, code="x = [1]")
-            two = await call(client, "fork", session=one)
+            original = await call(client, "open")
+            await call(client, "run", session=original, code="x = [1]")
+            two = await call(client, "fork", session=original)
             assert await call(client, "run", session=two, code="x.append(2); x") == "[value]\n[1, 2]"
-            assert await call(client, "run", session=one, code="x") == "[value]\n[1]"
-            await call(client, "close", session=one)
+            assert await call(client, "run", session=original, code="x") == "[value]\n[1]"
+            await call(client, "close", session=original)
             assert await call(client, "list") == f"{two}: open"
-            assert "you have no session" in await refused(client, "fork", session=one)
+            assert "you have no session" in await refused(client, "fork", session=original)
 
     asyncio.run(agent())
 
@@ -133,7 +134,7 @@ def test_figures_are_pictures(person: Person) -> None:
             name = await call(client, "open")
             code = "import matplotlib.pyplot as plt\nplt.plot([1, 2]);"
             result = await client.call_tool("run", {"session": name, "code": code})  # type: ignore[attr-defined]  # the same
-            assert [each.type for each in result.content] == ["text", "image"]
+            assert [part.type for part in result.content] == ["text", "image"]
             assert result.content[1].mime_type == "image/png"
 
     asyncio.run(agent())
@@ -183,7 +184,7 @@ def test_sessions_are_bounded(person: Person) -> None:
         async with client_of(person) as client:
             opening = [client.call_tool("open", {}) for _ in range(SESSIONS_MAX + 3)]  # type: ignore[attr-defined]  # the same
             results = await asyncio.gather(*opening)
-            names = [each.content[0].text for each in results if not each.is_error]
+            names = [reply.content[0].text for reply in results if not reply.is_error]
             assert len(set(names)) == SESSIONS_MAX
             assert len((await call(client, "list")).splitlines()) == SESSIONS_MAX
             assert "close one" in await refused(client, "open")

@@ -26,9 +26,9 @@ class Measured:
     def __init__(self, folder: Path) -> None:
         files = folder / "certificates"
         subprocess.run([sys.executable, CERTIFICATES, files, "localhost"], check=True)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port: int = found.getsockname()[1]
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            self.port: int = sock.getsockname()[1]
         tls = ",".join(str(files / name) for name in ("server.pem", "server.key", "authority.pem"))
         self.files = files
         self.node = NodeProcess(folder / "node", metrics=f"127.0.0.1:{self.port}", metrics_tls=tls)
@@ -52,9 +52,9 @@ class Measured:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     """Start the node, and kill it at the end."""
-    made = Measured(tmp_path_factory.mktemp("metrics"))
-    yield made
-    made.node.kill()
+    measured_node = Measured(tmp_path_factory.mktemp("metrics"))
+    yield measured_node
+    measured_node.node.kill()
 
 
 def test_calls_and_ends_of_tasks_are_counted(measured: Measured) -> None:
@@ -63,11 +63,13 @@ def test_calls_and_ends_of_tasks_are_counted(measured: Measured) -> None:
         read_all(node)
         task = node.run(b"raise ValueError")
         task.wait()
-        found = {(one.metric, *sorted(one.labels.values())): one.value for one in read_all(node)}
-    assert found["dios_tasks_ended_total", "exception"] == 1
-    assert found["dios_calls_total", "Run", "ok"] == 1
-    assert found["dios_call_latency_seconds", "Run"] > 0
-    assert found["process_resident_memory_bytes",] > 2**20
+        values_by_metric = {
+            (sample.metric, *sorted(sample.labels.values())): sample.value for sample in read_all(node)
+        }
+    assert values_by_metric["dios_tasks_ended_total", "exception"] == 1
+    assert values_by_metric["dios_calls_total", "Run", "ok"] == 1
+    assert values_by_metric["dios_call_latency_seconds", "Run"] > 0
+    assert values_by_metric["process_resident_memory_bytes",] > 2**20
 
 
 def test_exporter_serves_certified_clients_only(measured: Measured) -> None:

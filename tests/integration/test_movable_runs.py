@@ -26,20 +26,22 @@ COUNTING = Path(__file__).parents[2] / "examples" / "counting.py"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes without a scheduler, for all tests of this file; the last one kills a node."""
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "1", "coordinator": "off"}
-    made = local_cluster.make(tmp_path_factory.mktemp("nodes") / "cluster", nodes=3, settings=settings)
+    live_cluster = local_cluster.make(
+        tmp_path_factory.mktemp("nodes") / "cluster", nodes=3, settings=settings
+    )
     try:
-        local_cluster.start(made)
-        yield made
+        local_cluster.start(live_cluster)
+        yield live_cluster
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 @pytest.fixture
 def node(cluster: LocalCluster) -> Iterator[dios.Node]:
     """A session at the first node; no node is drained."""
     with dios.connect(str(cluster.nodes[0].socket), groups=()) as node:
-        for one in cluster.nodes:
-            node.set_node(one.name, "undrain")
+        for member in cluster.nodes:
+            node.set_node(member.name, "undrain")
         yield node
 
 

@@ -61,13 +61,13 @@ def held(pid: int) -> list[str]:
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
             sockets.add(f"socket:[{line.split()[9]}]")
-    found = []
+    links = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
             link = str(entry.readlink())
             if link in sockets or ("memfd:" in link and "stream" in link):
-                found.append(link)
-    return found
+                links.append(link)
+    return links
 
 
 def place_of(address: str) -> tuple[str, int]:
@@ -278,6 +278,6 @@ def test_a_flood_leaves_the_node_alone(node: dios.Node, started: RunningNode) ->
         for _ in range(200):
             peers.enter_context(peer_of(acceptor.address))
         assert len(held(started.running.pid)) <= limits.ACCEPT_WAITING_MAX + 1
-        made = node.create(dios.SHMEM_BLOB, data=b"as ever")
-        assert made.read_bytes() == b"as ever"
+        blob = node.create(dios.SHMEM_BLOB, data=b"as ever")
+        assert blob.read_bytes() == b"as ever"
         assert acceptor.accept(PATIENCE_S).address

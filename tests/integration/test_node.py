@@ -163,12 +163,12 @@ def test_select_with_time_limit(client: RawClient) -> None:
 
 def test_stream_between_two_sessions(node: NodeProcess, client: RawClient) -> None:
     """Bytes pass between two ends through a ring, and the end of one is told to the other."""
-    made = create(client, ObjectType.SHMEM_STREAM)
-    assert made.name is not None
-    ring_bytes = client.ask(messages.Attach(made.reference.ref, Mode.WRITE), messages.Attached).ring_bytes
+    created = create(client, ObjectType.SHMEM_STREAM)
+    assert created.name is not None
+    ring_bytes = client.ask(messages.Attach(created.reference.ref, Mode.WRITE), messages.Attached).ring_bytes
     with node.client() as other:
-        found = other.ask(messages.Lookup(made.name), References).references[0]
-        other.ask(messages.Attach(found.ref, Mode.READ), messages.Attached)
+        reference = other.ask(messages.Lookup(created.name), References).references[0]
+        other.ask(messages.Attach(reference.ref, Mode.READ), messages.Attached)
         sender, receiver = RingWriter(client.fds[-3:], ring_bytes), RingReader(other.fds[-3:], ring_bytes)
         del client.fds[-3:], other.fds[-3:]
         try:
@@ -246,11 +246,11 @@ def test_durable_objects_survive(tmp_path: Path, orderly: bool) -> None:  # noqa
     names: dict[bytes, bytes] = {}
     with node.client() as client:
         for size in (0, 10, limits.INLINE_BYTES_MAX + 1, LARGE):
-            made = create(client, ObjectType.DURABLE_BLOB)
+            created = create(client, ObjectType.DURABLE_BLOB)
             if size:
-                write(client, made.reference.ref, pattern(size))
-            assert made.name is not None
-            names[made.name] = pattern(size)
+                write(client, created.reference.ref, pattern(size))
+            assert created.name is not None
+            names[created.name] = pattern(size)
         create(client, ObjectType.SHMEM_BLOB, b"volatile")
         if not orderly:
             node.kill()
@@ -260,8 +260,8 @@ def test_durable_objects_survive(tmp_path: Path, orderly: bool) -> None:  # noqa
     try:
         with node.client() as client:
             for name, data in names.items():
-                found = client.ask(messages.Lookup(name), References).references
-                assert read(client, found[0].ref) == data
+                references = client.ask(messages.Lookup(name), References).references
+                assert read(client, references[0].ref) == data
     finally:
         node.stop()
 
@@ -272,9 +272,9 @@ def test_full_store_refuses_and_goes_on(tmp_path: Path) -> None:
     try:
         with node.client() as client:
             assert client.welcome.home is not None
-            made: list[int] = []
+            refs: list[int] = []
             refused: Failure | None = None
-            while refused is None and len(made) < 1_000:
+            while refused is None and len(refs) < 1_000:
                 call = messages.Create(
                     ObjectType.DURABLE_BLOB, (client.welcome.home.ref,), data=pattern(8_000)
                 )
@@ -283,11 +283,11 @@ def test_full_store_refuses_and_goes_on(tmp_path: Path) -> None:
                     refused = result
                 else:
                     assert isinstance(result, Created)
-                    made.append(result.reference.ref)
+                    refs.append(result.reference.ref)
             assert refused is not None
             assert refused.code == Code.ENOSPC
-            assert read(client, made[0]) == pattern(8_000)
-            for ref in made:
+            assert read(client, refs[0]) == pattern(8_000)
+            for ref in refs:
                 client.ask(messages.Delete(ref), messages.Done)
             create(client, ObjectType.DURABLE_BLOB, b"room again")
     finally:

@@ -129,19 +129,19 @@ def test_reread_needs_no_bytes(client: RawClient) -> None:
 def test_raw_blob_is_shared_memory(node: NodeProcess, client: RawClient) -> None:
     """Writers of a raw blob share one memory; a reader sees it live and cannot write it."""
     assert client.welcome.home is not None
-    made = client.ask(
+    created = client.ask(
         messages.Create(ObjectType.SHMEM_BLOB, (client.welcome.home.ref,), buffering=Buffering.RAW), Created
     )
-    assert made.name is not None
-    one = client.ask(messages.AcquireWrite(made.reference.ref, LARGE), Buffer)
-    with mmap.mmap(client.fds[-1], one.length) as mapping, node.client() as other:
-        found = other.ask(messages.Lookup(made.name), References).references
-        two = other.ask(messages.AcquireWrite(found[0].ref, LARGE), Buffer)
+    assert created.name is not None
+    acquired = client.ask(messages.AcquireWrite(created.reference.ref, LARGE), Buffer)
+    with mmap.mmap(client.fds[-1], acquired.length) as mapping, node.client() as other:
+        references = other.ask(messages.Lookup(created.name), References).references
+        two = other.ask(messages.AcquireWrite(references[0].ref, LARGE), Buffer)
         with mmap.mmap(other.fds[-1], two.length) as theirs:
             mapping[:5] = b"hello"
             assert theirs[:5] == b"hello"
-        client.ask(messages.CommitWrite(made.reference.ref, one.buffer), Committed)
-        seen = other.ask(messages.AcquireRead(found[0].ref), Buffer)
+        client.ask(messages.CommitWrite(created.reference.ref, acquired.buffer), Committed)
+        seen = other.ask(messages.AcquireRead(references[0].ref), Buffer)
         assert os.pread(other.fds[-1], 5, seen.start) == b"hello"
         with pytest.raises(OSError, match=r"permitted|denied|Bad file"):
             os.pwrite(other.fds[-1], b"evil", 0)
@@ -174,13 +174,13 @@ def test_vector_over_a_reply(client: RawClient) -> None:
 
 def test_versions_are_live_on_the_page(client: RawClient) -> None:
     """The page shows a commit by the time its reply is there."""
-    made = create(client, ObjectType.DURABLE_BLOB, b"abc").reference
+    reference = create(client, ObjectType.DURABLE_BLOB, b"abc").reference
     page = mmap.mmap(client.page_fd, limits.PUBLIC_PAGE_BYTES, prot=mmap.PROT_READ)
     with page, memoryview(page) as view:
-        before = read_slot(view, made.slot)
-        client.ask(messages.WriteOnce(made.ref, b"abcdef"), Committed)
-        after = read_slot(view, made.slot)
-        client.ask(messages.Delete(made.ref), messages.Done)
-        gone = read_slot(view, made.slot)
+        before = read_slot(view, reference.slot)
+        client.ask(messages.WriteOnce(reference.ref, b"abcdef"), Committed)
+        after = read_slot(view, reference.slot)
+        client.ask(messages.Delete(reference.ref), messages.Done)
+        gone = read_slot(view, reference.slot)
     assert (before.size, after.size, after.v_w) == (3, 6, before.v_w + 1)
     assert not gone.used

@@ -55,7 +55,7 @@ def test_a_killed_node_is_whole(crashed: Path) -> None:
     assert "is there and intact" in told
     checked = json.loads(somebody(crashed, "b").types("dios-node check --json --data", str(crashed)).stdout)
     assert checked["ok"]
-    assert not [each for each in checked["findings"] if each["level"] == "damage"]
+    assert not [finding for finding in checked["findings"] if finding["level"] == "damage"]
     # The home group, three groups and six objects.
     assert (checked["objects"], checked["extents"]) == (10, 2)
     assert checked["audit_records"] >= RECORDS
@@ -85,7 +85,7 @@ def test_a_repair_says_what_it_did(crashed: Path) -> None:
     assert "repaired  moved 1 file without an object to lost+found/extents" in told
     assert (crashed / "lost+found" / "extents" / stray.name).read_bytes() == b"left over"
     checked = json.loads(person.types("dios-node check --json --data", str(crashed)).stdout)
-    assert [each["kind"] for each in checked["findings"]] == ["set-aside"]
+    assert [finding["kind"] for finding in checked["findings"]] == ["set-aside"]
 
 
 def test_a_broken_audit_chain_is_told(crashed: Path) -> None:

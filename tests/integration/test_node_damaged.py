@@ -21,16 +21,16 @@ def test_damage_is_reported_and_never_served(tmp_path: Path, harm: str) -> None:
     """A large value whose file was changed, cut or removed is refused by fingerprint; all else is served."""
     node = NodeProcess(tmp_path / "data", pool_size="0")
     with node.client() as client:
-        made = [create(client, ObjectType.DURABLE_BLOB) for _ in range(2)]
-        for number, one in enumerate(made):
-            write(client, one.reference.ref, pattern(LARGE + number))
+        blobs = [create(client, ObjectType.DURABLE_BLOB) for _ in range(2)]
+        for number, blob in enumerate(blobs):
+            write(client, blob.reference.ref, pattern(LARGE + number))
     assert node.stop() == 0
     (victim,) = [path for path in (tmp_path / "data" / "extents").rglob("*") if size_of(path) == LARGE]
     harm_file(victim, harm)
     node.start()
     try:
         with node.client() as client:
-            first, second = (look_up(client, one) for one in made)
+            first, second = (look_up(client, created) for created in blobs)
             for _ in range(2):
                 refused = client.any(messages.AcquireRead(first.ref))
                 assert isinstance(refused, Failure)
@@ -61,7 +61,7 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else -1
 
 
-def look_up(client: RawClient, made: Created) -> messages.Reference:
+def look_up(client: RawClient, created: Created) -> messages.Reference:
     """A fresh reference to an object made in an earlier session."""
-    assert made.name is not None
-    return client.ask(messages.Lookup(made.name), References).references[0]
+    assert created.name is not None
+    return client.ask(messages.Lookup(created.name), References).references[0]

@@ -34,22 +34,22 @@ HOSTILE = "\x1b[31m\nforged \u202e"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two nodes that log everything."""
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "0", "log_level": "debug", "log_format": "json"}
-    made = local_cluster.make(tmp_path_factory.mktemp("logs") / "cluster", nodes=2, settings=settings)
+    live_cluster = local_cluster.make(tmp_path_factory.mktemp("logs") / "cluster", nodes=2, settings=settings)
     try:
-        local_cluster.start(made)
-        with connect(str(made.nodes[0].socket), groups=()) as node:
-            wait_until(lambda: all(one.usable for one in node.nodes()), "both nodes")
-        yield made
+        local_cluster.start(live_cluster)
+        with connect(str(live_cluster.nodes[0].socket), groups=()) as node:
+            wait_until(lambda: all(member.usable for member in node.nodes()), "both nodes")
+        yield live_cluster
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 def shown(cluster: LocalCluster, *options: str) -> list[dict[str, object]]:
     """The rows that the command prints."""
     command = ["node", "logs", "--json", "--node", str(cluster.nodes[0].socket), *options]
-    found = CliRunner().invoke(main.app, command)
-    assert found.exit_code == 0, found.output
-    return [json.loads(line) for line in found.stdout.splitlines()]
+    outcome = CliRunner().invoke(main.app, command)
+    assert outcome.exit_code == 0, outcome.output
+    return [json.loads(line) for line in outcome.stdout.splitlines()]
 
 
 def test_the_logs_of_all_nodes_are_merged_by_time(cluster: LocalCluster) -> None:
@@ -100,8 +100,10 @@ def test_the_records_of_a_trace_are_chosen_on_all_nodes(cluster: LocalCluster) -
         rows = shown(cluster, "--trace", text)
         assert {row["node"] for row in rows} == {"n1", "n2"}
         fields = [row["fields"] for row in rows]
-        assert {one["span_id"] for one in fields if isinstance(one, dict)} == {span.hex()}
-        assert {one["call"] for one in fields if isinstance(one, dict) and "call" in one} == {"Create"}
+        assert {entry["span_id"] for entry in fields if isinstance(entry, dict)} == {span.hex()}
+        assert {entry["call"] for entry in fields if isinstance(entry, dict) and "call" in entry} == {
+            "Create"
+        }
     log = [json.loads(line) for line in Path(cluster.nodes[1].data, "node.log").read_text().splitlines()]
     assert any(line.get("trace_id") == trace.hex() for line in log)
     assert not shown(cluster, "--trace", os.urandom(16).hex())
@@ -181,14 +183,14 @@ def test_a_workload_leaves_none_of_its_secrets_in_any_log(cluster: LocalCluster)
         assert all("ValueError" in task.wait().detail for task in tasks)
         assert group.name is not None
         with connect(there, groups=[group.name]) as other:
-            found = [one.read_bytes() for blob in blobs for one in other.lookup(blob.name or b"")]
-            assert found == [word.encode()] * 2
+            contents = [replica.read_bytes() for blob in blobs for replica in other.lookup(blob.name or b"")]
+            assert contents == [word.encode()] * 2
         share.destroy()
         with pytest.raises(DiosError):
             node.accept_share(group.name, nonce=nonce, issuer=f"uid:{os.getuid()}", expires_ns=until)
         blobs[0].retire(everyone=True)
         handles = [group, *blobs, far, share, *tasks, node.self]
-        names = [nonce, node.name, *(each.name for each in handles if each.name is not None)]
+        names = [nonce, node.name, *(handle.name for handle in handles if handle.name is not None)]
         ended = tasks[1].fingerprint
     wait_until(lambda: any(ended in json.dumps(row) for row in shown(cluster)), "the task in the log")
     places = [node.data for node in cluster.nodes]

@@ -12,8 +12,8 @@ from tests.support.node.running_node import running_node
 
 
 def _listed(person: Person, *options: str) -> dict[str, str]:
-    found = json.loads(person.types("dios-node orphans --json --data", *options).stdout)
-    return {each["fingerprint"]: each["reason"] for each in found}
+    rows = json.loads(person.types("dios-node orphans --json --data", *options).stdout)
+    return {row["fingerprint"]: row["reason"] for row in rows}
 
 
 def test_orphans_are_listed_and_removed(tmp_path: Path) -> None:
@@ -27,14 +27,16 @@ def test_orphans_are_listed_and_removed(tmp_path: Path) -> None:
         dios.Keyring.load(keyring).add("kept", Name(kept.read_name()))
         alone = session.create(dios.DURABLE_BLOB, data=b"alone")
         astray = session.create(dios.DURABLE_BLOB, groups=[lost], data=b"astray")
-        safe = [session.create(dios.DURABLE_BLOB, groups=[one], data=b"safe") for one in (kept, session.home)]
+        safe = [
+            session.create(dios.DURABLE_BLOB, groups=[group], data=b"safe") for group in (kept, session.home)
+        ]
         named = {lost.fingerprint, alone.fingerprint, astray.fingerprint}
         running = person.types("dios-node orphans --data", str(data), status=1).stderr
         assert f"process {node.running.pid}" in running
-    found = _listed(person, str(data), "--keyring", str(keyring))
-    assert set(found) == named
-    assert found[alone.fingerprint] == "it is in no group"
-    assert found[astray.fingerprint] == "no keyring has the name of one of its groups"
+    reasons = _listed(person, str(data), "--keyring", str(keyring))
+    assert set(reasons) == named
+    assert reasons[alone.fingerprint] == "it is in no group"
+    assert reasons[astray.fingerprint] == "no keyring has the name of one of its groups"
     told = person.types("dios-node orphans --data", str(data), "--remove", safe[1].fingerprint, status=1)
     assert "no orphaned object has the fingerprint" in told.stderr
     shown = person.types("dios-node orphans --data", str(data)).stdout

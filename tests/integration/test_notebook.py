@@ -32,8 +32,8 @@ class Notebook:
 
     def run(self, cell: str) -> BaseException | None:
         """Run a cell; return the exception that left it."""
-        found = self.shell.run_cell(cell)
-        error: BaseException | None = found.error_before_exec or found.error_in_exec
+        outcome = self.shell.run_cell(cell)
+        error: BaseException | None = outcome.error_before_exec or outcome.error_in_exec
         return error
 
     def __getitem__(self, name: str) -> object:
@@ -54,10 +54,10 @@ def notebook(running: RunningNode, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     # A shell makes its own module the main one, as in Jupyter.
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    made = Notebook()
-    yield made
-    made.shell.run_line_magic("unload_ext", "dios")
-    made.shell.reset()
+    new_notebook = Notebook()
+    yield new_notebook
+    new_notebook.shell.run_line_magic("unload_ext", "dios")
+    new_notebook.shell.reset()
 
 
 def test_every_block_of_the_page_runs(notebook: Notebook) -> None:
@@ -166,7 +166,7 @@ def test_a_hostile_result_runs_nothing(notebook: Notebook, call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "reply",
     [
         None,
         (),
@@ -180,10 +180,10 @@ def test_a_hostile_result_runs_nothing(notebook: Notebook, call: str) -> None:
         ({"c": 1}, "", ""),
     ],
 )
-def test_only_the_outputs_that_were_asked_for_are_set(found: object) -> None:
+def test_only_the_outputs_that_were_asked_for_are_set(reply: object) -> None:
     """A worker that sends other names, or another form, sets no variable."""
     with pytest.raises(UntrustedResultError):
-        checked(found, ("c",))
+        checked(reply, ("c",))
     assert checked(({"c": 1}, ""), ("c",)) == {"c": 1}
 
 

@@ -25,11 +25,11 @@ def _run_some(session: dios.Node, source: dios.Reference, count: int) -> None:
 
 def _namespaces(node: RunningNode) -> set[str]:
     """Return the process namespaces in which the node and everything below it run."""
-    found = set()
+    namespaces = set()
     for pid in (node.running.pid, *node.descendants()):
         with contextlib.suppress(OSError):
-            found.add(str(Path(f"/proc/{pid}/ns/pid").readlink()))
-    return found
+            namespaces.add(str(Path(f"/proc/{pid}/ns/pid").readlink()))
+    return namespaces
 
 
 def _settle(node: RunningNode, processes: int) -> None:

@@ -27,8 +27,8 @@ class Block(NamedTuple):
 def blocks(page: str) -> list[Block]:
     """Return the Python programs of a page."""
     text = (DOCS / f"{page}.md").read_text()
-    found = re.findall(r"^```python\n(.*?)^```$(?:\n\n```\n(.*?)^```$)?", text, re.MULTILINE | re.DOTALL)
-    return [Block(code, shown or None) for code, shown in found]
+    matches = re.findall(r"^```python\n(.*?)^```$(?:\n\n```\n(.*?)^```$)?", text, re.MULTILINE | re.DOTALL)
+    return [Block(code, shown or None) for code, shown in matches]
 
 
 def commands_of(page: str) -> str:
@@ -44,7 +44,7 @@ def missing(code: str) -> list[str]:
     imported = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
-            imported |= {each.name.partition(".")[0] for each in node.names}
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             imported.add(node.module.partition(".")[0])
     return [name for name in sorted(imported) if importlib.util.find_spec(name) is None]

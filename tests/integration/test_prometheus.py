@@ -96,18 +96,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     subprocess.run([sys.executable, METRICS / "certificates.py", folder / "tls", "localhost"], check=True)
     files = ",".join(str(folder / "tls" / name) for name in ("server.pem", "server.key", "authority.pem"))
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "0", "coordinator": "on", "metrics_tls": files}
-    made = local_cluster.make(folder / "cluster", nodes=2, settings=settings)
-    for node, port in zip(made.nodes, free_ports(2), strict=True):
+    live_cluster = local_cluster.make(folder / "cluster", nodes=2, settings=settings)
+    for node, port in zip(live_cluster.nodes, free_ports(2), strict=True):
         with (node.data / "node.toml").open("a") as file:
             file.write(f'metrics = "127.0.0.1:{port}"\n')
     try:
         with pytest.MonkeyPatch.context() as patch:
             # Other tests have no coordinator.
             patch.delenv("DIOS_COORDINATOR", raising=False)
-            local_cluster.start(made)
-        yield made
+            local_cluster.start(live_cluster)
+        yield live_cluster
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +126,12 @@ def prometheus(cluster: LocalCluster) -> Iterator[Prometheus]:
     )
     (folder / "prometheus.yml").write_text(text)
     shutil.copy(METRICS / "alerts.yml", folder)
-    made = Prometheus(folder, free_ports(1)[0])
+    server = Prometheus(folder, free_ports(1)[0])
     try:
-        yield made
+        yield server
     finally:
-        made.process.terminate()
-        made.process.wait(60)
+        server.process.terminate()
+        server.process.wait(60)
 
 
 def rules_of(prometheus: Prometheus) -> list[dict[str, str]]:
@@ -142,16 +142,16 @@ def rules_of(prometheus: Prometheus) -> list[dict[str, str]]:
 
 def panels() -> list[str]:
     """The expressions of Grafana's dashboard."""
-    found: list[str] = []
+    expressions: list[str] = []
 
     def look(value: object) -> None:
         for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
             look(inner)
         if isinstance(value, dict) and isinstance(value.get("expr"), str):
-            found.append(value["expr"])
+            expressions.append(value["expr"])
 
     look(json.loads((METRICS / "grafana" / "dashboard.json").read_text()))
-    return found
+    return expressions
 
 
 def test_every_rule_and_panel_has_its_metrics_at_real_nodes(
@@ -160,7 +160,7 @@ def test_every_rule_and_panel_has_its_metrics_at_real_nodes(
     """Both nodes are read over TLS; all metrics of rules and panels exist, and expressions have values."""
     wait_until(lambda: prometheus.has('count(up{job="dios"} == 1) == 2'), "both nodes are read", WAIT_S)
     with connect(str(cluster.nodes[0].socket), groups=()) as node:
-        wait_until(lambda: all(one.coordinated for one in node.nodes()), "a coordinator", WAIT_S)
+        wait_until(lambda: all(member.coordinated for member in node.nodes()), "a coordinator", WAIT_S)
         assert node.run(b"").wait().ok
     wait_until(lambda: {rule["health"] for rule in rules_of(prometheus)} == {"ok"}, "the rules", WAIT_S)
     assert len(rules_of(prometheus)) == (METRICS / "alerts.yml").read_text().count("- alert:")

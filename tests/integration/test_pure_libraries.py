@@ -257,16 +257,16 @@ def printed(node: dios.Node, program: str, **options: object) -> str:
         return text.strip()
 
 
-@pytest.mark.parametrize("what", list(LIBRARY))
-def test_the_standard_library(node: dios.Node, what: str) -> None:
+@pytest.mark.parametrize("case", list(LIBRARY))
+def test_the_standard_library(node: dios.Node, case: str) -> None:
     """Each program prints what it prints outside of a task, and nothing else."""
-    assert printed(node, LIBRARY[what]) == SAID[what]
+    assert printed(node, LIBRARY[case]) == SAID[case]
 
 
-@pytest.mark.parametrize("what", QUICK)
-def test_files_of_the_standard_library(node: dios.Node, what: str) -> None:
+@pytest.mark.parametrize("case", QUICK)
+def test_files_of_the_standard_library(node: dios.Node, case: str) -> None:
     """Temporary files, the home directory and databases are in the private folder, which begins empty."""
-    assert printed(node, FILES[what].replace("/tmp", TEMPORARY)) == FILES_SAID[what]
+    assert printed(node, FILES[case].replace("/tmp", TEMPORARY)) == FILES_SAID[case]
 
 
 def test_psutil_cannot_be_imported(node: dios.Node) -> None:

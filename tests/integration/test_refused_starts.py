@@ -27,13 +27,13 @@ STAYS = b"import time\ntime.sleep(100_000)\n"
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """Two nodes without a scheduler; the machine of the first one cannot confine pure tasks."""
-    made = local_cluster.make(tmp_path / "cluster", nodes=2, settings=SETTINGS)
-    first, second = made.nodes
+    live_cluster = local_cluster.make(tmp_path / "cluster", nodes=2, settings=SETTINGS)
+    first, second = live_cluster.nodes
     with unconfined_node(first.data):
         daemon.start_detached(second.data, flags=second.flags())
         try:
-            local_cluster.wait_ready(made.nodes)
-            yield made
+            local_cluster.wait_ready(live_cluster.nodes)
+            yield live_cluster
         finally:
             running = daemon.find(second.socket)
             if running is not None:
@@ -50,6 +50,6 @@ def test_the_other_node_starts_what_one_refuses(cluster: LocalCluster) -> None:
         assert jobs.wait("count", PATIENCE_S).exit_status == 0
         wait_until(lambda: services.describe("web").running == 3, "all replicas run", PATIENCE_S)
         service = services.describe("web")
-        assert {one.task.node for one in service.replicas if one.task is not None} == {"n2"}
-        assert {one.restarts for one in service.replicas} == {0}
+        assert {replica.task.node for replica in service.replicas if replica.task is not None} == {"n2"}
+        assert {replica.restarts for replica in service.replicas} == {0}
         services.remove("web")

@@ -37,14 +37,14 @@ sys.exit(7)
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     """A node whose program is replaced by all tests."""
-    with running_node(tmp_path_factory.mktemp("restart") / "node") as found:
-        yield found
+    with running_node(tmp_path_factory.mktemp("restart") / "node") as live_node:
+        yield live_node
 
 
-def named(made: dios.Reference) -> bytes:
+def named(reference: dios.Reference) -> bytes:
     """Return the name of an object that has one."""
-    assert made.name is not None
-    return made.name
+    assert reference.name is not None
+    return reference.name
 
 
 def restart(node: RunningNode) -> RestartStatus:
@@ -54,10 +54,10 @@ def restart(node: RunningNode) -> RestartStatus:
 
 def test_objects_and_buffers_go_on(node: RunningNode) -> None:
     """Bytes in memory, an open read and write, rights, and the public attributes are as before."""
-    with dios.connect(node.place, groups=()) as one, dios.connect(node.place, groups=()) as other:
-        small = one.create(dios.SHMEM_BLOB, groups=one.groups[:1], data=b"small")
-        large = one.create(dios.SHMEM_BLOB, groups=one.groups[:1], data=LARGE)
-        stored = one.create(dios.DURABLE_BLOB, groups=one.groups[:1], data=LARGE)
+    with dios.connect(node.place, groups=()) as session, dios.connect(node.place, groups=()) as other:
+        small = session.create(dios.SHMEM_BLOB, groups=session.groups[:1], data=b"small")
+        large = session.create(dios.SHMEM_BLOB, groups=session.groups[:1], data=LARGE)
+        stored = session.create(dios.DURABLE_BLOB, groups=session.groups[:1], data=LARGE)
         read = stored.read()
         same = other.find(named(large))
         assert same is not None
@@ -140,11 +140,11 @@ def test_network_streams_go_on(node: RunningNode) -> None:
                 other.send(b"late")
                 assert received(second, 4) == b"late"
             connection.send(data[5_000_000:])
-            found = bytearray()
-            while len(found) < len(data):
-                found += connection.receive(timeout=30)
+            arrived = bytearray()
+            while len(arrived) < len(data):
+                arrived += connection.receive(timeout=30)
             sending.result(30)
-            assert found == data
+            assert arrived == data
             assert receiving.result(30) == data
         with pytest.raises(EndOfStreamError):
             connection.receive(timeout=30)
@@ -152,12 +152,12 @@ def test_network_streams_go_on(node: RunningNode) -> None:
 
 def received(sock: socket.socket, size: int) -> bytes:
     """Return this many bytes of a plain socket."""
-    found = bytearray()
-    while len(found) < size:
+    arrived = bytearray()
+    while len(arrived) < size:
         part = sock.recv(65536)
         assert part
-        found += part
-    return bytes(found)
+        arrived += part
+    return bytes(arrived)
 
 
 def test_a_busy_client_notices_nothing_but_a_pause(node: RunningNode) -> None:

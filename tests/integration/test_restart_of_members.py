@@ -37,12 +37,14 @@ with dios.connect() as node:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two nodes, one of which keeps a coordinator."""
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "1"}
-    made = local_cluster.make(tmp_path_factory.mktemp("restart") / "cluster", nodes=2, settings=settings)
+    live_cluster = local_cluster.make(
+        tmp_path_factory.mktemp("restart") / "cluster", nodes=2, settings=settings
+    )
     try:
-        local_cluster.start(made)
-        yield made
+        local_cluster.start(live_cluster)
+        yield live_cluster
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 def restart(node: LocalNode) -> RestartStatus:
@@ -54,8 +56,8 @@ def restart(node: LocalNode) -> RestartStatus:
 
 def test_a_restarted_member_is_the_same_start(cluster: LocalCluster) -> None:
     """Volatile objects, references, and tasks of other nodes live on, in both directions."""
-    one, two = cluster.nodes
-    with dios.connect(str(one.socket)) as near, dios.connect(str(two.socket)) as far:
+    first, two = cluster.nodes
+    with dios.connect(str(first.socket)) as near, dios.connect(str(two.socket)) as far:
         assert near.home is not None
         wait_until(lambda: sum(node.usable for node in near.nodes()) == 2, "both nodes answer")
         gate = near.create(dios.SHMEM_BLOB, data=LARGE, groups=[near.home])
@@ -67,7 +69,7 @@ def test_a_restarted_member_is_the_same_start(cluster: LocalCluster) -> None:
         task = near.run(PROGRAM, inputs={"gate": gate}, host=away)
         wait_until(lambda: task.console().read_bytes() == b"up\n", "the task runs")
         epochs = {node.name: node.epoch for node in near.nodes()}
-        for node in (two, one, two):
+        for node in (two, first, two):
             assert restart(node).pause_ms > 0
         wait_until(lambda: sum(node.usable for node in near.nodes()) == 2, "both nodes answer again")
         assert {node.name: node.epoch for node in near.nodes()} == epochs
@@ -79,15 +81,15 @@ def test_a_restarted_member_is_the_same_start(cluster: LocalCluster) -> None:
 
 def test_a_slow_restart_is_no_death(cluster: LocalCluster) -> None:
     """A node that is silent for longer than others' suspicion lasts answers a task's read afterwards."""
-    one = cluster.nodes[0]
-    with dios.connect(str(one.socket)) as near:
+    first = cluster.nodes[0]
+    with dios.connect(str(first.socket)) as near:
         assert near.home is not None
         wait_until(lambda: sum(node.usable for node in near.nodes()) == 2, "both nodes answer")
         gate = near.create(dios.SHMEM_BLOB, data=LARGE, groups=[near.home])
         away = next(node.name for node in near.nodes() if not node.here)
         task = near.run(PROGRAM, inputs={"gate": gate}, host=away)
         wait_until(lambda: task.console().read_bytes() == b"up\n", "the task runs")
-        running = daemon.find(one.socket)
+        running = daemon.find(first.socket)
         assert running is not None
         stopped: list[str] = []
 
@@ -100,7 +102,7 @@ def test_a_slow_restart_is_no_death(cluster: LocalCluster) -> None:
                 os.kill(running.pid, signal.SIGCONT)
 
         for _ in range(5):
-            restart_status.request(running.pid, one.data, limit_ms=60_000, show=stop_for_a_while)
+            restart_status.request(running.pid, first.data, limit_ms=60_000, show=stop_for_a_while)
             if stopped:
                 break
         assert stopped, "the replacement of a program was over each time before it was seen"
@@ -134,17 +136,17 @@ def test_streams_between_nodes_go_on(cluster: LocalCluster) -> None:
 
     One stream flows in each direction while both nodes restart, and a third one is full: nobody reads it.
     """
-    one, two = cluster.nodes
-    with dios.connect(str(one.socket)) as near, dios.connect(str(two.socket)) as far:
+    first, two = cluster.nodes
+    with dios.connect(str(first.socket)) as near, dios.connect(str(two.socket)) as far:
         assert near.home is not None
         wait_until(lambda: sum(node.usable for node in near.nodes()) == 2, "both nodes answer")
         pairs = []
         for writer, reader in ((near, far), (far, near), (near, far)):
-            made = near.create_stream(groups=[near.home], ring_bytes=FULL)
-            assert made.name is not None
-            other = far.find(made.name)
+            near_stream = near.create_stream(groups=[near.home], ring_bytes=FULL)
+            assert near_stream.name is not None
+            other = far.find(near_stream.name)
             assert isinstance(other, dios.Stream)
-            pairs.append((made, other) if (writer, reader) == (near, far) else (other, made))
+            pairs.append((near_stream, other) if (writer, reader) == (near, far) else (other, near_stream))
         (ahead, ahead_end), (back, back_end), (full, full_end) = pairs
         for stream, end in pairs:
             stream.send(b"first")
@@ -154,7 +156,7 @@ def test_streams_between_nodes_go_on(cluster: LocalCluster) -> None:
             while sent < 2000:
                 full.send(b"%d" % sent + bytes(30_000), timeout=2)
                 sent += 1
-        for node in (one, two):
+        for node in (first, two):
             done = threading.Event()
             with ThreadPoolExecutor(4) as pool:
                 for stream in (ahead, back):

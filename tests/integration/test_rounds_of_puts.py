@@ -30,15 +30,15 @@ ROUNDS_MAX: Final = 3
 def lines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The lines of three nodes, with a group without a promise, and one whose promise is kept."""
     home = tmp_path_factory.mktemp("home")
-    made = local_cluster.make(home / "cluster", nodes=3, settings=SETTINGS)
+    live_cluster = local_cluster.make(home / "cluster", nodes=3, settings=SETTINGS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(home))
         patch.setenv("XDG_CONFIG_HOME", str(home / "config"))
-        patch.setenv("DIOS_NODE", str(made.nodes[0].socket))
+        patch.setenv("DIOS_NODE", str(live_cluster.nodes[0].socket))
         patch.setenv(LINES, str(home / "lines"))
         try:
             with daemon_of("tests.support.node.asking_node"):
-                local_cluster.start(made)
+                local_cluster.start(live_cluster)
             (home / "first").write_bytes(b"first")
             for alias in (PLAIN, KEPT):
                 types("group", "create", alias)
@@ -48,7 +48,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 wait_until(lambda: is_kept(place), "three replicas of the list", PATIENCE_S)
             yield home / "lines"
         finally:
-            local_cluster.stop(made)
+            local_cluster.stop(live_cluster)
 
 
 def types(*words: str) -> None:
@@ -85,7 +85,9 @@ def rounds_of_command(lines: Path, *words: str) -> int:
     """Return the round trips of a command that succeeds."""
     before = rounds_of(lines)
     types(*words)
-    return max((found for task, found in rounds_of(lines).items() if task not in before), default=0)
+    return max(
+        (rounds_taken for task, rounds_taken in rounds_of(lines).items() if task not in before), default=0
+    )
 
 
 def test_a_put_takes_three_round_trips_more_than_a_local_one(
@@ -115,7 +117,7 @@ def test_many_files_in_one_put_change_the_list_once(lines: Path) -> None:
     """A hundred files are in one new version of the list, and take fewer round trips than there are files."""
     with opened(None, [KEPT]) as place:
         record, task = place.files(KEPT).record, place.node.self_info.object
-        assert record.found()
+        assert record.exists()
         before, version = rounds_of(lines)[task], record.read_record().value.version
         put(place, KEPT, *(f"many/{number}" for number in range(100)))
         assert rounds_of(lines)[task] - before < 100

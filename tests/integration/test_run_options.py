@@ -92,9 +92,9 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     try:
         person.types("dios group create analytics")
         person.types("dios put a.txt --group analytics")
-        found = Stand(person)
+        live_stand = Stand(person)
         wait_until(lambda: _answers(person), "the coordinator answers", 120)
-        yield found
+        yield live_stand
     finally:
         person.types("dios down")
 
@@ -114,7 +114,7 @@ def _group(stand: Stand) -> None:
 def _input(stand: Stand) -> None:
     given = stand.describes("--group analytics --input text=a.txt")["inputs"]
     assert isinstance(given, list)
-    assert [one["label"] for one in given] == ["text"]
+    assert [row["label"] for row in given] == ["text"]
 
 
 def _output(stand: Stand) -> None:
@@ -258,8 +258,8 @@ def _job_minimum(stand: Stand) -> None:
 
 def _constraint(stand: Stand) -> None:
     assert stand.runs("--constraint node=n1")["node"] == "n1"
-    (one,) = _task(constraint=["?ssd"]).constraints
-    assert (one.key, one.hard) == ("ssd", False)
+    (constraint,) = _task(constraint=["?ssd"]).constraints
+    assert (constraint.key, constraint.hard) == ("ssd", False)
 
 
 def _restartable(stand: Stand) -> None:
@@ -500,8 +500,8 @@ CASES: Final[dict[str, Case]] = {
 
 def _options() -> list[str]:
     """The long names of all options of `dios run`, from the command itself."""
-    options = [each for each in typer.main.get_command(app).params if each.param_type_name == "option"]
-    names = [next(name for name in each.opts if name.startswith("--")) for each in options]
+    options = [option for option in typer.main.get_command(app).params if option.param_type_name == "option"]
+    names = [next(name for name in option.opts if name.startswith("--")) for option in options]
     return [name for name in names if name not in TYPERS_OWN]
 
 

@@ -96,8 +96,10 @@ def test_a_kept_job_waits_on_though_its_command_and_the_leading_node_are_gone(
 ) -> None:
     """Another node leads, has the same records, and starts the job when the run before it has succeeded."""
     with dios.connect(str(cluster.nodes[0].socket), groups=()) as node:
-        by_id = sorted(node.nodes(), key=lambda one: one.node)
-    leading, asked = (next(one for one in cluster.nodes if one.name == by_id[at].name) for at in (0, 2))
+        by_id = sorted(node.nodes(), key=lambda member: member.node)
+    leading, asked = (
+        next(member for member in cluster.nodes if member.name == by_id[at].name) for at in (0, 2)
+    )
     person.environment["DIOS_NODE"] = str(asked.data)
     person.types("dios run --here --detach --title first lasts.py")
     person.types("dios run --keep --detach says.py --after-any first")

@@ -131,13 +131,13 @@ def test_runs_of_both_are_interrupted_alone(box: dios.Sandbox, monkeypatch: pyte
     monkeypatch.setattr(link, "GRACE_S", PATIENCE_S)
     shown(box, "import time; x = 1")
     with box.fork() as fork:
-        for each in (fork, box):
-            each._timeout = 0.5  # type: ignore[misc] # a short time for one run
-            result = each.run("time.sleep(3600)")
-            each._timeout = PATIENCE_S  # type: ignore[misc] # as before
+        for session in (fork, box):
+            session._timeout = 0.5  # type: ignore[misc] # a short time for one run
+            result = session.run("time.sleep(3600)")
+            session._timeout = PATIENCE_S  # type: ignore[misc] # as before
             assert result.error is not None
             assert result.error.type == "TimeoutError"
-            assert shown(each, "x") == "1"
+            assert shown(session, "x") == "1"
 
 
 REASONS = {
@@ -168,8 +168,8 @@ def test_an_input_that_was_read_without_a_copy_refuses_no_fork(box: dios.Sandbox
     shown(box, f"with inputs[{name!r}] as closed:\n    size = len(closed.read())")
     shown(box, f"part = inputs[{name!r}].read(10)\nview = inputs[{name!r}].getbuffer()[5:10]\ndel view")
     with box.fork() as fork:
-        for each in (fork, box):
-            assert shown(each, f"size == len(inputs[{name!r}].read()), len(part), closed.closed") == (
+        for session in (fork, box):
+            assert shown(session, f"size == len(inputs[{name!r}].read()), len(part), closed.closed") == (
                 "(True, 10, True)"
             )
 
@@ -192,11 +192,11 @@ def test_forks_count_as_tasks_of_their_principal(tmp_path: Path) -> None:
             forks.append(forks[-1].fork())
             with pytest.raises(LimitError):
                 forks[-1].fork()
-            for each in (box, *forks):
-                assert shown(each, "2") == "2"
+            for session in (box, *forks):
+                assert shown(session, "2") == "2"
             forks.pop().close()
-            for each in forks:
-                each.close()
+            for session in forks:
+                session.close()
     finally:
         running.stop()
 
@@ -214,12 +214,12 @@ def test_many_forks_of_one_state_run_at_once(box: dios.Sandbox) -> None:
     """Each goes on by itself, as in a search."""
     shown(box, "choice = None")
     forks = [box.fork() for _ in range(6)]
-    for number, each in enumerate(forks):
-        shown(each, f"choice = {number}")
-    assert [shown(each, "choice") for each in forks] == [str(number) for number in range(6)]
+    for number, fork in enumerate(forks):
+        shown(fork, f"choice = {number}")
+    assert [shown(session, "choice") for session in forks] == [str(number) for number in range(6)]
     assert shown(box, "choice is None") == "True"
-    for each in forks:
-        each.close()
+    for fork in forks:
+        fork.close()
 
 
 @on_both_loops

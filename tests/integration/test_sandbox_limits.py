@@ -58,8 +58,8 @@ def test_a_fork_has_them_too(node: RunningNode) -> None:
     if not listeners.available:
         pytest.skip(f"sessions cannot be forked here: {listeners.detail}")
     with dios.Sandbox(node=node.place, timeout=PATIENCE_S, forkable=True) as box, box.fork() as fork:
-        for each in (box, fork):
-            assert f"the limit of {OBJECTS} objects" in each.run(CREATE).stdout
+        for session in (box, fork):
+            assert f"the limit of {OBJECTS} objects" in session.run(CREATE).stdout
 
 
 def test_other_tasks_do_not_have_them(node: RunningNode) -> None:

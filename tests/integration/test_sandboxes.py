@@ -256,10 +256,10 @@ def test_arrays_and_functions_go_in_and_come_back(box: dios.Sandbox) -> None:
     np = pytest.importorskip("numpy")
     box.put("values", np.arange(100_000.0))
     run(box, "values[0] = 7.0")
-    found = box.get("values")
-    assert isinstance(found, np.ndarray)
-    found[1] = 2.0
-    assert found[:3].tolist() == [7.0, 2.0, 2.0]
+    fetched = box.get("values")
+    assert isinstance(fetched, np.ndarray)
+    fetched[1] = 2.0
+    assert fetched[:3].tolist() == [7.0, 2.0, 2.0]
     box.put("triple", lambda n: 3 * n)
     assert run(box, "triple(5)").value_repr == "15"
     assert box.call("triple", 7) == 21
@@ -293,10 +293,10 @@ def test_files_of_the_session_go_in_and_come_back(node: RunningNode) -> None:
     bounds = dios.SandboxBounds(value_bytes=1000)
     with dios.Sandbox(node=node.place, bounds=bounds, timeout=PATIENCE_S) as box:
         same = f"os.path.samefile('.', '{TEMPORARY}')"
-        made = box.run("import os\nopen('out.txt', 'w').write('made here')\n" + same)
-        if made.error is not None:
-            pytest.skip(f"this machine gives tasks no folder: {made.error.message}")
-        assert made.value_repr == "True"
+        outcome = box.run("import os\nopen('out.txt', 'w').write('made here')\n" + same)
+        if outcome.error is not None:
+            pytest.skip(f"this machine gives tasks no folder: {outcome.error.message}")
+        assert outcome.value_repr == "True"
         assert box.get("out.txt") == b"made here"
         box.put("in.csv", b"a,b")
         assert run(box, f"open('{TEMPORARY}/in.csv').read()").value_repr == "'a,b'"

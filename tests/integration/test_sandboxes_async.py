@@ -228,7 +228,7 @@ async def test_close_ends_a_run(node: RunningNode) -> None:
 async def test_a_cancelled_start_leaves_nothing(node: RunningNode) -> None:
     """A sandbox whose start is cancelled at any call gives back its streams, its task and its inputs."""
     async with aio.open_node(node.place) as opened:
-        before = sum(each.state is dios.TaskState.RUNNING for each in await opened.tasks())
+        before = sum(task.state is dios.TaskState.RUNNING for task in await opened.tasks())
         for pause_ms in range(0, 10, 2):
             with anyio.move_on_after(pause_ms / 1000):
                 async with aio.Sandbox(node=opened, inputs={"x": b"bytes"}):
@@ -236,7 +236,7 @@ async def test_a_cancelled_start_leaves_nothing(node: RunningNode) -> None:
         assert not opened.ends
         with anyio.fail_after(PATIENCE_S):
             # A task that ended stays in the list for a while.
-            while sum(each.state is dios.TaskState.RUNNING for each in await opened.tasks()) > before:  # noqa: ASYNC110
+            while sum(task.state is dios.TaskState.RUNNING for task in await opened.tasks()) > before:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
 
 

@@ -39,20 +39,20 @@ def flip(path: Path) -> None:
 
 def reported(data: Path) -> list[DamagedObject]:
     """The damaged objects in the node's report."""
-    found = scrub_report.load(data)
-    return [] if found is None else found.damaged
+    report = scrub_report.load(data)
+    return [] if report is None else report.damaged
 
 
 def audited(data: Path) -> list[tuple[str, str]]:
     """Outcomes and subjects of the records about scrubbing."""
     records = (entry.record for entry in reader.read(data / "audit"))
-    return [(each.outcome, each.subject) for each in records if each.action == "scrub"]
+    return [(record.outcome, record.subject) for record in records if record.action == "scrub"]
 
 
 def doctor(data: Path) -> tuple[DoctorLevel, str]:
     """What the doctor finds about scrubbing."""
-    found = next(each for each in examine(data).findings if each.name == "scrubbing")
-    return found.level, found.detail
+    finding = next(candidate for candidate in examine(data).findings if candidate.name == "scrubbing")
+    return finding.level, finding.detail
 
 
 def test_damage_is_found_while_the_node_runs(tmp_path: Path) -> None:
@@ -74,17 +74,19 @@ def test_damage_is_found_while_the_node_runs(tmp_path: Path) -> None:
             counts = session.info().counts
             assert (counts["scrub_damaged"], counts["scrub_repaired"]) == (1, 0)
             assert counts["scrub_bytes"] >= len(LARGE)
-            (one,) = reported(data)
-            assert (one.mark, one.size) == (blob.fingerprint, len(LARGE))
-            assert one.failure == "no other replica of it was found"
+            (damage,) = reported(data)
+            assert (damage.mark, damage.size) == (blob.fingerprint, len(LARGE))
+            assert damage.failure == "no other replica of it was found"
         level, detail = doctor(data)
         assert level is DoctorLevel.WEAK
-        assert detail.startswith(f"1 damaged, not repaired: {one.mark}, {len(LARGE)} bytes, since ")
-        assert one.mark in (data / "node.log").read_text()
-        wait_until(lambda: audited(data) == [("damaged", one.mark)], "the audit log has the damage")
+        assert detail.startswith(f"1 damaged, not repaired: {damage.mark}, {len(LARGE)} bytes, since ")
+        assert damage.mark in (data / "node.log").read_text()
+        wait_until(lambda: audited(data) == [("damaged", damage.mark)], "the audit log has the damage")
         node.stop()
         node.restart()
-        assert [(each.mark, each.found) for each in reported(data)] == [(one.mark, one.found)]
+        assert [(entry.mark, entry.first_seen) for entry in reported(data)] == [
+            (damage.mark, damage.first_seen)
+        ]
         assert doctor(data)[0] is DoctorLevel.WEAK
         with connect(node.place) as session:
             assert blob.name is not None
@@ -109,13 +111,13 @@ def three(tmp_path: Path) -> Iterator[Keeping]:
 
 def cluster(tmp_path: Path, settings: dict[str, str]) -> Iterator[Keeping]:
     """A cluster of three nodes."""
-    made = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=settings)
-    keeping = Keeping(made, tmp_path / "person")
+    live_cluster = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=settings)
+    keeping = Keeping(live_cluster, tmp_path / "person")
     try:
-        local_cluster.start(made)
+        local_cluster.start(live_cluster)
         yield keeping
     finally:
-        for node in made.nodes:
+        for node in live_cluster.nodes:
             keeping.kill(node.name)
 
 
@@ -130,11 +132,13 @@ def test_a_damaged_replica_is_repaired_from_the_other_one(three: Keeping) -> Non
     homes = three.nodes_of("big.bin")
     assert len(homes) == 2
     for name in sorted(homes):
-        (data,) = [node.data for node in three.made.nodes if node.name == name]
+        (data,) = [node.data for node in three.local.nodes if node.name == name]
         (victim,) = extents(data, len(LARGE))
         flip(victim)
         wait_until(
-            lambda data=data: [one for one in reported(data) if one.repaired], f"{name} is repaired", 60
+            lambda data=data: [damage for damage in reported(data) if damage.repaired],
+            f"{name} is repaired",
+            60,
         )
         assert not victim.exists()
         (sound,) = extents(data, len(LARGE))
@@ -157,13 +161,13 @@ def test_a_keeper_prefers_sound_replicas(unscrubbed: Keeping) -> None:
     unscrubbed.types("dios group set papers --replicas 2")
     unscrubbed.until(is_kept(len(contents) + 1), "two replicas of each file and of their list")
     homes = {file: sorted(unscrubbed.nodes_of(file)) for file in contents}
-    for node in unscrubbed.made.nodes:
+    for node in unscrubbed.local.nodes:
         unscrubbed.kill(node.name)
     for number, (file, content) in enumerate(contents.items()):
         # The replicas to copy from, and to drop, are chosen by ids: damage one and the other.
-        (data,) = [node.data for node in unscrubbed.made.nodes if node.name == homes[file][number % 2]]
+        (data,) = [node.data for node in unscrubbed.local.nodes if node.name == homes[file][number % 2]]
         flip(*extents(data, len(content)))
-    local_cluster.start(unscrubbed.made)
+    local_cluster.start(unscrubbed.local)
     unscrubbed.types("dios group set papers --replicas 3")
     wait_until(
         lambda: all(len(unscrubbed.nodes_of(file)) == 3 for file in contents), "a third replica of each", 60
@@ -174,5 +178,5 @@ def test_a_keeper_prefers_sound_replicas(unscrubbed: Keeping) -> None:
         lambda: all(len(unscrubbed.nodes_of(file)) <= 2 for file in contents), "surplus ones are gone", 60
     )
     for content in contents.values():
-        files = [path for node in unscrubbed.made.nodes for path in extents(node.data, len(content))]
+        files = [path for node in unscrubbed.local.nodes for path in extents(node.data, len(content))]
         assert any(path.read_bytes() == content for path in files)

@@ -30,7 +30,9 @@ def points(**series: list[float]) -> list[Point]:
 def verdict_on(name: str, values: list[float]) -> bool | None:
     """Whether a series grows."""
     [finding] = [
-        found for found in judge(points(**{name: values})) if found.series.name.replace(" ", "_") == name
+        finding
+        for finding in judge(points(**{name: values}))
+        if finding.series.name.replace(" ", "_") == name
     ]
     return finding.grows
 
@@ -91,8 +93,8 @@ def test_a_log_that_grows_with_its_records_is_in_proportion() -> None:
     steady = points(audit_bytes=[n * 100 / 1e6 for n in records], audit_records=records)
     swelling = points(audit_bytes=[n * (100 + n / 100) / 1e6 for n in records], audit_records=records)
     name = "audit bytes a record"
-    assert [found.grows for found in judge(steady) if found.series.name == name] == [False]
-    assert [found.grows for found in judge(swelling) if found.series.name == name] == [True]
+    assert [finding.grows for finding in judge(steady) if finding.series.name == name] == [False]
+    assert [finding.grows for finding in judge(swelling) if finding.series.name == name] == [True]
 
 
 def test_slope_is_not_turned_by_one_odd_value() -> None:

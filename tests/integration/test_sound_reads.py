@@ -25,10 +25,10 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeping]:
     """Three nodes that repair nothing, each with a replica of each file; that of 0.bin on n1 is damaged."""
     home = tmp_path_factory.mktemp("three")
     settings = SETTINGS | {"scrub_rate": "off"}
-    made = local_cluster.make(home / "cluster", nodes=3, keep=True, settings=settings)
-    keeping = Keeping(made, home / "person")
+    live_cluster = local_cluster.make(home / "cluster", nodes=3, keep=True, settings=settings)
+    keeping = Keeping(live_cluster, home / "person")
     try:
-        local_cluster.start(made)
+        local_cluster.start(live_cluster)
         for file, content in CONTENTS.items():
             (keeping.person.home / file).write_bytes(content)
         keeping.person.writes("note.txt", "small")
@@ -40,11 +40,11 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeping]:
         keeping.until(is_kept(len(CONTENTS) + 1), "three replicas of each file and of their list")
         keeping.types("dios group set papers --replicas 0")
         keeping.kill("n1")
-        flip(*extents(made.nodes[0].data, len(CONTENTS["0.bin"])))
-        local_cluster.start(made)
+        flip(*extents(live_cluster.nodes[0].data, len(CONTENTS["0.bin"])))
+        local_cluster.start(live_cluster)
         yield keeping
     finally:
-        for node in made.nodes:
+        for node in live_cluster.nodes:
             keeping.kill(node.name)
 
 
@@ -54,29 +54,29 @@ class Files:
     def __init__(self, three: Keeping, alias: str) -> None:
         self.keyring = Keyring.load(three.person.home / ".config" / "dios" / "keyring.toml")
         name = bytes(self.keyring.groups[alias])
-        self.node = dios.connect(three.made.nodes[0].data, groups=[name])
+        self.node = dios.connect(three.local.nodes[0].data, groups=[name])
         group = self.node.group(name)
         assert group is not None
         self.files = GroupFiles(self.node, group, KeyringCatalogue(self.node, self.keyring, alias, group))
 
     def write_into(self, file: str, *nodes: str) -> None:
         """Write other bytes into the replicas of a file on these nodes."""
-        for one in self.node.lookup(self.files.entry(file).name, group=self.files.group):
-            if one.node in nodes:
-                one.write_bytes(STRAY)
+        for replica in self.node.lookup(self.files.entry(file).name, group=self.files.group):
+            if replica.node in nodes:
+                replica.write_bytes(STRAY)
 
 
 @pytest.fixture
 def papers(three: Keeping) -> Iterator[Files]:
     """The files of the group, for a program on n1."""
-    found = Files(three, "papers")
-    with found.node:
-        yield found
+    files = Files(three, "papers")
+    with files.node:
+        yield files
 
 
 def fetched(three: Keeping, file: str, *, status: int = 0) -> tuple[bytes | None, str]:
     """The bytes that `dios get` writes on n1, and what it says."""
-    three.person.environment["DIOS_NODE"] = str(three.made.nodes[0].data)
+    three.person.environment["DIOS_NODE"] = str(three.local.nodes[0].data)
     target = three.person.home / "copy"
     target.unlink(missing_ok=True)
     told = three.person.types(f"dios get papers/{file} --output copy", status=status).stderr
@@ -86,8 +86,8 @@ def fetched(three: Keeping, file: str, *, status: int = 0) -> tuple[bytes | None
 def test_every_replica_has_the_version_of_the_put(papers: Files) -> None:
     """So bytes in place need not be compared again with each read."""
     for file in CONTENTS:
-        found = papers.node.lookup(papers.files.entry(file).name, group=papers.files.group)
-        assert [one.v_w for one in found] == [1, 1, 1]
+        replicas = papers.node.lookup(papers.files.entry(file).name, group=papers.files.group)
+        assert [replica.v_w for replica in replicas] == [1, 1, 1]
 
 
 def test_a_damaged_replica_of_the_own_node_is_passed_over(three: Keeping, papers: Files) -> None:
@@ -137,16 +137,16 @@ def test_bulk_commands_go_on_after_a_bad_file(three: Keeping, papers: Files) -> 
     assert (home / "mirror" / "old.txt").exists()
 
     three.person.types("dios backup keygen ./backup.key")
-    made = three.person.types(
+    outcome = three.person.types(
         "dios backup create ./backups --recipient backup.key.pub --group papers --json", status=1
     )
-    row = json.loads(made.stdout)
+    row = json.loads(outcome.stdout)
     assert (row["files"], row["left_out_count"]) == (len(sound), 1)
     assert row["left_out"][0].startswith("papers/2.bin: no replica of 2.bin is sound")
     three.person.types("dios backup restore ./backups --group papers --as back")
     three.person.types("dios get back --recursive --output back")
     assert {path.name: path.read_bytes() for path in (home / "back").iterdir()} == sound
-    assert "replica of 0.bin on n1 is damaged" in made.stderr
+    assert "replica of 0.bin on n1 is damaged" in outcome.stderr
 
 
 def test_a_lost_list_is_an_error_and_the_other_groups_are_listed(three: Keeping) -> None:
@@ -154,8 +154,8 @@ def test_a_lost_list_is_an_error_and_the_other_groups_are_listed(three: Keeping)
     lost = Files(three, "papers")
     with lost.node:
         name = lost.keyring.objects[CATALOGUE_ALIAS + "papers"]
-        for one in lost.node.lookup(name, group=lost.files.group):
-            one.destroy()
+        for replica in lost.node.lookup(name, group=lost.files.group):
+            replica.destroy()
     listed = three.person.types("dios ls", status=1)
     assert "note.txt" in listed.stdout
     assert "2.bin" not in listed.stdout

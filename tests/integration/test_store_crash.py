@@ -70,16 +70,16 @@ class Model:
             self.versions[int(first)] = stands
             self.unsure = None
 
-    def settle(self, found: dict[int, int]) -> None:
+    def settle(self, stored: dict[int, int]) -> None:
         """Check what a store holds against what was said, and take over what was in between."""
         if self.unsure is not None:
             first, stands = self.unsure
-            assert found.get(first, 0) in {self.versions.get(first, 0), stands}
-            self.versions[first] = found.get(first, 0)
+            assert stored.get(first, 0) in {self.versions.get(first, 0), stands}
+            self.versions[first] = stored.get(first, 0)
             self.unsure = None
         half = OBJECTS // 2
         expected = {first: version for first, version in self.versions.items() if version}
-        assert found == expected | {first + half: version for first, version in expected.items()}
+        assert stored == expected | {first + half: version for first, version in expected.items()}
 
 
 def run_and_kill(data: Path, model: Model, patience: random.Random) -> None:
@@ -104,7 +104,7 @@ def whole_versions(data: Path) -> dict[int, int]:
     """The version of every object, each read to its end and compared with what was written."""
     store = LmdbStore(data)
     try:
-        found: dict[int, int] = {}
+        versions: dict[int, int] = {}
         for record in store.recover():
             content = store.open_content(record.object)
             if isinstance(content, InlineContent):
@@ -114,12 +114,12 @@ def whole_versions(data: Path) -> dict[int, int]:
                 os.close(content.fd)
             assert len(stored) == record.size > 0
             assert stored == (b"%016d%016d" % (record.object, record.v_w)) * (record.size // 32)
-            found[record.object] = record.v_w
+            versions[record.object] = record.v_w
         assert store.damaged == []
         files = [path for path in (data / "extents").glob("*/*") if path.is_file()]
         assert len(files) == store.usage()["extents"]
         assert sum(path.stat().st_size for path in files) <= store.usage()["bytes"]
-        return found
+        return versions
     finally:
         store.close()
 

@@ -52,10 +52,10 @@ async def test_datagrams(place: str) -> None:
     """Two sockets of one node send each other datagrams."""
     with anyio.fail_after(PATIENCE_S):
         async with dios.open_node(place, groups=()) as node:
-            one, other = await node.bind_udp("127.0.0.1:0"), await node.bind_udp("127.0.0.1:0")
+            sender, other = await node.bind_udp("127.0.0.1:0"), await node.bind_udp("127.0.0.1:0")
             await other.reader()
-            await one.send(b"hello", other.address)
-            assert await other.receive() == (b"hello", one.address)
+            await sender.send(b"hello", other.address)
+            assert await other.receive() == (b"hello", sender.address)
 
 
 @on_both_loops

@@ -39,23 +39,23 @@ STAYS = b"import time\nprint('up', flush=True)\ntime.sleep(100_000)\n"
 class Site:
     """A cluster, and a user of its services who asks one of the nodes that run."""
 
-    def __init__(self, made: LocalCluster) -> None:
-        self.made = made
+    def __init__(self, live_cluster: LocalCluster) -> None:
+        self.local = live_cluster
 
     def use(self, work: Callable[[Services], object], at: str = "") -> object:
         """Work with the services at the node called ``at``, or at any that runs."""
-        running = self.made.running()
-        place = next(node for node in self.made.nodes if node.name in running and at in {"", node.name})
+        running = self.local.running()
+        place = next(node for node in self.local.nodes if node.name in running and at in {"", node.name})
         with dios.connect(str(place.socket), groups=()) as node:
             return work(Services(node))
 
     def status(self) -> ServiceStatus:
         """The status of the service."""
-        found = self.use(lambda services: services.describe("web"))
-        assert isinstance(found, ServiceStatus)
-        return found
+        status = self.use(lambda services: services.describe("web"))
+        assert isinstance(status, ServiceStatus)
+        return status
 
-    def until(self, holds: Callable[[ServiceStatus], bool], what: str) -> ServiceStatus:
+    def until(self, holds: Callable[[ServiceStatus], bool], description: str) -> ServiceStatus:
         """The status of the service once a condition holds."""
         seen: list[ServiceStatus] = []
 
@@ -67,14 +67,14 @@ class Site:
             return holds(seen[-1])
 
         try:
-            wait_until(now, what, PATIENCE_S)
+            wait_until(now, description, PATIENCE_S)
         except AssertionError as late:
             raise AssertionError(f"{late}: {seen[-1] if seen else None}") from None
         return seen[-1]
 
     def kill(self, *names: str) -> None:
         """Kill -9 some nodes."""
-        for node in self.made.nodes:
+        for node in self.local.nodes:
             running = daemon.find(node.socket) if node.name in names else None
             if running is not None:
                 os.kill(running.pid, signal.SIGKILL)
@@ -85,31 +85,31 @@ class Site:
 
 def run_on(status: ServiceStatus) -> list[str]:
     """The nodes of the replicas that run, by slot."""
-    return [one.task.node for one in status.replicas if one.task is not None]
+    return [replica.task.node for replica in status.replicas if replica.task is not None]
 
 
 def runs_without(lost: str) -> Callable[[ServiceStatus], bool]:
     """Return a condition: the service is whole and led, and nothing of it is on this node."""
-    return lambda found: is_whole(found) and lost not in (*run_on(found), found.leader)
+    return lambda status: is_whole(status) and lost not in (*run_on(status), status.leader)
 
 
 def is_whole(status: ServiceStatus) -> bool:
     """Return True if every replica runs once and no update is under way."""
-    slots = [one.slot for one in status.replicas if one.task is not None]
+    slots = [replica.slot for replica in status.replicas if replica.task is not None]
     return not status.updating and slots == list(range(status.wanted)) == [
-        one.slot for one in status.replicas
+        replica.slot for replica in status.replicas
     ]
 
 
 def cluster(folder: Path, nodes: int) -> Iterator[Site]:
     """Nodes that are killed at the end, whatever happened."""
-    made = local_cluster.make(folder / "cluster", nodes=nodes, keep=True, settings=SETTINGS)
-    site = Site(made)
+    live_cluster = local_cluster.make(folder / "cluster", nodes=nodes, keep=True, settings=SETTINGS)
+    site = Site(live_cluster)
     try:
-        local_cluster.start(made)
+        local_cluster.start(live_cluster)
         yield site
     finally:
-        site.kill(*(node.name for node in made.nodes))
+        site.kill(*(node.name for node in live_cluster.nodes))
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def three(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Iterator[Site]:
+def single_node(tmp_path: Path) -> Iterator[Site]:
     """A cluster of one node."""
     yield from cluster(tmp_path, 1)
 
@@ -131,23 +131,26 @@ def test_a_service_outlives_replicas_nodes_and_the_leader(three: Site) -> None:
     assert sorted(run_on(status)) == ["n1", "n2", "n3"]
 
     def kill_first(services: Services) -> str:
-        found = services.describe("web").replicas[0]
-        task = services.task(found)
+        replica = services.describe("web").replicas[0]
+        task = services.task(replica)
         assert task is not None
         task.kill()
         return task.fingerprint
 
     killed = three.use(kill_first)
     three.until(
-        lambda found: (
-            is_whole(found) and all(each.task and each.task.fingerprint != killed for each in found.replicas)
+        lambda current: (
+            is_whole(current)
+            and all(replica.task and replica.task.fingerprint != killed for replica in current.replicas)
         ),
         "the killed replica is replaced",
     )
-    follower = next(node.name for node in three.made.nodes if node.name != three.status().leader)
+    follower = next(node.name for node in three.local.nodes if node.name != three.status().leader)
     for lost in (follower, three.status().leader):
         kept = {
-            each.task.fingerprint for each in three.status().replicas if each.task and each.task.node != lost
+            replica.task.fingerprint
+            for replica in three.status().replicas
+            if replica.task and replica.task.node != lost
         }
         three.kill(lost)
         status = three.until(
@@ -155,12 +158,12 @@ def test_a_service_outlives_replicas_nodes_and_the_leader(three: Site) -> None:
             f"{lost} is dead and its replicas run elsewhere",
         )
         # Those on the other nodes were not touched.
-        assert kept <= {each.task.fingerprint for each in status.replicas if each.task}
-        local_cluster.start(three.made)
-        three.until(lambda found: is_whole(found) and not found.incomplete, f"{lost} is back")
+        assert kept <= {replica.task.fingerprint for replica in status.replicas if replica.task}
+        local_cluster.start(three.local)
+        three.until(lambda current: is_whole(current) and not current.incomplete, f"{lost} is back")
 
     three.kill("n1", "n2", "n3")
-    local_cluster.start(three.made)
+    local_cluster.start(three.local)
     three.until(is_whole, "three replicas run after a restart of all nodes")
     three.use(lambda services: services.remove("web"), at="n3")
     wait_until(lambda: three.use(_is_gone) is True, "the replicas are stopped", PATIENCE_S)
@@ -171,7 +174,7 @@ def person_at(site: Site, folder: Path) -> Person:
     home = folder / "person"
     home.mkdir()
     person = Person(home)
-    person.environment["DIOS_NODE"] = str(site.made.nodes[0].data)
+    person.environment["DIOS_NODE"] = str(site.local.nodes[0].data)
     return person
 
 
@@ -182,7 +185,7 @@ def _is_gone(services: Services) -> bool:
 
 def test_a_balancer_follows_replicas_from_node_to_node(three: Site) -> None:
     """The addresses that a balancer asks for are those of the living replicas, also after a node has died."""
-    at = three.made.nodes[0]
+    at = three.local.nodes[0]
     with dios.connect(str(at.socket), groups=()) as node:
         group = node.create_group()
         service = create_service(node, group)
@@ -205,7 +208,7 @@ def test_a_balancer_follows_replicas_from_node_to_node(three: Site) -> None:
 
         wait_until(lambda: answering() == 2, "both replicas answer", PATIENCE_S)
         before = set(followed.places())
-        lost = next(where for where in run_on(three.until(is_whole, "both run")) if where != at.name)
+        lost = next(host for host in run_on(three.until(is_whole, "both run")) if host != at.name)
         three.kill(lost)
         wait_until(
             lambda: answering() == 2 and set(followed.places()) != before,
@@ -215,43 +218,56 @@ def test_a_balancer_follows_replicas_from_node_to_node(three: Site) -> None:
         followed.close()
 
 
-def test_an_update_replaces_healthy_replicas_and_a_bad_one_none(one: Site, tmp_path: Path) -> None:
+def test_an_update_replaces_healthy_replicas_and_a_bad_one_none(single_node: Site, tmp_path: Path) -> None:
     """The command line and Python change the same service; a rollback returns from a bad program."""
-    person = person_at(one, tmp_path)
+    person = person_at(single_node, tmp_path)
     person.writes("web.py", STAYS.decode())
     person.writes("bad.py", "1 / 0\n")
     person.types("dios service create web.py --replicas 2 --cpus 0.1")
-    first = {each.task.fingerprint for each in one.until(is_whole, "two replicas run").replicas if each.task}
+    first = {
+        replica.task.fingerprint
+        for replica in single_node.until(is_whole, "two replicas run").replicas
+        if replica.task
+    }
     assert "web  " in person.types("dios service ls").stdout
     assert person.types("dios service logs web").stdout.count("up\n") == 2
 
     person.writes("web.py", STAYS.decode().replace("up", "new"))
     person.types("dios service update web web.py")
-    status = one.until(lambda found: found.generation == 2 and is_whole(found), "the update is complete")
-    second = {each.task.fingerprint for each in status.replicas if each.task}
+    status = single_node.until(
+        lambda current: current.generation == 2 and is_whole(current), "the update is complete"
+    )
+    second = {replica.task.fingerprint for replica in status.replicas if replica.task}
     assert not first & second
 
     person.types("dios service update web bad.py")
-    status = one.until(
-        lambda found: any("ZeroDivisionError" in each.reason for each in found.replicas), "the program fails"
+    status = single_node.until(
+        lambda current: any("ZeroDivisionError" in replica.reason for replica in current.replicas),
+        "the program fails",
     )
     assert status.updating
-    assert second <= {each.task.fingerprint for each in status.replicas if each.task}
+    assert second <= {replica.task.fingerprint for replica in status.replicas if replica.task}
     person.types("dios service rollback web")
-    status = one.until(lambda found: found.generation == 2 and is_whole(found), "it has returned")
-    assert {each.task.fingerprint for each in status.replicas if each.task} == second
+    status = single_node.until(
+        lambda current: current.generation == 2 and is_whole(current), "it has returned"
+    )
+    assert {replica.task.fingerprint for replica in status.replicas if replica.task} == second
 
-    one.use(lambda services: services.scale("web", 1))
-    status = one.until(lambda found: found.wanted == 1 and is_whole(found), "one replica is stopped")
+    single_node.use(lambda services: services.scale("web", 1))
+    status = single_node.until(
+        lambda current: current.wanted == 1 and is_whole(current), "one replica is stopped"
+    )
     told = json.loads(person.types("dios service describe web --json").stdout)
     assert (told["wanted"], told["running"], told["leader"]) == (1, 1, "n1")
     person.types("dios service rm web")
-    wait_until(lambda: one.use(_is_gone) is True, "the replica is stopped", PATIENCE_S)
+    wait_until(lambda: single_node.use(_is_gone) is True, "the replica is stopped", PATIENCE_S)
 
 
-def test_a_file_describes_a_service_with_inputs_network_and_a_check(one: Site, tmp_path: Path) -> None:
+def test_a_file_describes_a_service_with_inputs_network_and_a_check(
+    single_node: Site, tmp_path: Path
+) -> None:
     """Replicas read the copies of inputs and may listen; one whose check fails is replaced."""
-    person = person_at(one, tmp_path)
+    person = person_at(single_node, tmp_path)
     person.writes("word.txt", "sunny")
     person.types("dios group create crew")
     person.types("dios put word.txt --group crew")
@@ -269,19 +285,21 @@ def test_a_file_describes_a_service_with_inputs_network_and_a_check(one: Site, t
     )
     person.types("dios service create web.toml")
     person.types("dios rm word.txt")
-    one.until(
-        lambda found: any(each.slot == 1 and "health check" in each.reason for each in found.replicas),
+    single_node.until(
+        lambda current: any(
+            replica.slot == 1 and "health check" in replica.reason for replica in current.replicas
+        ),
         "the replica whose check fails is replaced",
     )
-    status = one.until(lambda found: found.replicas[0].task is not None, "the other one runs")
+    status = single_node.until(lambda current: current.replicas[0].task is not None, "the other one runs")
     assert status.replicas[0].restarts == 0
     assert "sunny True" in person.types("dios service logs web --replica 0").stdout
 
 
-def test_a_service_has_no_bounds_of_a_job(one: Site) -> None:
+def test_a_service_has_no_bounds_of_a_job(single_node: Site) -> None:
     """Its number of replicas is both bounds, so needs with others are refused before anything is stored."""
     bounded = ServiceProgram(STAYS, work=dios.work(job="web", job_minimum=1))
     with pytest.raises(dios.InvalidError, match="leave out the bounds of a job"):
-        one.use(lambda services: services.create("bounded", bounded))
-    names = one.use(lambda services: [each.name for each in services.statuses()])
+        single_node.use(lambda services: services.create("bounded", bounded))
+    names = single_node.use(lambda services: [service.name for service in services.statuses()])
     assert "bounded" not in (names or ())  # type: ignore[operator] # a list of names

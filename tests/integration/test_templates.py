@@ -167,11 +167,11 @@ async def test_everything_ends_with_the_pool(mechanisms: dict[str, Mechanism]) -
         await pool.prepare("plain")
         task = await pool.spawn(Brand.PURE, Limits(), "plain")
         supervisor = pool.pids[-1]
-        found = {supervisor, *children_of(supervisor)}
-        assert len(found) == 4
+        pids = {supervisor, *children_of(supervisor)}
+        assert len(pids) == 4
     task.close()
     with trio.fail_after(WAIT_S):
-        await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in found))
+        await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 async def test_a_prepared_task_has_the_limits_that_its_caller_asks_for(

@@ -24,26 +24,29 @@ SIZE = 300_000
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dios.Node]]:
     """A session at each of three nodes."""
     folder = tmp_path_factory.mktemp("three") / "cluster"
-    made = local_cluster.make(folder, nodes=3, settings={"accept_weaker_sandbox": "yes"})
+    live_cluster = local_cluster.make(folder, nodes=3, settings={"accept_weaker_sandbox": "yes"})
     try:
-        local_cluster.start(made)
+        local_cluster.start(live_cluster)
         with ExitStack() as stack:
-            yield [stack.enter_context(dios.connect(str(one.socket), groups=())) for one in made.nodes]
+            yield [
+                stack.enter_context(dios.connect(str(member.socket), groups=()))
+                for member in live_cluster.nodes
+            ]
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 def _everywhere(nodes: list[dios.Node]) -> list[tuple[dios.Reference, bytes]]:
     """An object on each node, as the first one's session refers to it, and its bytes."""
-    found = []
+    pairs = []
     for node in nodes:
         data = os.urandom(SIZE)
         assert node.home is not None
-        made = node.create(dios.SHMEM_BLOB, data=data, groups=[node.home])
-        assert made.name is not None
-        (reference,) = nodes[0].lookup(made.name, limit=1)
-        found.append((reference, data))
-    return found
+        blob = node.create(dios.SHMEM_BLOB, data=data, groups=[node.home])
+        assert blob.name is not None
+        (reference,) = nodes[0].lookup(blob.name, limit=1)
+        pairs.append((reference, data))
+    return pairs
 
 
 def test_a_vector_over_all_nodes_brings_each_its_own_bytes(nodes: list[dios.Node]) -> None:

@@ -192,8 +192,8 @@ def test_a_kill_on_the_way_out_loses_nothing(
     before = place.objects()
     place.put("large", LARGE)
     with monkeypatch.context() as patch:
-        where = outward if module is entries else module
-        kill_at(patch, where, name, after=after, call=call)
+        owner = outward if module is entries else module
+        kill_at(patch, owner, name, after=after, call=call)
         with pytest.raises(Killed):
             place.out("large")
     assert place.files.entry("large").tiered or place.objects() > before
@@ -218,8 +218,8 @@ def test_a_file_can_be_read_after_a_kill(
     """Right after a kill on the way out a reader gets the bytes, from here or from the store."""
     place.put("small", SMALL)
     with monkeypatch.context() as patch:
-        where = outward if module is entries else module
-        kill_at(patch, where, name, after=after, call=call)
+        owner = outward if module is entries else module
+        kill_at(patch, owner, name, after=after, call=call)
         with pytest.raises(Killed):
             place.out("small")
     assert bytes(place.files.view("small")) == SMALL
@@ -361,7 +361,7 @@ def test_a_backup_has_the_bytes_of_tiered_files(place: Place, tmp_path: Path) ->
     restored = restore_group(repository, record, place.node, keyring, alias=f"{place.alias}-again")
     assert (restored.files, restored.size) == (1, len(LARGE))
     place.store.remove_pack(bytes.fromhex(place.packs()[0].name))
-    place.files.edit(lambda tree: [msgspec.structs.replace(one, file="other") for one in tree.entries])
+    place.files.edit(lambda tree: [msgspec.structs.replace(entry, file="other") for entry in tree.entries])
     lost = Writer(LocalTarget(tmp_path / "further"), recipient=key.recipient()).create([source], keyring)
     assert "missing" in lost.left_out[0]
 
@@ -385,8 +385,8 @@ def test_the_commands_show_what_is_where(place: Place, running: RunningNode, tmp
         place.put(path, data)
     typed(f"tier out --older 1h --group {cold} --to {store}", status=1)
     begin = f"tier out --larger 1KiB --group {cold} --to {store} --recipient {key}.pub --json"
-    made = json.loads(typed(begin))
-    assert (made["moved"], made["size"]) == ([f"{cold}/a.txt", f"{cold}/c.txt"], 7_000)
+    report = json.loads(typed(begin))
+    assert (report["moved"], report["size"]) == ([f"{cold}/a.txt", f"{cold}/c.txt"], 7_000)
     typed(f"tier out none.txt --group {cold} --to {store}", status=1)
     assert json.loads(typed(f"tier out {cold}/a.txt --group {cold} --to {store} --json"))["before"] == [
         f"{cold}/a.txt"
@@ -697,10 +697,10 @@ def test_an_overtaken_run_does_not_take_what_a_reader_needs(
 ) -> None:
     """While a program counts replicas, a reader fetches the file again and needs the store's bytes."""
     promise(both, 0)
-    found = entries.kept_ones
+    kept_ones = entries.kept_ones
 
     def overtaken(files: GroupFiles, several: Iterable[CatalogueEntry]) -> list[CatalogueEntry]:
-        kept = found(files, several)
+        kept = kept_ones(files, several)
         monkeypatch.undo()
         promise(both, 2)
         destroy(both.node, both.files.entry("small").names)
@@ -718,10 +718,10 @@ def test_a_backup_reads_lost_objects_from_the_store(both: Place, tmp_path: Path)
     destroy(both.node, both.files.entry("small").names)
     key = generate()
     source = Source(both.alias, both.group.name or b"", both.files)
-    made = Writer(LocalTarget(tmp_path / "backup"), recipient=key.recipient()).create(
+    report = Writer(LocalTarget(tmp_path / "backup"), recipient=key.recipient()).create(
         [source], Keyring.load()
     )
-    assert (made.left_out, made.files) == ([], 2)
+    assert (report.left_out, report.files) == ([], 2)
 
 
 def test_a_store_that_vanishes_takes_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -778,16 +778,16 @@ def test_the_commands_show_files_in_both_places(both: Place, running: RunningNod
 class Cluster:
     """Nodes and a user with a group of four files; commands go to the first node that runs."""
 
-    def __init__(self, made: LocalCluster, home: Path) -> None:
+    def __init__(self, live_cluster: LocalCluster, home: Path) -> None:
         home.mkdir()
-        self.made = made
+        self.local = live_cluster
         self.person = Person(home)
         self.texts = {f"f{number}": f"a line of file {number}\n" * 10_000 for number in range(4)}
 
     def types(self, line: str) -> str:
         """Type a command."""
-        running = self.made.running()
-        node = next(node for node in self.made.nodes if node.name in running)
+        running = self.local.running()
+        node = next(node for node in self.local.nodes if node.name in running)
         self.person.environment["DIOS_NODE"] = str(node.data)
         return self.person.types(line).stdout
 
@@ -806,7 +806,7 @@ class Cluster:
 
     def kill(self, name: str) -> None:
         """Kill -9 a node."""
-        node = next(node for node in self.made.nodes if node.name == name)
+        node = next(node for node in self.local.nodes if node.name == name)
         running = daemon.find(node.socket)
         if running is not None:
             os.kill(running.pid, signal.SIGKILL)
@@ -824,14 +824,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         "replica_grace": "1s",
         "replica_rate": "64KiB",
     }
-    made = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=settings)
-    found = Cluster(made, tmp_path / "person")
+    live_cluster = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=settings)
+    harness = Cluster(live_cluster, tmp_path / "person")
     try:
-        local_cluster.start(made)
-        yield found
+        local_cluster.start(live_cluster)
+        yield harness
     finally:
-        for node in made.nodes:
-            found.kill(node.name)
+        for node in live_cluster.nodes:
+            harness.kill(node.name)
 
 
 def test_no_file_is_lost_with_the_node_that_brought_it_back(cluster: Cluster) -> None:
@@ -845,7 +845,7 @@ def test_no_file_is_lost_with_the_node_that_brought_it_back(cluster: Cluster) ->
         cluster.types(f"dios get papers/{name} --output {name}")
     assert cluster.states() == {"f2": ("both", False), "f3": ("both", False)}
     cluster.kill("n1")
-    shutil.rmtree(cluster.made.nodes[0].data)
+    shutil.rmtree(cluster.local.nodes[0].data)
     for name, text in cluster.texts.items():
         assert cluster.types(f"dios get papers/{name}") == text
 
@@ -871,17 +871,17 @@ def test_a_node_that_was_away_loses_what_is_in_the_store(
     cluster.types("dios group create other")
     cluster.types("dios put f1 --group other")
     cluster.types("dios group set other --replicas 2")
-    away = cluster.made.nodes[2]
+    away = cluster.local.nodes[2]
     with opened(str(away.data), ["papers"]) as context:
         name = context.files("papers").entry("f0").name
     cluster.kill(away.name)
     cluster.types("dios tier out f0 --group papers --to cold --recipient key.pub")
     assert cluster.states() == {"f0": ("stored", True)}
-    local_cluster.start(cluster.made)
+    local_cluster.start(cluster.local)
 
     def nodes_with_it() -> list[str]:
         with opened(str(away.data), ["papers"]) as context:
-            return [one.node for one in context.node.lookup(name)]
+            return [replica.node for replica in context.node.lookup(name)]
 
     assert nodes_with_it() == [away.name]
     cluster.types("dios tier out f0 --group papers --to cold")

@@ -32,12 +32,12 @@ def usual() -> int:
         os.write(child_end, str(slice_of(0)).encode())
         linux_calls.set_time_slice(0, limits.DAEMON_SLICE_NS)
         os._exit(int(slice_of(0) != limits.DAEMON_SLICE_NS))
-    found = int(os.read(result, 32))
+    time_slice = int(os.read(result, 32))
     os.close(result)
     os.close(child_end)
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
         pytest.skip("this kernel has no slices of processes")
-    return found
+    return time_slice
 
 
 def test_only_the_daemon_has_short_slices(usual: int, tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_only_the_daemon_has_short_slices(usual: int, tmp_path: Path) -> None:
         wait_until(lambda: slice_of(pid) == limits.DAEMON_SLICE_NS, "the daemon has a short slice")
         with dios.connect(node.place, groups=()) as session:
             task = session.run(b"import time; time.sleep(1000)", wait=False)
-            found = {slice_of(each) for each in node.descendants()}
+            slices = {slice_of(pid) for pid in node.descendants()}
             task.kill()
         assert usual != limits.DAEMON_SLICE_NS
-        assert found == {usual}
+        assert slices == {usual}

@@ -93,14 +93,16 @@ with active.span("whole"), dios.connect(sys.argv[1], groups=()) as node:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two nodes."""
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "1", "coordinator": "off"}
-    made = local_cluster.make(tmp_path_factory.mktemp("traces") / "cluster", nodes=2, settings=settings)
+    live_cluster = local_cluster.make(
+        tmp_path_factory.mktemp("traces") / "cluster", nodes=2, settings=settings
+    )
     try:
-        local_cluster.start(made)
-        with connect(str(made.nodes[0].socket), groups=()) as node:
-            wait_until(lambda: all(one.usable for one in node.nodes()), "both nodes")
-        yield made
+        local_cluster.start(live_cluster)
+        with connect(str(live_cluster.nodes[0].socket), groups=()) as node:
+            wait_until(lambda: all(member.usable for member in node.nodes()), "both nodes")
+        yield live_cluster
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -128,7 +130,7 @@ def record(home: Path, *command: str) -> tuple[subprocess.CompletedProcess[str],
 
 def above(events: list[dict[str, object]], event: dict[str, object]) -> list[str]:
     """The names of an event and of all above it."""
-    by_span = {args["span"]: one for one in events if isinstance(args := one["args"], dict)}
+    by_span = {args["span"]: candidate for candidate in events if isinstance(args := candidate["args"], dict)}
     names: list[str] = []
     while event:
         names.append(str(event["name"]))
@@ -195,7 +197,7 @@ def test_the_calls_of_tasks_on_two_nodes_are_in_the_trace_of_what_started_them(
         part = f" < task: job {stage} < {stage} < job job{root}"
         assert any(chain.endswith(part) and chain.count(" < ") > part.count(" < ") for chain in chains), stage
     args = [event["args"] for event in events]
-    assert {one["trace"] for one in args if isinstance(one, dict)} == {TRACE}
+    assert {fields["trace"] for fields in args if isinstance(fields, dict)} == {TRACE}
 
 
 class Collector(http.server.BaseHTTPRequestHandler):
@@ -239,7 +241,9 @@ def test_a_collector_gets_the_spans_of_calls_executors_and_jobs(
     spans = {}
     for request in Collector.received:
         for group in request.resource_spans:
-            service = {one.key: one.value.string_value for one in group.resource.attributes}["service.name"]
+            service = {
+                attribute.key: attribute.value.string_value for attribute in group.resource.attributes
+            }["service.name"]
             for scope in group.scope_spans:
                 spans.update({span.span_id: (service, span) for span in scope.spans})
     named = {span.name: span for _, span in spans.values()}

@@ -35,12 +35,12 @@ WAIT_S = 30.0
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two nodes, for all tests of this file."""
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "1"}
-    made = local_cluster.make(tmp_path_factory.mktemp("two") / "cluster", nodes=2, settings=settings)
+    live_cluster = local_cluster.make(tmp_path_factory.mktemp("two") / "cluster", nodes=2, settings=settings)
     try:
-        local_cluster.start(made)
-        yield made
+        local_cluster.start(live_cluster)
+        yield live_cluster
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 def at(node: LocalNode) -> dios.Node:
@@ -65,12 +65,12 @@ def far(cluster: LocalCluster) -> Iterator[dios.Node]:
 def blob(session: dios.Node, data: bytes, kind: dios.ObjectType = dios.ObjectType.SHMEM_BLOB) -> bytes:
     """The name of a fresh object with these bytes."""
     assert session.home is not None
-    made = session.create(kind, data=data, groups=[session.home])
-    assert made.name is not None
-    return made.name
+    reference = session.create(kind, data=data, groups=[session.home])
+    assert reference.name is not None
+    return reference.name
 
 
-def found(session: dios.Node, name: bytes) -> dios.Reference:
+def reference_to(session: dios.Node, name: bytes) -> dios.Reference:
     """The reference to the only object of that name."""
     (reference,) = session.lookup(name)
     return reference
@@ -86,11 +86,11 @@ def pattern(size: int) -> bytes:
 def test_bytes_go_both_ways(near: dios.Node, far: dios.Node, kind: dios.ObjectType, size: int) -> None:
     """What one node's object holds is read through the other, and what is written there is in it."""
     name = blob(near, pattern(size), kind)
-    there = found(far, name)
+    there = reference_to(far, name)
     assert there.node != near.info().node
     assert there.read_bytes() == pattern(size)
     there.write_bytes(pattern(size)[::-1])
-    assert found(near, name).read_bytes() == pattern(size)[::-1]
+    assert reference_to(near, name).read_bytes() == pattern(size)[::-1]
     assert there.read_bytes() == pattern(size)[::-1]
 
 
@@ -102,7 +102,7 @@ def test_a_read_under_a_lease_misses_no_write(
 ) -> None:
     """A node that answers repeated reads itself gives what was written, by whichever node."""
     name = blob(near, pattern(size), kind)
-    here, there = found(near, name), found(far, name)
+    here, there = reference_to(near, name), reference_to(far, name)
     for _ in range(3):
         assert there.read_bytes() == pattern(size)
     before = here.v_r
@@ -120,28 +120,33 @@ def test_a_read_under_a_lease_misses_no_write(
 
 def test_a_vector_of_writes_waits_for_a_lease(near: dios.Node, far: dios.Node) -> None:
     """The bytes of each of its calls are kept until the lease was returned."""
-    references = [found(near, blob(near, pattern(100 + number))) for number in range(3)]
-    there = found(far, references[1].name or b"")
+    references = [reference_to(near, blob(near, pattern(100 + number))) for number in range(3)]
+    there = reference_to(far, references[1].name or b"")
     for _ in range(4):
         assert there.read_bytes() == pattern(101)
     flags = int(Flag.NONE)
     near.vector(
-        [WriteOnce(each.ref, bytes([place]) * 10, flags=flags) for place, each in enumerate(references)]
+        [
+            WriteOnce(reference.ref, bytes([place]) * 10, flags=flags)
+            for place, reference in enumerate(references)
+        ]
     )
     assert there.read_bytes()[:10] == bytes([1]) * 10
-    assert [each.read_bytes()[:10] for each in references] == [bytes([place]) * 10 for place in range(3)]
+    assert [reference.read_bytes()[:10] for reference in references] == [
+        bytes([place]) * 10 for place in range(3)
+    ]
 
 
 @pytest.mark.parametrize("size", [1_000, 3 * limits.MIB])
 def test_a_buffer_is_written_and_committed_from_afar(near: dios.Node, far: dios.Node, size: int) -> None:
     """A writer on another node finds the old bytes in its buffer, changes some, and commits them."""
     name = blob(near, pattern(size))
-    with found(far, name).write() as buffer:
+    with reference_to(far, name).write() as buffer:
         assert bytes(buffer.view[:size]) == pattern(size)
         buffer.view[10:13] = b"new"
     expected = pattern(size)[:10] + b"new" + pattern(size)[13:]
-    assert found(near, name).read_bytes() == expected
-    with found(far, name).read() as buffer:
+    assert reference_to(near, name).read_bytes() == expected
+    with reference_to(far, name).read() as buffer:
         assert bytes(buffer.view) == expected
 
 
@@ -151,7 +156,7 @@ def test_many_readers_at_once(near: dios.Node, cluster: LocalCluster) -> None:
 
     def read(number: int) -> bool:
         with at(cluster.nodes[1]) as session:
-            reference = found(session, names[number])
+            reference = reference_to(session, names[number])
             wanted = bytes([number]) * (limits.MIB + number)
             return all(reference.read_bytes() == wanted for _ in range(5))
 
@@ -162,15 +167,15 @@ def test_many_readers_at_once(near: dios.Node, cluster: LocalCluster) -> None:
 def test_a_stream_between_nodes(near: dios.Node, far: dios.Node) -> None:
     """One session writes into a stream at its node, another reads it at the other node, to its end."""
     assert near.home is not None
-    made = near.create(dios.ObjectType.SHMEM_STREAM, groups=[near.home])
-    assert isinstance(made, dios.Stream)
-    assert made.name is not None
-    there = found(far, made.name)
+    stream = near.create(dios.ObjectType.SHMEM_STREAM, groups=[near.home])
+    assert isinstance(stream, dios.Stream)
+    assert stream.name is not None
+    there = reference_to(far, stream.name)
     assert isinstance(there, dios.Stream)
     messages = [pattern(size) for size in (0, 1, 5_000, 3 * limits.MIB)] * 3
 
     def write() -> None:
-        with made.writer as writer:
+        with stream.writer as writer:
             for message in messages:
                 writer.send(message, WAIT_S)
 
@@ -185,7 +190,7 @@ def test_a_stream_between_nodes(near: dios.Node, far: dios.Node) -> None:
 
 def test_reading_leaves_nothing_behind(near: dios.Node, far: dios.Node, cluster: LocalCluster) -> None:
     """However often large objects are read across nodes, neither node holds more descriptors for it."""
-    reference = found(far, blob(near, pattern(limits.MIB)))
+    reference = reference_to(far, blob(near, pattern(limits.MIB)))
     for _ in range(5):
         reference.read_bytes()
     before = [descriptors(node) for node in cluster.nodes]
@@ -222,7 +227,7 @@ def test_a_killed_node_is_out_of_reach_until_it_is_back(cluster: LocalCluster, f
     node = cluster.nodes[0]
     with at(node) as session:
         name = blob(session, b"kept", dios.ObjectType.DURABLE_BLOB)
-    reference = found(far, name)
+    reference = reference_to(far, name)
     pid = pid_of(node)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not exists(pid), "it is gone")
@@ -230,7 +235,7 @@ def test_a_killed_node_is_out_of_reach_until_it_is_back(cluster: LocalCluster, f
         reference.read_bytes()
     local_cluster.start(cluster)
     wait_until(lambda: len(far.lookup(name)) == 1, "it is found again")
-    assert found(far, name).read_bytes() == b"kept"
+    assert reference_to(far, name).read_bytes() == b"kept"
 
 
 # -- kept versions --------------------------------------------------------------------------------------
@@ -247,12 +252,14 @@ def test_readers_of_one_node_cost_one_transfer(near: dios.Node, cluster: LocalCl
     sessions = [at(cluster.nodes[1]) for _ in range(10)]
     try:
         before, arrived = transfers_to(sessions[0]), sessions[0].info().counts["peer_bytes_received"]
-        references = [found(session, name) for session in sessions]
+        references = [reference_to(session, name) for session in sessions]
         with ThreadPoolExecutor(10 if at_once else 1) as threads:
-            assert all(got == data for got in threads.map(lambda one: one.read_bytes(), references))
+            assert all(
+                got == data for got in threads.map(lambda reference: reference.read_bytes(), references)
+            )
         assert transfers_to(sessions[0]) == before + 1
         assert sessions[0].info().counts["peer_bytes_received"] - arrived < 2 * len(data)
-        found(near, name).write_bytes(data[::-1])
+        reference_to(near, name).write_bytes(data[::-1])
         assert references[5].read_bytes() == data[::-1]
     finally:
         for session in sessions:
@@ -264,12 +271,12 @@ def test_requests_map_the_kept_bytes(near: dios.Node, far: dios.Node, cluster: L
     data = os.urandom(limits.MIB)
     name = blob(near, data)
     with at(cluster.nodes[1]) as other:
-        assert found(other, name).read_bytes() == data
+        assert reference_to(other, name).read_bytes() == data
         before = transfers_to(far)
-        reference = found(far, name)
+        reference = reference_to(far, name)
         with reference.read() as buffer:
             assert bytes(buffer.view) == data
         assert transfers_to(far) == before
-        found(near, name).write_bytes(data[::-1])
+        reference_to(near, name).write_bytes(data[::-1])
         with reference.read() as buffer:
             assert bytes(buffer.view) == data[::-1]

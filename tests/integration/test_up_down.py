@@ -92,8 +92,8 @@ def test_a_replica_is_one_more_object(person: Person) -> None:
     """After `replicate` both nodes have the object, durable, with the same bytes."""
     person.writes("b.txt", "twice\n")
     person.types("dios put b.txt --group analytics")
-    made = json.loads(person.types("dios replicate b.txt --on n2 --durable --json").stdout)
-    assert (made["node"], made["persistence"], made["size"]) == ("n2", "durable", 6)
+    replica = json.loads(person.types("dios replicate b.txt --on n2 --durable --json").stdout)
+    assert (replica["node"], replica["persistence"], replica["size"]) == ("n2", "durable", 6)
     told = json.loads(person.types("dios stat b.txt --json").stdout)
     assert sorted(row["node"] for row in told["replicas"]) == ["n1", "n2"]
     assert len({row["id"] for row in told["replicas"]}) == 2

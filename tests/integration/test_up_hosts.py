@@ -55,12 +55,12 @@ def up(place: Path, options: str) -> Iterator[tuple[Person, str]]:
     person = Person(place)
     command = f"dios up --hosts n1,n2/r2 --extras none --port {port} --pool-size 1 --json {options}"
     try:
-        made = json.loads(person.types(command).stdout)["nodes"]
-        assert [(row["name"], row["rack"], row["state"]) for row in made] == [
+        rows = json.loads(person.types(command).stdout)["nodes"]
+        assert [(row["name"], row["rack"], row["state"]) for row in rows] == [
             ("n1", "", "made"),
             ("n2", "r2", "made"),
         ]
-        assert [row["address"] for row in made] == [f"{each}:{port}" for each in ADDRESSES.values()]
+        assert [row["address"] for row in rows] == [f"{address}:{port}" for address in ADDRESSES.values()]
         yield person, command
     finally:
         person.types(f"dios down --hosts n1,n2 --delete {options}")

@@ -38,11 +38,11 @@ BRANDS = [Brand.PURE, Brand.LIMBO]
 @pytest.fixture(scope="module")
 def mechanisms() -> dict[str, Mechanism]:
     """What the machine has; without what pure tasks need there is nothing to test here."""
-    found = probe()
-    missing = obstacle_to_pure(found)
+    probed = probe()
+    missing = obstacle_to_pure(probed)
     if missing:
         pytest.skip(f"pure tasks cannot be confined here: {missing}")
-    return found
+    return probed
 
 
 @asynccontextmanager
@@ -229,7 +229,7 @@ async def test_a_thousand_starts_leave_nothing(mechanisms: dict[str, Mechanism])
     async with zygote_of(mechanisms, entry=TRIVIAL, pool_size=2) as zygote:
         await zygote.wait_pool_full()
 
-        async def one() -> None:
+        async def start_task() -> None:
             task = await zygote.spawn(Brand.PURE, Limits())
             await task.socket.send(b".")
             assert (await task.wait()).cause is Cause.EXITED
@@ -238,7 +238,7 @@ async def test_a_thousand_starts_leave_nothing(mechanisms: dict[str, Mechanism])
         async def batch(size: int) -> None:
             async with trio.open_nursery() as nursery:
                 for _ in range(size):
-                    nursery.start_soon(one)
+                    nursery.start_soon(start_task)
 
         def usage() -> tuple[int, int, int]:
             (pid,) = zygote.pids
@@ -415,19 +415,19 @@ async def test_the_end_of_a_node_starts_no_zygote(
     assert started == [Brand.PURE]
 
 
-@pytest.mark.parametrize("what", BAD_MESSAGES)
+@pytest.mark.parametrize("case", BAD_MESSAGES)
 async def test_an_internal_error_ends_a_zygote_and_not_the_node(
-    mechanisms: dict[str, Mechanism], what: str, monkeypatch: pytest.MonkeyPatch
+    mechanisms: dict[str, Mechanism], case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its task is reported as lost and is dead, the other zygote's goes on, and a new one is started."""
     async with zygote_of(mechanisms, pool_size=2) as zygote:
         await zygote.wait_pool_full()
         task, other = [await zygote.spawn(brand, Limits()) for brand in BRANDS]
         first = zygote.pids[0]
-        if "defect" in what:
+        if "defect" in case:
             monkeypatch.setattr(TaskProcess, "ended", broken)
         else:
-            data = BAD_MESSAGES[what]
+            data = BAD_MESSAGES[case]
             monkeypatch.setattr(zygote_link, "decode_from_zygote", lambda _: decode_from_zygote(data))
         task.kill()  # its zygote reports the end, and the daemon meets something else
         end = await task.wait()
@@ -440,8 +440,8 @@ async def test_an_internal_error_ends_a_zygote_and_not_the_node(
         assert not alive(task.pid)
         again = await zygote.spawn(Brand.PURE, Limits())
         assert await attempt(again, "use_memory") == "did:hello"
-        for each in (task, other, again):
-            each.close()
+        for started_task in (task, other, again):
+            started_task.close()
 
 
 def broken(*_: object) -> None:

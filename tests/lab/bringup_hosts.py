@@ -35,26 +35,26 @@ class FailedError(Exception):
     """A step did not do what it should."""
 
 
-def step(what: str) -> None:
+def step(title: str) -> None:
     """Say what comes next."""
-    sys.stdout.write(f"{time.monotonic() - BEGAN:6.1f} s  {what}\n")
+    sys.stdout.write(f"{time.monotonic() - BEGAN:6.1f} s  {title}\n")
     sys.stdout.flush()
 
 
 BEGAN: Final = time.monotonic()
 
 
-def require(condition: object, what: str) -> None:
+def require(condition: object, description: str) -> None:
     """Raise FailedError if a condition does not hold."""
     if not condition:
-        raise FailedError(what)
+        raise FailedError(description)
 
 
-def wait(condition: Callable[[], bool], what: str) -> None:
+def wait(condition: Callable[[], bool], description: str) -> None:
     """Wait for a condition, or raise FailedError."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
-        require(time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {what}")
+        require(time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {description}")
         time.sleep(0.1)
 
 
@@ -105,9 +105,9 @@ def servers(folder: Path, names: tuple[str, ...]) -> Iterator[Path]:
         (folder / "client").write_text("\n".join(client) + "\n")
         yield folder / "client"
     finally:
-        for each in running:
-            each.terminate()
-            each.wait()
+        for server in running:
+            server.terminate()
+            server.wait()
 
 
 class Dios:
@@ -196,12 +196,12 @@ def interrupted(dios: Dios, hosts: tuple[str, ...], new: str) -> None:
 
 def lasting(place: Path) -> list[str]:
     """The processes whose command line names a path below ``place``."""
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if os.fsencode(place) in entry.read_bytes():
-                found.append(entry.parent.name)
-    return found
+                pids.append(entry.parent.name)
+    return pids
 
 
 def tried(dios: Dios) -> None:
@@ -212,14 +212,15 @@ def tried(dios: Dios) -> None:
     require([row["state"] for row in rows] == ["made"] * 3, f"the hosts are {rows}")
     require({row["by"] for row in rows} == {"supervisor"}, f"the hosts are {rows}")
     require(not seen, f"a join token was in {seen}")
-    found = subprocess.run(
+    listing = subprocess.run(
         ["grep", "-rlF", TOKEN.decode(), "--include=*", str(dios.folder / "homes")],
         capture_output=True,
         text=True,
         check=False,
     ).stdout.split()
     require(
-        not [path for path in found if "/env-" not in path and "/wheels/" not in path], f"token in {found}"
+        not [path for path in listing if "/env-" not in path and "/wheels/" not in path],
+        f"token in {listing}",
     )
     require(dios.alive("n3") == list(NODES), f"n3 sees {dios.alive('n3')}")
     step("a file is stored at n1 and read at n3")

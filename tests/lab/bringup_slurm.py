@@ -34,23 +34,23 @@ class FailedError(Exception):
     """A step did not do what it should."""
 
 
-def step(what: str) -> None:
+def step(title: str) -> None:
     """Say what comes next."""
-    sys.stdout.write(f"{time.monotonic() - BEGAN:6.1f} s  {what}\n")
+    sys.stdout.write(f"{time.monotonic() - BEGAN:6.1f} s  {title}\n")
     sys.stdout.flush()
 
 
-def require(condition: object, what: str) -> None:
+def require(condition: object, description: str) -> None:
     """Raise FailedError if a condition does not hold."""
     if not condition:
-        raise FailedError(what)
+        raise FailedError(description)
 
 
-def wait(condition: Callable[[], bool], what: str) -> None:
+def wait(condition: Callable[[], bool], description: str) -> None:
     """Wait for a condition, or raise FailedError."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
-        require(time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {what}")
+        require(time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {description}")
         time.sleep(0.2)
 
 
@@ -138,13 +138,13 @@ def running_slurm(folder: Path) -> Iterator[dict[str, str]]:
         subprocess.run(["scancel", "--user=root"], env=environment, capture_output=True, check=False)
         with contextlib.suppress(FailedError):
             wait(lambda: not left(), "the end of all jobs")
-        for each in reversed(running):
-            each.terminate()
+        for process in reversed(running):
+            process.terminate()
             try:
-                each.wait(20)
+                process.wait(20)
             except subprocess.TimeoutExpired:
-                each.kill()
-                each.wait()
+                process.kill()
+                process.wait()
 
 
 class Dios:
@@ -189,23 +189,23 @@ class Dios:
 
 def left() -> list[str]:
     """The processes of nodes in an allocation, and their data."""
-    found = [str(path) for path in Path("/tmp").glob(f"dios-{os.geteuid()}-*")]
+    remains = [str(path) for path in Path("/tmp").glob(f"dios-{os.geteuid()}-*")]
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if b"dios.node.bringup.in_allocation" in entry.read_bytes():
-                found.append(entry.parent.name)
-    return found
+                remains.append(entry.parent.name)
+    return remains
 
 
 def tried(dios: Dios) -> None:
     """The whole story; raises FailedError."""
     step("a job of three nodes becomes a cluster")
-    made = json.loads(dios("up", "--nodes", "3", "--sbatch", "--time=10", "--pool-size", "1"))
-    require(sorted(row["host"] for row in made["nodes"]) == list(NODES), f"the nodes are {made}")
+    report = json.loads(dios("up", "--nodes", "3", "--sbatch", "--time=10", "--pool-size", "1"))
+    require(sorted(row["host"] for row in report["nodes"]) == list(NODES), f"the nodes are {report}")
     require(not (dios.directory / "join.json").exists(), "the token was not deleted")
     step("a command in the allocation")
-    first = made["nodes"][0]
-    srun = ["srun", f"--jobid={made['job']}", "--overlap", "--nodes=1", "--ntasks=1"]
+    first = report["nodes"][0]
+    srun = ["srun", f"--jobid={report['job']}", "--overlap", "--nodes=1", "--ntasks=1"]
     asks = [sys.executable, "-m", "dios.cli.main", "node", "ls", "--json", "--node", first["data"]]
     listed = subprocess.run(
         [*srun, f"--nodelist={first['host']}", *asks],
@@ -221,7 +221,7 @@ def tried(dios: Dios) -> None:
     )
     step("a second run finds the job")
     again = json.loads(dios("up"))
-    require(again == made, f"the second run said {again}")
+    require(again == report, f"the second run said {again}")
     step("dios down ends the job and its data")
     dios("down", "--delete")
     require(not dios.queue(), f"Slurm still has {dios.queue()}")

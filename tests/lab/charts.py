@@ -39,39 +39,41 @@ class FailedError(Exception):
     """A file is not as it should be."""
 
 
-def step(what: str) -> None:
+def step(title: str) -> None:
     """Say what was checked."""
-    sys.stdout.write(f"{what}\n")
+    sys.stdout.write(f"{title}\n")
     sys.stdout.flush()
 
 
-def require(condition: object, what: str) -> None:
+def require(condition: object, description: str) -> None:
     """Raise FailedError if a condition does not hold."""
     if not condition:
-        raise FailedError(what)
+        raise FailedError(description)
 
 
 def documents(text: str) -> list[dict[str, object]]:
     """The objects of a text of YAML."""
-    return [each for each in yaml.safe_load_all(text) if each]
+    return [document for document in yaml.safe_load_all(text) if document]
 
 
-def validate(objects: list[dict[str, object]], what: str) -> None:
+def validate(objects: list[dict[str, object]], subject: str) -> None:
     """Check objects against the schemas of the oldest and the newest Kubernetes."""
     for version in (OLDEST, NEWEST):
-        for each in objects:
+        for manifest in objects:
             try:
-                kubernetes_validate.validate(each, version, strict=True)
+                kubernetes_validate.validate(manifest, version, strict=True)
             except kubernetes_validate.ValidationError as error:
-                raise FailedError(f"{what}, {each['kind']}: {error}") from None
-    kinds = ", ".join(sorted(str(each["kind"]) for each in objects))
-    step(f"{what}: {kinds} are valid for Kubernetes {OLDEST} and {NEWEST}")
+                raise FailedError(f"{subject}, {manifest['kind']}: {error}") from None
+    kinds = ", ".join(sorted(str(document["kind"]) for document in objects))
+    step(f"{subject}: {kinds} are valid for Kubernetes {OLDEST} and {NEWEST}")
 
 
 def rendered(values: dict[str, object]) -> list[dict[str, object]]:
     """The objects of the chart with these values."""
     files = helm_python.Chart.load(CHART).render(values, name="dios", namespace="dios")
-    return [each for name, text in files.items() if not name.endswith(".txt") for each in documents(text)]
+    return [
+        manifest for name, text in files.items() if not name.endswith(".txt") for manifest in documents(text)
+    ]
 
 
 def check_manifests() -> list[dict[str, object]]:
@@ -90,13 +92,16 @@ def check_manifests() -> list[dict[str, object]]:
 def check_chart(manifests: list[dict[str, object]]) -> None:
     """The chart is linted, renders to valid objects, refuses wrong values, and equals the manifests."""
     report = helm_python.lint(CHART, strict=True)
-    worst = [each for each in report["messages"] if each["severity"] > 1]
+    worst = [message for message in report["messages"] if message["severity"] > 1]
     require(not report["errors"] and not worst, f"helm lint: {report}")
     step(f"helm lint --strict, Helm {helm_python.helm_sdk_version()}: no finding")
     validate(rendered({}), "the chart")
     objects = rendered(VARIANT)
     validate(objects, "the chart with other values")
-    require("NetworkPolicy" not in {each["kind"] for each in objects}, "networkPolicy: false has no effect")
+    require(
+        "NetworkPolicy" not in {manifest["kind"] for manifest in objects},
+        "networkPolicy: false has no effect",
+    )
     chart = helm_python.Chart.load(CHART)
     for values in REFUSED:
         try:
@@ -106,22 +111,26 @@ def check_chart(manifests: list[dict[str, object]]) -> None:
         raise FailedError(f"the chart takes {values}")
     step("the chart refuses wrong values")
     if manifests:
-        same = {str(each["kind"]): plain(each) for each in manifests if each["kind"] != "Namespace"}
+        same = {
+            str(manifest["kind"]): plain(manifest)
+            for manifest in manifests
+            if manifest["kind"] != "Namespace"
+        }
         own = {
-            str(each["kind"]): plain(each)
-            for each in rendered({"image": {"repository": "dios", "tag": "local"}})
+            str(manifest["kind"]): plain(manifest)
+            for manifest in rendered({"image": {"repository": "dios", "tag": "local"}})
         }
         different = sorted(kind for kind in same | own if same.get(kind) != own.get(kind))
         require(not different, f"chart and manifests differ: {different}")
         step("the chart's defaults are the manifests")
 
 
-def plain(each: dict[str, object]) -> object:
+def plain(manifest: dict[str, object]) -> object:
     """An object without what Helm and kustomize set themselves."""
-    metadata = each["metadata"]
+    metadata = manifest["metadata"]
     assert isinstance(metadata, dict)
     labels = {key: value for key, value in metadata["labels"].items() if not key.endswith("/version")}
-    return {**each, "metadata": {"name": metadata["name"], "labels": labels}}
+    return {**manifest, "metadata": {"name": metadata["name"], "labels": labels}}
 
 
 def check_compose() -> None:

@@ -203,9 +203,9 @@ def run_attempts(compose: Compose, node: str) -> None:
 
 def scheduler_status(compose: Compose) -> dict[str, object]:
     """Return the answer of the coordinator that schedules; raise FailedError if it has a problem."""
-    found: dict[str, object] = json.loads(compose.asks("n3", "dios", "sched", "status", "--json"))
-    require(not found["problems"], f"the coordinator says {found}")
-    return found
+    status: dict[str, object] = json.loads(compose.asks("n3", "dios", "sched", "status", "--json"))
+    require(not status["problems"], f"the coordinator says {status}")
+    return status
 
 
 def run_scheduled(compose: Compose) -> None:

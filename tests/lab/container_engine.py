@@ -138,7 +138,7 @@ def import_base(address: str) -> None:
     with tempfile.TemporaryDirectory(prefix="dios-base-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         # In namespaces of its own, what debootstrap mounts and starts ends with it, also after Ctrl-C.
-        made = subprocess.run(
+        outcome = subprocess.run(
             killed_with_parent(
                 [*NAMESPACES, "debootstrap", "--variant=minbase", f"--include={IN_THE_BASE}", suite, name]
             ),
@@ -147,8 +147,8 @@ def import_base(address: str) -> None:
             text=True,
             check=False,
         )
-        if made.returncode:
-            raise EngineError(f"debootstrap failed:\n{made.stdout[-1000:]}{made.stderr[-1000:]}")
+        if outcome.returncode:
+            raise EngineError(f"debootstrap failed:\n{outcome.stdout[-1000:]}{outcome.stderr[-1000:]}")
         python = (folder / "usr/bin/python3").readlink().name
         if python != f"python{sys.version_info.major}.{sys.version_info.minor}":
             raise EngineError(f"{suite} has {python}, and this is {sys.version}; set PYTHON for `make setup`")

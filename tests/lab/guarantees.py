@@ -134,14 +134,14 @@ async def look(node: AsyncNode, traffic: Traffic, names: dict[int, str]) -> dict
     return moved
 
 
-async def watch(place: str, traffic: Traffic, names: dict[int, str], began: float, found: Found) -> None:
+async def watch(place: str, traffic: Traffic, names: dict[int, str], began: float, observed: Found) -> None:
     """Look again and again."""
     async with dios.open_node(place, groups=()) as node:
-        found.moved.update({name: [] for name in (*PLAN, *USERS.values())})
+        observed.moved.update({name: [] for name in (*PLAN, *USERS.values())})
         while True:
             moved = await look(node, traffic, names)
-            found.times.append(time.time() - began)
-            for name, rows in found.moved.items():
+            observed.times.append(time.time() - began)
+            for name, rows in observed.moved.items():
                 rows.append(moved[name])
             await trio.sleep(LOOK_S)
 
@@ -181,7 +181,7 @@ async def begun(
             TASK, inputs=[blob.restrict("read")], args=[json.dumps(plan)], label=name, host=host
         )
     rows = (await node.board(host)).tasks
-    return {one.id: one.label for one in rows if one.label in tasks}, tasks
+    return {row.id: row.label for row in rows if row.label in tasks}, tasks
 
 
 async def played(here: Machine, there: Machine, users: list[subprocess.Popen[str]]) -> dict[str, Found]:
@@ -192,12 +192,12 @@ async def played(here: Machine, there: Machine, users: list[subprocess.Popen[str
         assert process.stdin is not None
         process.stdin.write(f"{SETTLE_S + seconds + 1}\n")
         process.stdin.flush()
-    found = {"sent": Found(), "received": Found()}
+    observed = {"sent": Found(), "received": Found()}
     async with dios.open_node(str(here.socket)) as node, trio.open_nursery() as nursery:
         names, tasks = await begun(node, here.name, there.name, began)
         nursery.start_soon(tell, str(there.socket), (here.name, there.name), names, began)
-        nursery.start_soon(watch, str(there.socket), Traffic.OUT, names, began, found["sent"])
-        nursery.start_soon(watch, str(here.socket), Traffic.IN, names, began, found["received"])
+        nursery.start_soon(watch, str(there.socket), Traffic.OUT, names, began, observed["sent"])
+        nursery.start_soon(watch, str(here.socket), Traffic.IN, names, began, observed["received"])
         for name, task in tasks.items():
             status = await task.wait(timeout=SETTLE_S + seconds + 30)
             said = b"".join([part async for part in await task.console()])
@@ -207,7 +207,7 @@ async def played(here: Machine, there: Machine, users: list[subprocess.Popen[str
     for process in users:
         assert process.stdout is not None
         await trio.to_thread.run_sync(process.stdout.readline)
-    return found
+    return observed
 
 
 def carried_out(folder: Path) -> dict[str, Found]:
@@ -238,16 +238,16 @@ def seconds_of(name: str) -> Iterator[tuple[int, Part]]:
                 yield at * PHASE_S + second, part
 
 
-def kept(found: Found) -> list[str]:
+def kept(observed: Found) -> list[str]:
     """What was not kept, in words; a second is let off by 5 %."""
     wrong = []
     for name in PLAN:
         for second, part in seconds_of(name):
-            rate = found.between(name, second, second + 1)
+            rate = observed.between(name, second, second + 1)
             if rate < 0.95 * part.least():
                 wrong.append(f"second {second}: {name} got {rate / MB:.2f} of {part.least() / MB:.2f} MB/s")
     for second in range(1, PHASE_S * max(map(len, PLAN.values()))):
-        rate = found.link(second, second + 1)
+        rate = observed.link(second, second + 1)
         if rate > 1.05 * CAPACITY:
             wrong.append(f"second {second}: {rate / MB:.2f} MB/s are over what the link carries")
         if rate < 0.9 * CAPACITY:
@@ -255,9 +255,9 @@ def kept(found: Found) -> list[str]:
     return wrong
 
 
-def report(found: dict[str, Found], load: float) -> str:
+def report(observed: dict[str, Found], load: float) -> str:
     """The page."""
-    sent, came = found["sent"], found["received"]
+    sent, came = observed["sent"], observed["received"]
     text = (
         f"`make lab GUARANTEES=1`, {now()}, on Linux {platform.release()}, {os.cpu_count()} CPUs, Python "
         f"{platform.python_version()}, load {load:.1f} before it began. Two nodes in network namespaces, and "
@@ -283,8 +283,8 @@ def report(found: dict[str, Found], load: float) -> str:
             if part.reads:
                 wants = f"{part.reads / part.every_s / MB:.1f}" if part.every_s else "all"
             row.append(f"{part.guarantee / MB:.0f}, {wants}")
-            row.append(_both(sent, came, second, lambda one, at, name=name: one.between(name, at, at + 1)))  # type: ignore[misc]
-        row.append(_both(sent, came, second, lambda one, at: one.between("greedy", at, at + 1)))
+            row.append(_both(sent, came, second, lambda side, at, name=name: side.between(name, at, at + 1)))  # type: ignore[misc]
+        row.append(_both(sent, came, second, lambda side, at: side.between("greedy", at, at + 1)))
         row.append(f"{sent.between('small', second, second + 1) / MB:.2f}")
         row.append(f"{sent.link(second, second + 1) / MB:.2f}")
         lines.append(f"| {' | '.join(row)} |")
@@ -308,14 +308,14 @@ def main() -> int:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="dios-lab-") as folder:
         try:
-            found = carried_out(Path(folder))
+            observed = carried_out(Path(folder))
         except NotHereError as error:
             sys.stdout.write(f"the lab cannot be built here: {error}\n")
             return 1
-    text = report(found, load)
+    text = report(observed, load)
     chosen.out.write_text(text)
     sys.stdout.write(text)
-    return 1 if kept(found["sent"]) else 0
+    return 1 if kept(observed["sent"]) else 0
 
 
 if __name__ == "__main__":

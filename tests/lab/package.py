@@ -54,16 +54,16 @@ class FailedError(Exception):
     """A package is not as it should be."""
 
 
-def step(what: str) -> None:
+def step(title: str) -> None:
     """Say what comes next."""
-    sys.stdout.write(f"{what}\n")
+    sys.stdout.write(f"{title}\n")
     sys.stdout.flush()
 
 
-def require(condition: object, what: str) -> None:
+def require(condition: object, description: str) -> None:
     """Raise FailedError if a condition does not hold."""
     if not condition:
-        raise FailedError(what)
+        raise FailedError(description)
 
 
 def run(*command: str | Path) -> str:
@@ -125,9 +125,9 @@ def check_wheel() -> None:
     deployed = {DEPLOY + path.name for path in (ROOT / "cluster" / "kubernetes").iterdir()}
     require(deployed <= names, f"the wheel has no {sorted(deployed - names)}")
     # Hosts of `dios up --hosts` do not need the manifests.
-    made = {f"dios/{path.relative_to(ROOT / 'dios')}" for path in own_wheel.package_files(ROOT / "dios")}
+    uploaded = {f"dios/{path.relative_to(ROOT / 'dios')}" for path in own_wheel.package_files(ROOT / "dios")}
     packed = {name for name in names if name.startswith("dios/") and not name.startswith(DEPLOY)}
-    require(packed == made, f"`dios up` would upload other files: {sorted(packed ^ made)[:5]}")
+    require(packed == uploaded, f"`dios up` would upload other files: {sorted(packed ^ uploaded)[:5]}")
 
 
 def check_source() -> None:
@@ -160,15 +160,15 @@ def follow(environment: Path, folder: Path) -> None:
     del user.environment["DIOS_COORDINATOR"]
     del user.environment["DIOS_ACCEPT_WEAKER_SANDBOX"]
 
-    def types(script: str, what: str) -> str:
-        step(what)
+    def types(script: str, title: str) -> str:
+        step(title)
         done = user.pastes(script)
-        require(done.returncode == 0, f"{what}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        require(done.returncode == 0, f"{title}: status {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
     require(types("dios --version", "dios --version") == f"dios {VERSION}\n", "another version")
-    where = types("python -c 'import dios; print(dios.__file__)'", "the package that is imported")
-    require(where.startswith(str(environment)), f"imported from {where}")
+    location = types("python -c 'import dios; print(dios.__file__)'", "the package that is imported")
+    require(location.startswith(str(environment)), f"imported from {location}")
     doctor = json.loads(types("dios doctor --json || test $? = 1", "dios doctor"))
     step(f"tasks are confined here: {doctor['confined']}")
     try:
@@ -199,7 +199,7 @@ def list_packages() -> None:
             environment / "bin" / "python",
         )
     told = json.loads(target.read_text())
-    names = {each["name"] for each in told["components"]}
+    names = {component["name"] for component in told["components"]}
     require({"msgspec", "lmdb", "cryptography", "numpy", "numba"} <= names, f"the list has {sorted(names)}")
     require(told["metadata"]["component"]["version"] == VERSION, "the list is of another version")
     step(f"dist/{target.name}: {len(names)} packages, {told['bomFormat']} {told['specVersion']}")

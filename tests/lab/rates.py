@@ -71,9 +71,9 @@ class Phase:
 
 
 @contextlib.contextmanager
-def reader(machine: Machine, host: Machine, uid: int, *what: int) -> Iterator[subprocess.Popen[str]]:
+def reader(machine: Machine, host: Machine, uid: int, *arguments: int) -> Iterator[subprocess.Popen[str]]:
     """A user's process on a machine that reads from ``host``; ends with its standard input."""
-    words = [str(word) for word in (sys.executable, READER, machine.socket, host.name, *what)]
+    words = [str(word) for word in (sys.executable, READER, machine.socket, host.name, *arguments)]
     user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
     process = subprocess.Popen(
         killed_with_parent(machine.space.inside(*user, *words)),
@@ -185,17 +185,17 @@ def site(folder: Path, seconds: float, coordinator: str) -> Iterator[tuple[Machi
 def carried_out(folder: Path, seconds: float) -> dict[str, Phase]:
     """Two nodes, two users, and each phase one after another; raises NotHereError."""
     folder.chmod(0o755)
-    found: dict[str, Phase] = {}
+    phases: dict[str, Phase] = {}
     with site(folder / "without", seconds, "off") as (_, read):
         for name in PHASES:
             ruled = name == "with rates"
-            found[name] = read(ruled)
+            phases[name] = read(ruled)
             if ruled:
                 time.sleep(LEASE_MS / 1000)
     with site(folder / "with", seconds, "on") as (there, read):
         wait_until(lambda: scheduled(str(there.socket)), "a coordinator governs", LOADED_S)
-        found[COORDINATED] = read(False)
-    return found
+        phases[COORDINATED] = read(False)
+    return phases
 
 
 def scheduled(place: str) -> bool:
@@ -205,7 +205,7 @@ def scheduled(place: str) -> bool:
     return False
 
 
-def report(found: dict[str, Phase], load: float) -> str:
+def report(phases: dict[str, Phase], load: float) -> str:
     """The page."""
     text = (
         f"`make lab RATES=1`, {now()}, on Linux {platform.release()}, {os.cpu_count()} CPUs, Python "
@@ -226,12 +226,14 @@ def report(found: dict[str, Phase], load: float) -> str:
         "| | seconds | greedy, MB/s | told | modest, MB/s | of what it wants | its readings: median, worst |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, one in found.items():
-        told = f"{statistics.mean(one.told) / 1e6:.2f}" if one.told else "none"
-        times = sorted(one.times_ms)
+    for name, timed_phase in phases.items():
+        told = f"{statistics.mean(timed_phase.told) / 1e6:.2f}" if timed_phase.told else "none"
+        times = sorted(timed_phase.times_ms)
         lines.append(
-            f"| {name} | {one.seconds:.1f} | {one.greedy / 1e6:.2f} | {told} | {one.modest / 1e6:.2f} | "
-            f"{one.modest / MODEST_WANTS:.0%} | {statistics.median(times):.0f} ms, {times[-1]:.0f} ms |"
+            f"| {name} | {timed_phase.seconds:.1f} | {timed_phase.greedy / 1e6:.2f} | {told} | "
+            f"{timed_phase.modest / 1e6:.2f} | "
+            f"{timed_phase.modest / MODEST_WANTS:.0%} | {statistics.median(times):.0f} ms, "
+            f"{times[-1]:.0f} ms |"
         )
     return "\n".join(lines) + "\n"
 
@@ -245,14 +247,14 @@ def main() -> int:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="dios-lab-") as folder:
         try:
-            found = carried_out(Path(folder), chosen.seconds)
+            phases = carried_out(Path(folder), chosen.seconds)
         except NotHereError as error:
             sys.stdout.write(f"the lab cannot be built here: {error}\n")
             return 1
-    text = report(found, load)
+    text = report(phases, load)
     chosen.out.write_text(text)
     sys.stdout.write(text)
-    kept = min(found["with rates"].modest, found[COORDINATED].modest)
+    kept = min(phases["with rates"].modest, phases[COORDINATED].modest)
     return 0 if kept > 0.9 * MODEST_WANTS else 1
 
 

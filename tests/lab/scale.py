@@ -76,22 +76,22 @@ class Run:
     @property
     def troubles(self) -> list[str]:
         """What did not hold."""
-        found = []
+        problems = []
         judged = self.judged
         minutes = judged[-1][0] - judged[0][0]
         allowed = GROWTH_SHARE * statistics.median(value for _, value in judged)
         if slope(judged) * minutes > allowed:
-            found.append(f"memory grew by {slope(judged):.2f} MB a minute")
+            problems.append(f"memory grew by {slope(judged):.2f} MB a minute")
         late = self.descriptors[int(len(self.descriptors) * WARM_UP_SHARE) :]
         if late[-1] - late[0] > DESCRIPTORS_SLACK:
-            found.append(f"descriptors grew from {late[0]} to {late[-1]}")
+            problems.append(f"descriptors grew from {late[0]} to {late[-1]}")
         if self.missed:
-            found.append(f"{self.missed} lookups did not find their object")
+            problems.append(f"{self.missed} lookups did not find their object")
         if len(self.times_ms) < 0.95 * self.rate * self.seconds:
-            found.append(
+            problems.append(
                 f"only {len(self.times_ms)} lookups of {self.rate * self.seconds:g} were made in time"
             )
-        return found
+        return problems
 
 
 def say(text: str) -> None:
@@ -106,11 +106,11 @@ def fill(session: dios.Node, count: int) -> list[bytes]:
     names: list[bytes] = []
     for start in range(0, count, BATCH):
         with session.batch() as batch:
-            made = [
+            calls = [
                 batch.add(session.create, dios.DURABLE_BLOB, groups=[session.home], data=bytes(OBJECT_BYTES))
                 for _ in range(min(BATCH, count - start))
             ]
-        for pending in made:
+        for pending in calls:
             handle = pending.result()
             assert handle.name is not None
             names.append(handle.name)
@@ -128,12 +128,12 @@ def look_up(sessions: list[dios.Node], names: list[bytes], run: Run, seed: int, 
         session = chance.choice(sessions)
         name = chance.choice(names)
         started = time.monotonic_ns()
-        found = session.lookup(name, group=session.home, limit=1)
+        handles = session.lookup(name, group=session.home, limit=1)
         run.times_ms.append((time.monotonic_ns() - started) / 1e6)
         number += 1
-        run.missed += not found
-        run.incomplete += found.incomplete
-        for handle in found:
+        run.missed += not handles
+        run.incomplete += handles.incomplete
+        for handle in handles:
             handle.close()
 
 
@@ -156,7 +156,7 @@ def report(run: Run) -> str:
     """The page."""
     times = sorted(run.times_ms)
     judged = run.judged
-    each = run.memory_mb[-1][1] / run.nodes
+    per_node = run.memory_mb[-1][1] / run.nodes
     rows = [
         ("nodes, each with its own address", f"{run.nodes}, started and agreed in {run.start_s:.1f} s"),
         ("durable objects on each", f"{run.objects:,}, made in {run.fill_s:.1f} s in all"),
@@ -166,7 +166,7 @@ def report(run: Run) -> str:
             "time of a lookup, median; 99 of 100",
             f"{times[len(times) // 2]:.2f} ms; {times[-len(times) // 100]:.2f} ms",
         ),
-        ("memory of a daemon (PSS), mean", f"{each:.1f} MB"),
+        ("memory of a daemon (PSS), mean", f"{per_node:.1f} MB"),
         (
             "memory of all daemons, half-way; at the end",
             f"{judged[0][1]:.1f} MB; {judged[-1][1]:.1f} MB",

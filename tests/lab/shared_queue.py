@@ -178,7 +178,7 @@ def _waited(children: dict[str, int], until: float) -> int:
 
 def late(starts: Iterable[Start]) -> list[Start]:
     """Return the runs of the user within his right that waited too long."""
-    return [one for one in starts if one.role == "large" and one.waited > LONGEST_S + MARGIN_S]
+    return [start for start in starts if start.role == "large" and start.waited > LONGEST_S + MARGIN_S]
 
 
 def report(starts: list[Start], minutes: float, failed: int) -> str:
@@ -198,8 +198,8 @@ def report(starts: list[Start], minutes: float, failed: int) -> str:
         "| user | processors | runs | median wait, s | 99th percentile | longest |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for role, cpus in sorted({(one.role, one.cpus) for one in starts}):
-        waits = sorted(one.waited for one in starts if (one.role, one.cpus) == (role, cpus))
+    for role, cpus in sorted({(start.role, start.cpus) for start in starts}):
+        waits = sorted(start.waited for start in starts if (start.role, start.cpus) == (role, cpus))
         high = waits[min(len(waits) - 1, int(0.99 * len(waits)))]
         figures = " | ".join(f"{wait:.1f}" for wait in (statistics.median(waits), high, waits[-1]))
         lines.append(f"| {role} | {cpus} | {len(waits)} | {figures} |")

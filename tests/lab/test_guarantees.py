@@ -19,15 +19,15 @@ def test_greedy_users_take_nothing_that_is_guaranteed() -> None:
     """
     with tempfile.TemporaryDirectory(prefix="dios-lab-") as folder:
         try:
-            found = guarantees.carried_out(Path(folder))
+            observed = guarantees.carried_out(Path(folder))
         except NotHereError as error:
             pytest.skip(str(error))
-    said = guarantees.report(found, 0.0)
-    assert not guarantees.kept(found["sent"]), said
+    said = guarantees.report(observed, 0.0)
+    assert not guarantees.kept(observed["sent"]), said
     idle = 3 * guarantees.PHASE_S + 1
-    lent = sum(found["sent"].between(user, idle, idle + 2) for user in guarantees.USERS.values())
+    lent = sum(observed["sent"].between(user, idle, idle + 2) for user in guarantees.USERS.values())
     assert lent > 0.6 * rates.CAPACITY, said
     again, promised = 4 * guarantees.PHASE_S, guarantees.PLAN["steps"][4].guarantee
-    assert found["sent"].back_ms("steps", again, promised) < 1_000, said
+    assert observed["sent"].back_ms("steps", again, promised) < 1_000, said
     for second in range(again + 1, again + guarantees.PHASE_S):
-        assert found["received"].between("steps", second, second + 1) > 0.9 * promised, said
+        assert observed["received"].between("steps", second, second + 1) > 0.9 * promised, said

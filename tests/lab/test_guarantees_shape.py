@@ -35,8 +35,8 @@ class Shaping(DaemonProgram):
 def lab(tmp_path: Path) -> Iterator[Lab]:
     """One machine."""
     try:
-        with Lab(tmp_path, Shaping(), 1) as made:
-            yield made
+        with Lab(tmp_path, Shaping(), 1) as live_lab:
+            yield live_lab
     except NotHereError as error:
         pytest.skip(str(error))
 
@@ -68,9 +68,9 @@ def test_an_interface_is_shaped_while_the_node_runs(lab: Lab) -> None:
     before = root_of(machine)
     choose(lab, shape="eth0", link_rate=str(RATE))
     lab.start()
-    found = root_of(machine)
-    assert found[:3] == ["qdisc", "tbf", HANDLE]
-    assert found[found.index("rate") + 1] == BITS
+    words = root_of(machine)
+    assert words[:3] == ["qdisc", "tbf", HANDLE]
+    assert words[words.index("rate") + 1] == BITS
     lab.stop(machine)
     assert root_of(machine) == before
     assert not (machine.seen_data / RECORD).exists()

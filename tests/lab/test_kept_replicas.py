@@ -72,7 +72,7 @@ class Keeping:
         self.types(machine, f"dios put {file} --group papers --acknowledge {disks}")
         self.files[file] = f"bytes of {file}"
 
-    def waits(self, machine: Machine, holds: Callable[[GroupRow], bool], what: str) -> None:
+    def waits(self, machine: Machine, holds: Callable[[GroupRow], bool], description: str) -> None:
         """Wait until the group has a state, as a machine's node knows it."""
         seen: list[GroupRow | str] = []
 
@@ -87,19 +87,19 @@ class Keeping:
             return holds(row)
 
         try:
-            wait_until(now, what, PATIENCE_S)
+            wait_until(now, description, PATIENCE_S)
         except AssertionError:
-            raise AssertionError(f"not on {machine.name}: {what}; it shows {seen[-1]}") from None
+            raise AssertionError(f"not on {machine.name}: {description}; it shows {seen[-1]}") from None
 
-    def is_kept(self, found: GroupRow) -> bool:
+    def is_kept(self, group_row: GroupRow) -> bool:
         """Return True if the promise holds for all files and their list."""
-        promise = found.promise
+        promise = group_row.promise
         return promise.checked and promise.short == 0 and promise.objects == len(self.files) + 1
 
     def nodes_of(self, machine: Machine, file: str) -> list[str]:
         """The nodes with a replica of a file."""
         told = self.types(machine, f"dios stat {file} --json")
-        return sorted(one.node for one in msgspec.json.decode(told, type=ObjectRow).replicas)
+        return sorted(replica.node for replica in msgspec.json.decode(told, type=ObjectRow).replicas)
 
     def wait_spread(self, machine: Machine, *lost: Machine) -> None:
         """Wait until each file is on two nodes in different racks, none of them lost, and has its bytes."""
@@ -142,10 +142,10 @@ def keeping(tmp_path: Path) -> Iterator[Keeping]:
 
 def cut_racks(lab: Lab) -> None:
     """Cut the two racks off from each other."""
-    for one in lab.nodes:
+    for node in lab.nodes:
         for other in lab.nodes:
-            if one.rack < other.rack:
-                lab.cut(one, other)
+            if node.rack < other.rack:
+                lab.cut(node, other)
 
 
 @pytest.mark.timeout(900)
@@ -195,8 +195,8 @@ def test_two_lists_that_were_written_apart_are_shown_as_a_conflict(keeping: Keep
     lab.heal()
     wait_agreement(lab)
 
-    def conflicts(found: GroupRow) -> bool:
-        return any(one.conflict for one in found.short)
+    def conflicts(group_row: GroupRow) -> bool:
+        return any(shortage.conflict for shortage in group_row.short)
 
     keeping.waits(first, conflicts, "the conflict is shown")
     keeping.puts(first, "later.txt", disks=1)

@@ -20,12 +20,12 @@ def test_a_greedy_user_keeps_a_modest_one_from_nothing() -> None:
     """
     with tempfile.TemporaryDirectory(prefix="dios-lab-") as folder:
         try:
-            found = rates.carried_out(Path(folder), 6.0)
+            phases = rates.carried_out(Path(folder), 6.0)
         except NotHereError as error:
             pytest.skip(str(error))
-    without, ruled, after = (found[name] for name in rates.PHASES)
-    coordinated = found[rates.COORDINATED]
-    said = rates.report(found, 0.0)
+    without, ruled, after = (phases[name] for name in rates.PHASES)
+    coordinated = phases[rates.COORDINATED]
+    said = rates.report(phases, 0.0)
     assert without.modest < rates.MODEST_WANTS / 2, said
     assert ruled.modest > 3 / 4 * rates.MODEST_WANTS, said
     assert 3 / 4 < ruled.greedy / statistics.mean(ruled.told) < 4 / 3, said

@@ -42,8 +42,8 @@ def kept_namespaces() -> set[str]:
 
 def everybody(lab: Lab) -> set[tuple[int, int]]:
     """Which machine reaches which other."""
-    pairs = [(one, two) for one in lab.nodes for two in lab.nodes if one is not two]
-    return {(one.number, two.number) for one, two in pairs if reaches(one, two, 0.3)}
+    pairs = [(source, two) for source in lab.nodes for two in lab.nodes if source is not two]
+    return {(source.number, two.number) for source, two in pairs if reaches(source, two, 0.3)}
 
 
 ALL = {(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)}

@@ -47,10 +47,10 @@ def node() -> Iterator[RunningNode]:
 
 
 @contextlib.contextmanager
-def writer(node: RunningNode, uid: int, *what: int) -> Iterator[subprocess.Popen[str]]:
+def writer(node: RunningNode, uid: int, *arguments: int) -> Iterator[subprocess.Popen[str]]:
     """A user's process that waits for a line to write for so long."""
     user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
-    words = [sys.executable, str(WRITER), node.place, *map(str, what), str(SECONDS)]
+    words = [sys.executable, str(WRITER), node.place, *map(str, arguments), str(SECONDS)]
     process = subprocess.Popen(
         killed_with_parent([*user, *words]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
     )
@@ -72,15 +72,15 @@ def both_write(node: RunningNode) -> tuple[float, float, float]:
         writer(node, GREEDY, 4, GREEDY_BYTES, 0) as greedy,
         writer(node, MODEST, 1, MODEST_BYTES, MODEST_EVERY_MS) as modest,
     ):
-        found: list[tuple[float, list[float]]] = []
+        reports: list[tuple[float, list[float]]] = []
         for process in (greedy, modest):
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
         for process in (greedy, modest):
             assert process.stdout is not None
-            found.append(json.loads(process.stdout.readline()))
-    return found[0][0], found[1][0], statistics.median(found[1][1])
+            reports.append(json.loads(process.stdout.readline()))
+    return reports[0][0], reports[1][0], statistics.median(reports[1][1])
 
 
 async def tell(node: RunningNode) -> None:

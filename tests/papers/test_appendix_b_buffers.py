@@ -75,9 +75,9 @@ def test_read_size_and_offset(blobs: Blobs) -> None:
 
 def test_iov_create(blobs: Blobs) -> None:
     """B.1.7, IOV_CREATE: a new buffer for every acquire; naming an old one beside it is refused."""
-    one, two = blobs.acquire(blobs.first).buffer, blobs.acquire(blobs.first).buffer
-    assert one != two
-    assert blobs.client.refused(messages.AcquireRead(blobs.first, buffer=one)) == Code.EINVAL
+    buffer, two = blobs.acquire(blobs.first).buffer, blobs.acquire(blobs.first).buffer
+    assert buffer != two
+    assert blobs.client.refused(messages.AcquireRead(blobs.first, buffer=buffer)) == Code.EINVAL
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -112,8 +112,8 @@ def test_iov_borrow(blobs: Blobs, mode: Mode) -> None:
 def test_borrowed_level_does_not_stay(blobs: Blobs) -> None:
     """B.1.7, IOV_BORROW: a commit after the return is not judged by what the borrower asked for."""
     client, other = blobs.client, blobs.node.session()
-    made = client.create(data=b"x")
-    ref, others = made.reference.ref, other.lookup(made.name)[0].ref
+    created = client.create(data=b"x")
+    ref, others = created.reference.ref, other.lookup(created.name)[0].ref
     buffer = client.ask(messages.Buffer, messages.AcquireWrite(ref, semantics=Semantics.EXCL)).buffer
     client.ask(messages.Committed, messages.CommitWrite(ref, buffer))
     blobs.acquire(blobs.second, Mode.WRITE, iov=AcquireIov.BORROW, buffer=buffer, semantics=Semantics.ANY)
@@ -379,10 +379,10 @@ def test_release_commit(blobs: Blobs, mode: Mode) -> None:
 def test_release_needs_nothing_but_the_buffer(blobs: Blobs) -> None:
     """B.1.9: releasing is possible on a stale object, exactly once."""
     call = messages.Create(ObjectType.DURABLE_BLOB, (blobs.client.groups[0],), data=b"x")
-    made = blobs.client.ask(messages.Created, call)
-    (other,) = blobs.client.lookup(made.name)
+    created = blobs.client.ask(messages.Created, call)
+    (other,) = blobs.client.lookup(created.name)
     buffer = blobs.acquire(other.ref).buffer
-    blobs.client.call(messages.Delete(made.reference.ref))
+    blobs.client.call(messages.Delete(created.reference.ref))
     assert blobs.client.refused(messages.CommitRead(other.ref, buffer)) == Code.ESTALE
     blobs.client.ask(messages.Done, messages.ReleaseRead(other.ref, buffer))
     assert blobs.client.refused(messages.ReleaseRead(other.ref, buffer)) == Code.EBADF

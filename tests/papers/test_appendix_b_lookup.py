@@ -58,24 +58,24 @@ def test_group_of_no_membership_looks_empty(node: Node, with_group: bool) -> Non
 def test_resolution_gives_every_right(node: Node) -> None:
     """§4.3.3: each physical object found gives one fresh reference with every right."""
     client = node.session()
-    made = client.create(data=b"abc")
-    call = messages.Copy(made.reference.ref, client.self_ref, persistence=Persistence.DURABLE)
+    created = client.create(data=b"abc")
+    call = messages.Copy(created.reference.ref, client.self_ref, persistence=Persistence.DURABLE)
     client.call(call)
-    found = client.lookup(made.name)
-    assert len(found) == 2
-    assert {reference.permissions for reference in found} == {int(Permission.ALL)}
+    references = client.lookup(created.name)
+    assert len(references) == 2
+    assert {reference.permissions for reference in references} == {int(Permission.ALL)}
 
 
 def test_limit(node: Node) -> None:
     """Listing 4.2: no more references than asked for, the earliest objects first."""
     client = node.session()
-    made = client.create(data=b"abc")
+    created = client.create(data=b"abc")
     for _ in range(3):
-        client.call(messages.Copy(made.reference.ref, client.self_ref, persistence=Persistence.DURABLE))
-    assert made.name is not None
-    (first,) = client.ask(messages.References, messages.Lookup(made.name, limit=1)).references
-    assert first.object == made.reference.object
-    assert len(client.ask(messages.References, messages.Lookup(made.name, limit=3)).references) == 3
+        client.call(messages.Copy(created.reference.ref, client.self_ref, persistence=Persistence.DURABLE))
+    assert created.name is not None
+    (first,) = client.ask(messages.References, messages.Lookup(created.name, limit=1)).references
+    assert first.object == created.reference.object
+    assert len(client.ask(messages.References, messages.Lookup(created.name, limit=3)).references) == 3
 
 
 def test_anonymous_is_not_reachable(node: Node) -> None:
@@ -89,19 +89,19 @@ def test_group_given_or_all_groups(node: Node) -> None:
     """B.1.2 (b): with a group only it is searched, without one every group of the task."""
     client = node.session()
     group = client.create(ObjectType.GROUP).reference.ref
-    made = client.create(groups=(group,))
-    assert len(client.lookup(made.name)) == 1
-    assert len(client.lookup(made.name, group)) == 1
-    assert client.lookup(made.name, client.groups[0]) == ()
+    created = client.create(groups=(group,))
+    assert len(client.lookup(created.name)) == 1
+    assert len(client.lookup(created.name, group)) == 1
+    assert client.lookup(created.name, client.groups[0]) == ()
 
 
 def test_every_object_here_is_reachable(node: Node) -> None:
     """B.1.2 (c, d): on one node nothing is unreachable, and the answer says that it is complete."""
     client = node.session()
-    made = client.create()
-    assert made.name is not None
+    created = client.create()
+    assert created.name is not None
     for flags in (0, int(Flag.LOCAL_ONLY), int(Flag.NON_BLOCKING)):
-        answer = client.ask(messages.References, messages.Lookup(made.name, flags=flags))
+        answer = client.ask(messages.References, messages.Lookup(created.name, flags=flags))
         assert not answer.incomplete
         assert len(answer.references) == 1
 
@@ -109,10 +109,10 @@ def test_every_object_here_is_reachable(node: Node) -> None:
 def test_deleted_is_not_found(node: Node) -> None:
     """B.1.4: the name goes with its last physical object."""
     client = node.session()
-    made = client.create()
-    client.call(messages.Delete(made.reference.ref))
-    assert client.lookup(made.name) == ()
-    assert made.name is not None
+    created = client.create()
+    client.call(messages.Delete(created.reference.ref))
+    assert client.lookup(created.name) == ()
+    assert created.name is not None
 
 
 def test_special_names(node: Node) -> None:
@@ -137,17 +137,17 @@ def test_special_console_references_can_be_dropped(node: Node) -> None:
 def test_full_table(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task whose table is full is refused before anything is made for it."""
     client = node.session()
-    made = client.create()
-    assert made.name is not None
+    created = client.create()
+    assert created.name is not None
     held = len(node.core.state.tasks[client.task].table)
     monkeypatch.setattr(limits, "REFERENCES_PER_TASK_MAX", held)
     for call in (
-        messages.Lookup(made.name),
+        messages.Lookup(created.name),
         messages.Lookup(special_name(1)),
         messages.Lookup(special_name(2)),
         messages.Create(ObjectType.SHMEM_BLOB),
-        messages.Copy(made.reference.ref, client.self_ref),
-        messages.Run(made.reference.ref),
+        messages.Copy(created.reference.ref, client.self_ref),
+        messages.Run(created.reference.ref),
         messages.ConsoleOf(client.self_ref),
     ):
         assert client.refused(call) == Code.EDQUOT

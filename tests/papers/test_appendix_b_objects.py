@@ -33,17 +33,17 @@ def client(node: Node) -> Client:
 # -- B.1.1 dios_create -----------------------------------------------------------------------------
 def test_create_gives_name_and_reference(node: Node, client: Client) -> None:
     """B.1.1: a fresh name, mapped in the name table, and a reference with full permissions."""
-    one, two = client.create(), client.create()
-    assert one.name != two.name
-    assert one.reference.permissions == int(Permission.ALL)
-    assert len(client.lookup(one.name)) == 1
+    first, two = client.create(), client.create()
+    assert first.name != two.name
+    assert first.reference.permissions == int(Permission.ALL)
+    assert len(client.lookup(first.name)) == 1
 
 
 def test_create_without_groups(node: Node, client: Client) -> None:
     """B.1.1: the set of groups is optional; without one the name leads nobody anywhere."""
-    made = client.create(groups=())
-    assert made.name is not None
-    assert client.lookup(made.name) == ()
+    created = client.create(groups=())
+    assert created.name is not None
+    assert client.lookup(created.name) == ()
 
 
 def test_create_needs_groups_it_can_refer_to(client: Client) -> None:
@@ -90,47 +90,47 @@ def test_refused_creation_uses_up_no_name(node: Node, client: Client) -> None:
 # -- B.1.4 dios_delete -----------------------------------------------------------------------------
 def test_delete_drops_the_handle(client: Client) -> None:
     """B.1.4: the reference is gone from the caller's table, and a second call finds none."""
-    made = client.create()
-    client.lookup(made.name)
-    assert client.ask(messages.Done, messages.Delete(made.reference.ref)).value == 1
-    assert client.refused(messages.Delete(made.reference.ref)) == Code.EBADF
+    created = client.create()
+    client.lookup(created.name)
+    assert client.ask(messages.Done, messages.Delete(created.reference.ref)).value == 1
+    assert client.refused(messages.Delete(created.reference.ref)) == Code.EBADF
 
 
 def test_delete_aborts_outstanding_requests(node: Node, client: Client) -> None:
     """B.1.4: requests on the deleted reference end without commit; other references' go on."""
-    made = client.create(data=b"abc")
-    (other,) = client.lookup(made.name)
-    client.call(messages.AcquireWrite(made.reference.ref))
+    created = client.create(data=b"abc")
+    (other,) = client.lookup(created.name)
+    client.call(messages.AcquireWrite(created.reference.ref))
     kept = client.ask(messages.Buffer, messages.AcquireRead(other.ref)).buffer
-    client.call(messages.Delete(made.reference.ref))
+    client.call(messages.Delete(created.reference.ref))
     assert client.counters(other.ref) == (1, 0, 0, 0)
     client.ask(messages.Committed, messages.CommitRead(other.ref, kept))
 
 
 def test_delete_handle_only(node: Node, client: Client) -> None:
     """B.1.4 with HANDLE_ONLY: the object is left alone even where a deletion would end it."""
-    made = client.create(ObjectType.DURABLE_BLOB, data=b"x")
-    client.call(messages.Delete(made.reference.ref, int(Flag.HANDLE_ONLY)))
-    assert len(client.lookup(made.name)) == 1
+    created = client.create(ObjectType.DURABLE_BLOB, data=b"x")
+    client.call(messages.Delete(created.reference.ref, int(Flag.HANDLE_ONLY)))
+    assert len(client.lookup(created.name)) == 1
 
 
 def test_delete_destroy(node: Node, client: Client) -> None:
     """B.1.4 with DESTROY: a counted object ends at once, with the right to delete it."""
-    made = client.create(data=b"x")
-    (other,) = client.lookup(made.name)
+    created = client.create(data=b"x")
+    (other,) = client.lookup(created.name)
     call = messages.Copy(other.ref, client.self_ref, int(Permission.READ))
     (weak,) = client.ask(messages.References, call).references
     assert client.refused(messages.Delete(weak.ref, int(Flag.DESTROY))) == Code.EPERM
-    client.ask(messages.Done, messages.Delete(made.reference.ref, int(Flag.DESTROY)))
+    client.ask(messages.Done, messages.Delete(created.reference.ref, int(Flag.DESTROY)))
     assert client.refused(messages.ReadOnce(other.ref)) == Code.ESTALE
 
 
 def test_delete_does_not_reach_copies(node: Node, client: Client) -> None:
     """B.1.4: delegated copies of a deleted reference live on."""
     child = client.run()
-    made = client.create(data=b"x")
-    client.delegate(made.reference.ref, child.reference.ref)
-    client.call(messages.Delete(made.reference.ref))
+    created = client.create(data=b"x")
+    client.delegate(created.reference.ref, child.reference.ref)
+    client.call(messages.Delete(created.reference.ref))
     child.ask(messages.Buffer, messages.ReadOnce(child.given().ref))
 
 
@@ -167,7 +167,7 @@ def test_exit_deletes_everything(node: Node, client: Client) -> None:
     client.call(messages.Delete(child.reference.ref))
     left = set(node.core.state.objects) - before
     state = node.core.state.objects
-    kinds = {state[ObjectId(one)].type for one in left}
+    kinds = {state[ObjectId(object_id)].type for object_id in left}
     # Its status and console stay for who asks later; the program is the session's own.
     assert kinds == {ObjectType.TASK, ObjectType.CONSOLE_STREAM, ObjectType.SHMEM_BLOB}
 
@@ -203,31 +203,31 @@ def client_ref(client: Client, of: Client) -> int:
 def test_stream_ends(node: Node, client: Client) -> None:
     """ADR 0004: each end is one reference's; a destroyed stream closes both for who maps them."""
     call = messages.Create(ObjectType.SHMEM_STREAM, (client.groups[0],), deletion=Deletion.IMMEDIATE)
-    made = client.ask(messages.Created, call)
+    created = client.ask(messages.Created, call)
     other = node.session()
-    (found,) = other.lookup(made.name)
-    client.ask(messages.Attached, messages.Attach(made.reference.ref, Mode.WRITE))
-    assert other.refused(messages.Attach(found.ref, Mode.WRITE)) == Code.EBUSY
-    other.ask(messages.Attached, messages.Attach(found.ref, Mode.READ))
-    client.call(messages.Delete(made.reference.ref))
+    (reference,) = other.lookup(created.name)
+    client.ask(messages.Attached, messages.Attach(created.reference.ref, Mode.WRITE))
+    assert other.refused(messages.Attach(reference.ref, Mode.WRITE)) == Code.EBUSY
+    other.ask(messages.Attached, messages.Attach(reference.ref, Mode.READ))
+    client.call(messages.Delete(created.reference.ref))
     closed = [effect.mode for effect in node.outcome.after if isinstance(effect, effects.CloseStreamEnd)]
     assert sorted(closed) == [Mode.READ, Mode.WRITE]
-    assert other.refused(messages.Attach(found.ref, Mode.READ)) == Code.ESTALE
-    other.call(messages.Delete(found.ref))
+    assert other.refused(messages.Attach(reference.ref, Mode.READ)) == Code.ESTALE
+    other.call(messages.Delete(reference.ref))
     assert not [effect for effect in node.outcome.after if isinstance(effect, effects.CloseStreamEnd)]
 
 
 def test_stream_end_is_used_once(node: Node, client: Client) -> None:
     """ADR 0004: an end that was let go is gone for good; the other end is told and ready."""
-    made = client.create(ObjectType.SHMEM_STREAM)
+    created = client.create(ObjectType.SHMEM_STREAM)
     other = node.session()
-    (found,) = other.lookup(made.name)
-    client.call(messages.Attach(made.reference.ref, Mode.WRITE))
-    other.call(messages.Attach(found.ref, Mode.READ))
-    waiting = other.send(messages.Select((found.ref,)))
-    client.call(messages.Delete(made.reference.ref))
+    (reference,) = other.lookup(created.name)
+    client.call(messages.Attach(created.reference.ref, Mode.WRITE))
+    other.call(messages.Attach(reference.ref, Mode.READ))
+    waiting = other.send(messages.Select((reference.ref,)))
+    client.call(messages.Delete(created.reference.ref))
     assert other.answer(waiting) == messages.Selected(0)
-    assert other.refused(messages.Attach(found.ref, Mode.WRITE)) == Code.EPIPE
+    assert other.refused(messages.Attach(reference.ref, Mode.WRITE)) == Code.EPIPE
 
 
 # -- Table 4.4: what each call says to bad references ----------------------------------------------
@@ -265,20 +265,20 @@ def calls_on(ref: int, self_ref: int, spare: int) -> list[messages.AnyCall]:
     ]
 
 
-@pytest.mark.parametrize("what", ["forged", "deleted", "foreign", "foreign principal's", "ended task's"])
+@pytest.mark.parametrize("defect", ["forged", "deleted", "foreign", "foreign principal's", "ended task's"])
 @pytest.mark.parametrize("place", range(28))
-def test_bad_references(node: Node, what: str, place: int) -> None:
+def test_bad_references(node: Node, defect: str, place: int) -> None:
     """Table 4.4: a reference not in the caller's table is EBADF in each place of each call."""
     client, other = node.session(), node.session(Principal("uid:7"))
     spare = client.create(data=b"pass").reference.ref
-    if what == "forged":
+    if defect == "forged":
         ref = 0x1234_5678_9ABC
-    elif what == "deleted":
+    elif defect == "deleted":
         ref = client.create().reference.ref
         client.call(messages.Delete(ref))
-    elif what == "foreign":
+    elif defect == "foreign":
         ref = node.session().create().reference.ref
-    elif what == "foreign principal's":
+    elif defect == "foreign principal's":
         ref = other.self_ref
     else:
         child = client.run()
@@ -306,9 +306,9 @@ def test_stale_references(node: Node, place: int) -> None:
     """§4.2: on a zombie no call does anything but drop the handle, look at it, or be ready for its end."""
     client = node.session()
     spare = client.create(data=b"pass").reference.ref
-    made = client.create(ObjectType.DURABLE_BLOB, data=b"x")
-    (other,) = client.lookup(made.name)
-    client.call(messages.Delete(made.reference.ref))
+    created = client.create(ObjectType.DURABLE_BLOB, data=b"x")
+    (other,) = client.lookup(created.name)
+    client.call(messages.Delete(created.reference.ref))
     call = calls_on(other.ref, client.self_ref, spare)[place]
     if isinstance(call, messages.Delete | messages.Stat | messages.Select):
         assert not isinstance(client.call(call), messages.Failure)

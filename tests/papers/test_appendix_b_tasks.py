@@ -100,15 +100,15 @@ def test_group_sets(node: Node, client: Client, case: int) -> None:
     shared = client.create(ObjectType.GROUP).reference.ref
     other = client.create(ObjectType.GROUP).reference.ref
     parent = client.run(groups=(shared, other))
-    made = parent.ask(messages.Created, messages.Create(ObjectType.GROUP, (parent.groups[0],)))
+    created = parent.ask(messages.Created, messages.Create(ObjectType.GROUP, (parent.groups[0],)))
     names = [
-        parent.create(groups=(group,)).name for group in (*parent.groups, made.reference.ref)
+        parent.create(groups=(group,)).name for group in (*parent.groups, created.reference.ref)
     ]  # the parent resolves the first two
     groups = [
         (parent.groups[0],),
-        (made.reference.ref,),
-        (*parent.groups, made.reference.ref),
-        (parent.groups[1], made.reference.ref),
+        (created.reference.ref,),
+        (*parent.groups, created.reference.ref),
+        (parent.groups[1], created.reference.ref),
     ][case]
     child = parent.run(groups=groups)
     expected = [(1, 0, 0), (0, 0, 1), (1, 1, 1), (0, 1, 1)][case]
@@ -270,8 +270,8 @@ def test_sessions_are_not_paused(node: Node, client: Client) -> None:
     """B.1.6: a person's process is not the node's to suspend."""
     assert client.refused(messages.Pause(client.self_ref)) == Code.EINVAL
     other = node.session()
-    (found,) = client.lookup(other.welcome.name)
-    assert client.refused(messages.Pause(found.ref)) == Code.EINVAL
+    (reference,) = client.lookup(other.welcome.name)
+    assert client.refused(messages.Pause(reference.ref)) == Code.EINVAL
 
 
 # -- B.1.13 dios_select ----------------------------------------------------------------------------

@@ -107,10 +107,10 @@ def test_another_references_buffer(node: Node, mode: Mode, step: str) -> None:
 def test_commit_after_a_failed_one(node: Node) -> None:
     """After a failed commit the buffer may be committed again in vain, and re-acquired."""
     client, other = node.session(), node.session()
-    made = client.create(data=b"abc")
-    ref = made.reference.ref
+    created = client.create(data=b"abc")
+    ref = created.reference.ref
     buffer = acquire(client, Mode.WRITE, ref)
-    other.call(messages.WriteOnce(other.lookup(made.name)[0].ref, b"x"))
+    other.call(messages.WriteOnce(other.lookup(created.name)[0].ref, b"x"))
     client.conflicts(messages.CommitWrite(ref, buffer))
     client.conflicts(messages.CommitWrite(ref, buffer))
     client.call(call_for("re-acquire", Mode.WRITE, ref, buffer))
@@ -120,8 +120,8 @@ def test_commit_after_a_failed_one(node: Node) -> None:
 def test_listing_4_5(node: Node) -> None:
     """Listing 4.5: an update under EXCL re-acquires the same buffer until its commit holds."""
     client, other = node.session(), node.session()
-    made = client.create(data=b"value")
-    ref, others = made.reference.ref, other.lookup(made.name)[0].ref
+    created = client.create(data=b"value")
+    ref, others = created.reference.ref, other.lookup(created.name)[0].ref
     tries, buffer = 0, 0
     while True:
         tries += 1
@@ -147,11 +147,11 @@ def test_listing_4_6(node: Node) -> None:
     def read(size: int, buffer: int) -> int:
         iov = AcquireIov.REUSE if buffer else AcquireIov.CREATE
         call = messages.AcquireRead(ref.reference.ref, size, position, iov=iov, buffer=buffer)
-        found = client.ask(messages.Buffer, call)
-        assert found.size == size
-        client.ask(messages.Committed, messages.CommitRead(ref.reference.ref, found.buffer))
-        opened.add(found.buffer)
-        return found.buffer
+        acquired = client.ask(messages.Buffer, call)
+        assert acquired.size == size
+        client.ask(messages.Committed, messages.CommitRead(ref.reference.ref, acquired.buffer))
+        opened.add(acquired.buffer)
+        return acquired.buffer
 
     for chunk in chunks:
         size_buffer = read(8, size_buffer)
@@ -168,7 +168,7 @@ def test_listing_4_6(node: Node) -> None:
 def test_mutex_of_section_4_7(node: Node) -> None:
     """§4.7, Higher-level abstractions: an EXCL read and an EXCL write with equal versions make a lock."""
     first, second = node.session(), node.session()
-    made = first.create(data=b"0")
+    created = first.create(data=b"0")
 
     def try_lock(client: Client, ref: int) -> bool:
         call = messages.ReadOnce(ref, semantics=Semantics.EXCL)
@@ -179,10 +179,10 @@ def test_mutex_of_section_4_7(node: Node) -> None:
         client.call(messages.ReleaseWrite(ref, write.buffer))
         return held
 
-    assert try_lock(first, made.reference.ref)
-    other = second.lookup(made.name)[0].ref
+    assert try_lock(first, created.reference.ref)
+    other = second.lookup(created.name)[0].ref
     write = second.ask(messages.Buffer, messages.AcquireWrite(other, semantics=Semantics.EXCL))
-    assert first.refused(messages.ReadOnce(made.reference.ref, semantics=Semantics.EXCL)) == Code.EBUSY
+    assert first.refused(messages.ReadOnce(created.reference.ref, semantics=Semantics.EXCL)) == Code.EBUSY
     second.call(messages.ReleaseWrite(other, write.buffer))
     assert try_lock(second, other)
 

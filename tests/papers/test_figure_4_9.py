@@ -77,12 +77,12 @@ class State(Struct, frozen=True):
     paused: bool
     cause: Cause
     children: int
-    made: int
+    created: int
     physical: int
 
     def lasting(self) -> tuple[object, ...]:
         """Without the references that the callers have."""
-        return (self.counters, self.paused, self.cause, self.children, self.made, self.physical)
+        return (self.counters, self.paused, self.cause, self.children, self.created, self.physical)
 
 
 class Outcome(Struct, frozen=True):
@@ -118,22 +118,22 @@ class Stage:
         self.cluster = Cluster(("r1", "r1", "r2") if away else ("r1",))
         self.home = self.cluster.nodes[-1]
         self.keeper = self.cluster.session(self.home)
-        one = self._actor(0)
-        self.actors = (one, one if alone else self._actor(int(away)))
-        made = self.keeper.create(data=OLD)
-        self.object, self.name = ObjectId(made.reference.object), made.name or b""
+        first_actor = self._actor(0)
+        self.actors = (first_actor, first_actor if alone else self._actor(int(away)))
+        created = self.keeper.create(data=OLD)
+        self.object, self.name = ObjectId(created.reference.object), created.name or b""
         self.job = self.keeper.run(label="the task")
         for actor in dict.fromkeys(self.actors):
             actor.program = actor.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
-            (found,) = actor.lookup(self.name)
+            (reference,) = actor.lookup(self.name)
             (job,) = actor.lookup(self.job.welcome.name)
-            actor.ref, actor.job = found.ref, job.ref
+            actor.ref, actor.job = reference.ref, job.ref
         self.sought = self.name
         self.cluster.settle()
 
     def _actor(self, place: int) -> Actor:
-        found = self.cluster.session(self.cluster.nodes[place])
-        return Actor(found.node, found.task, found.welcome)
+        session = self.cluster.session(self.cluster.nodes[place])
+        return Actor(session.node, session.task, session.welcome)
 
     def calls(self, names: tuple[str, str]) -> list[messages.PlainCall]:
         """Both callers' calls, with whatever has to be done before them."""
@@ -203,7 +203,13 @@ class Stage:
             assert answer.code in APPROPRIATE, answer
             return ("failure", Code(answer.code).name)
         if isinstance(answer, messages.References):
-            return ("references", *((one.object, one.permissions, one.size) for one in answer.references))
+            return (
+                "references",
+                *(
+                    (reference.object, reference.permissions, reference.size)
+                    for reference in answer.references
+                ),
+            )
         if isinstance(answer, messages.Created):
             return ("created", answer.reference.type, answer.reference.permissions)
         if isinstance(answer, messages.Buffer):
@@ -220,13 +226,15 @@ class Stage:
         job = self.home.core.state.tasks[TaskId(self.job.task)]
         tasks = [task for node in self.cluster.nodes for task in node.core.state.tasks.values()]
         held = [
-            sum(1 for one in actor.node.core.state.tasks[actor.task].table if one.object.id == self.object)
+            sum(
+                1 for entry in actor.node.core.state.tasks[actor.task].table if entry.object.id == self.object
+            )
             for actor in self.actors
         ]
         counters = None if target is None else (target.a_r, target.a_w, target.v_r, target.v_w)
         holders = [*self.home.core.state.tasks.values(), *self.home.core.state.remote_tasks.values()]
         active = [buffer.mode for task in holders for buffer in task.buffers.values() if buffer.active]
-        everything = [one for node in self.cluster.nodes for one in node.core.state.objects.values()]
+        everything = [replica for node in self.cluster.nodes for replica in node.core.state.objects.values()]
         return State(
             counters,
             None if target is None else self.home.contents[self.object],
@@ -236,7 +244,7 @@ class Stage:
             job.cause,
             sum(1 for task in tasks if task.label == "child"),
             [content for node in self.cluster.nodes for content in node.contents.values()].count(CREATED),
-            sum(1 for one in everything if one.name == self.name),
+            sum(1 for replica in everything if replica.name == self.name),
         )
 
 
@@ -353,9 +361,9 @@ def test_pause_and_resume_at_once() -> None:
     for pick in (first_of, middle, last):
         stage = Stage(Scene(away=True, alone=False, level=Semantics.ANY))
         stage.cluster.select = pick
-        one, other = stage.actors
-        calls = (one.send(messages.Pause(one.job)), other.send(messages.Resume(other.job)))
-        said = (stage.cluster.wait(one, calls[0]), stage.cluster.wait(other, calls[1]))
+        first, other = stage.actors
+        calls = (first.send(messages.Pause(first.job)), other.send(messages.Resume(other.job)))
+        said = (stage.cluster.wait(first, calls[0]), stage.cluster.wait(other, calls[1]))
         resumed = said[1] == messages.Done(1)
         assert said[0] == messages.Done(1)
         assert stage.state().paused is not resumed

@@ -40,14 +40,14 @@ def test_row_of_a_type_that_is_created(
     node: Node, kind: ObjectType, deletion: Deletion, persistence: Persistence, proximity: Proximity
 ) -> None:
     """Table 4.1: every type a task makes has its deletion mode, persistence and proximity."""
-    made = node.session().create(kind).reference
-    assert (made.type, made.deletion, made.persistence, made.proximity) == (
+    reference = node.session().create(kind).reference
+    assert (reference.type, reference.deletion, reference.persistence, reference.proximity) == (
         kind,
         deletion,
         persistence,
         proximity,
     )
-    assert made.permissions == int(Permission.ALL)
+    assert reference.permissions == int(Permission.ALL)
 
 
 @pytest.mark.parametrize("kind", [ObjectType.UDP_STREAM, ObjectType.TCP_STREAM, ObjectType.TCP_ACCEPT_STREAM])
@@ -117,8 +117,8 @@ def test_raw_buffering_is_for_shared_memory(node: Node) -> None:
     client = node.session()
     for kind in (ObjectType.DURABLE_BLOB, ObjectType.PRIVMEM_BLOB, ObjectType.SHMEM_STREAM, ObjectType.GROUP):
         assert client.refused(messages.Create(kind, buffering=Buffering.RAW)) == Code.EINVAL
-    made = client.ask(messages.Created, messages.Create(ObjectType.SHMEM_BLOB, buffering=Buffering.RAW))
-    assert made.reference.buffering is Buffering.RAW
+    created = client.ask(messages.Created, messages.Create(ObjectType.SHMEM_BLOB, buffering=Buffering.RAW))
+    assert created.reference.buffering is Buffering.RAW
 
 
 # -- §4.2, Life cycle ------------------------------------------------------------------------------
@@ -126,9 +126,9 @@ def _held_twice(node: Node, deletion: Deletion) -> tuple[Client, int, Client, in
     """An object that two sessions refer to."""
     first, second = node.session(), node.session()
     call = messages.Create(ObjectType.SHMEM_BLOB, (first.groups[0],), deletion=deletion)
-    made = first.ask(messages.Created, call)
-    (other,) = second.lookup(made.name)
-    return first, made.reference.ref, second, other.ref
+    created = first.ask(messages.Created, call)
+    (other,) = second.lookup(created.name)
+    return first, created.reference.ref, second, other.ref
 
 
 def test_reference_counted_objects_live_with_their_last_reference(node: Node) -> None:
@@ -164,9 +164,9 @@ def test_immediate_deletion_needs_the_privilege(node: Node) -> None:
 def test_immediate_objects_live_without_references(node: Node) -> None:
     """§4.2: only a delete call ends an immediate object, so that durable data outlives its tasks."""
     client = node.session()
-    made = client.create(ObjectType.DURABLE_BLOB, data=b"x")
+    created = client.create(ObjectType.DURABLE_BLOB, data=b"x")
     node.step(events.Disconnected(node.now, client.task))
-    assert len(node.session().lookup(made.name)) == 1
+    assert len(node.session().lookup(created.name)) == 1
 
 
 def test_immortal_objects_are_never_destroyed(node: Node) -> None:
@@ -192,25 +192,25 @@ def test_zombie_first(node: Node) -> None:
 def test_other_physical_objects_go_on(node: Node) -> None:
     """§4.2: the other physical objects of a logical object survive the end of one."""
     client = node.session()
-    made = client.create(data=b"abc")
-    call = messages.Copy(made.reference.ref, client.self_ref, persistence=DURABLE)
+    created = client.create(data=b"abc")
+    call = messages.Copy(created.reference.ref, client.self_ref, persistence=DURABLE)
     client.call(call)
-    client.call(messages.Delete(made.reference.ref))
-    (left,) = client.lookup(made.name)
+    client.call(messages.Delete(created.reference.ref))
+    (left,) = client.lookup(created.name)
     assert left.type is ObjectType.DURABLE_BLOB
 
 
 def test_persistent_objects_are_reinstated(node: Node) -> None:
     """§4.2, Persistence: a new core has the durable objects, their versions, and nothing else."""
     client = node.session()
-    made = client.create(ObjectType.DURABLE_BLOB, data=b"x")
+    created = client.create(ObjectType.DURABLE_BLOB, data=b"x")
     volatile = client.create(data=b"y")
-    client.call(messages.WriteOnce(made.reference.ref, b"xyz"))
+    client.call(messages.WriteOnce(created.reference.ref, b"xyz"))
     again = Node(seed=1)
     again.step(events.Recovered(again.now, tuple(node.stored.values())))
     later = again.session()
-    (found,) = later.lookup(made.name)
-    assert (found.size, found.v_w) == (3, 1)
+    (reference,) = later.lookup(created.name)
+    assert (reference.size, reference.v_w) == (3, 1)
     assert later.lookup(volatile.name) == ()
 
 
@@ -218,18 +218,18 @@ def test_recovered_counted_object_goes_with_the_references_of_a_lone_node(node: 
     """§4.2, Persistence: nothing refers to a counted object after a kill, so a node alone collects it."""
     client = node.session()
     call = messages.Create(ObjectType.DURABLE_BLOB, (client.groups[0],), deletion=COUNTED, data=b"x")
-    made = client.ask(messages.Created, call)
+    created = client.ask(messages.Created, call)
     again = Node(seed=1)
     again.stored = dict(node.stored)
     again.step(events.Recovered(again.now, tuple(node.stored.values())))
-    assert made.reference.object not in again.stored
-    assert again.session().lookup(made.name) == ()
+    assert created.reference.object not in again.stored
+    assert again.session().lookup(created.name) == ()
 
 
 def test_anonymous_objects_are_not_found(node: Node) -> None:
     """§4.3.1: an anonymous object has no name in any table."""
     client = node.session()
     names = len(node.core.state.names)
-    made = client.create(name_kind=NameKind.ANONYMOUS)
-    assert made.name is None
+    created = client.create(name_kind=NameKind.ANONYMOUS)
+    assert created.name is None
     assert len(node.core.state.names) == names

@@ -23,19 +23,19 @@ class Scene:
         self.root = node.session()
         shared = self.root.create(ObjectType.GROUP).reference.ref
         self.creator = self.root.run(groups=(shared,))
-        made = self.creator.ask(
+        created = self.creator.ask(
             messages.Created, messages.Create(ObjectType.GROUP, (self.creator.groups[0],))
         )
-        assert made.name is not None
-        self.g = made.name
-        self.of_creator = made.reference.ref
+        assert created.name is not None
+        self.g = created.name
+        self.of_creator = created.reference.ref
         self.secret = self.creator.create(groups=(self.of_creator,), data=b"secret")
         # A child of the creator is the plain way to become a member.
         self.member = self.creator.run(groups=(self.of_creator,))
         self.of_member = self.member.groups[0]
         self.resolver = self.root.run(groups=(shared,))
-        (found,) = self.resolver.lookup(made.name)
-        self.of_resolver = found.ref
+        (reference,) = self.resolver.lookup(created.name)
+        self.of_resolver = reference.ref
 
     def task(self, relation: str) -> tuple[Client, int]:
         """The task that has this relation to g, and its reference to g."""
@@ -52,21 +52,21 @@ def scene(node: Node) -> Scene:
     return Scene(node)
 
 
-@pytest.mark.parametrize(("relation", "found"), [("member", 1), ("created", 0), ("resolved", 0)])
-def test_cell_resolve_names_in_g(scene: Scene, relation: str, found: int) -> None:
+@pytest.mark.parametrize(("relation", "count"), [("member", 1), ("created", 0), ("resolved", 0)])
+def test_cell_resolve_names_in_g(scene: Scene, relation: str, count: int) -> None:
     """Table 4.2, first column: only members resolve, with the group given and without."""
     task, group = scene.task(relation)
-    assert len(task.lookup(scene.secret.name, group)) == found
-    assert len(task.lookup(scene.secret.name)) == found
+    assert len(task.lookup(scene.secret.name, group)) == count
+    assert len(task.lookup(scene.secret.name)) == count
 
 
 @pytest.mark.parametrize("relation", ["member", "created", "resolved"])
 def test_cell_create_objects_in_g(scene: Scene, relation: str) -> None:
     """Table 4.2, second column: all three create in g, and members find what they made."""
     task, group = scene.task(relation)
-    made = task.create(groups=(group,), data=b"x")
-    (found,) = scene.member.lookup(made.name)
-    assert found.object == made.reference.object
+    created = task.create(groups=(group,), data=b"x")
+    (reference,) = scene.member.lookup(created.name)
+    assert reference.object == created.reference.object
 
 
 @pytest.mark.parametrize("relation", ["member", "created"])
@@ -118,8 +118,8 @@ def test_group_references_are_not_delegated(scene: Scene, relation: str) -> None
 def test_membership_is_fixed_at_start(scene: Scene) -> None:
     """§4.4, Bootstrap: creating or resolving a group makes no running task a member."""
     task = scene.creator
-    made = task.ask(messages.Created, messages.Create(ObjectType.GROUP, (task.groups[0],)))
-    inside = task.create(groups=(made.reference.ref,))
+    created = task.ask(messages.Created, messages.Create(ObjectType.GROUP, (task.groups[0],)))
+    inside = task.create(groups=(created.reference.ref,))
     assert task.lookup(inside.name) == ()
 
 
@@ -146,17 +146,17 @@ def test_object_in_many_groups(node: Node) -> None:
     """§4.4: an object in several groups is found once by a member of all, and in each by its members."""
     root = node.session()
     first, second = (root.create(ObjectType.GROUP).reference.ref for _ in range(2))
-    made = root.create(groups=(first, second, first))
-    assert len(root.lookup(made.name)) == 1
+    created = root.create(groups=(first, second, first))
+    assert len(root.lookup(created.name)) == 1
     for group in (first, second):
-        assert len(root.run(groups=(group,)).lookup(made.name)) == 1
+        assert len(root.run(groups=(group,)).lookup(created.name)) == 1
 
 
 def test_lookup_needs_a_group_reference(node: Node) -> None:
     """B.1.2: a lookup in what is no group is refused."""
     root = node.session()
-    made = root.create()
-    call = messages.Lookup(made.name or b"", made.reference.ref)
+    created = root.create()
+    call = messages.Lookup(created.name or b"", created.reference.ref)
     assert root.refused(call) == Code.EINVAL
 
 
@@ -175,22 +175,22 @@ def test_session_is_member_of_what_it_creates(node: Node) -> None:
     """ADR 0003: a session resolves in a group it created, and so can grant it."""
     root = node.session()
     group = root.create(ObjectType.GROUP)
-    made = root.create(groups=(group.reference.ref,))
-    assert len(root.lookup(made.name, group.reference.ref)) == 1
-    assert len(root.run(groups=(group.reference.ref,)).lookup(made.name)) == 1
+    created = root.create(groups=(group.reference.ref,))
+    assert len(root.lookup(created.name, group.reference.ref)) == 1
+    assert len(root.run(groups=(group.reference.ref,)).lookup(created.name)) == 1
 
 
 def test_principal_presents_its_own_groups_only(node: Node) -> None:
     """Semantics, Groups: the node makes a session a member of its principal's groups, of no other's."""
     root = node.session()
     group = root.create(ObjectType.GROUP)
-    made = root.create(groups=(group.reference.ref,))
+    created = root.create(groups=(group.reference.ref,))
     assert group.name is not None
     mine = node.session(groups=(group.name,))
-    assert len(mine.lookup(made.name)) == 1
+    assert len(mine.lookup(created.name)) == 1
     theirs = node.session(Principal("uid:7"), groups=(group.name,))
     assert len(theirs.welcome.groups) == 1
-    assert theirs.lookup(made.name) == ()
+    assert theirs.lookup(created.name) == ()
     assert theirs.lookup(group.name) == ()
 
 
@@ -210,5 +210,5 @@ def test_home_is_made_again_when_the_store_refused_it(node: Node) -> None:
     assert root.refused(messages.Create(ObjectType.SHMEM_BLOB, (root.groups[0],))) == Code.ESTALE
     later = node.session()
     assert len(node.outcome.persist) == 1
-    made = later.create(data=b"x")
-    assert len(later.lookup(made.name)) == 1
+    created = later.create(data=b"x")
+    assert len(later.lookup(created.name)) == 1

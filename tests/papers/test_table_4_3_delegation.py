@@ -33,8 +33,8 @@ class Pair:
         self.giver = node.session()
         self.receiver = self.giver.run()
         self.to = self.receiver.reference.ref
-        self.made = self.giver.create(data=b"abc")
-        self.ref = self.made.reference.ref
+        self.created = self.giver.create(data=b"abc")
+        self.ref = self.created.reference.ref
 
     def give(self, **options: object) -> messages.Reference:
         """Delegate the object and be told of it."""
@@ -50,13 +50,13 @@ def pair(node: Node) -> Pair:
 
 def test_row_type(pair: Pair) -> None:
     """Table 4.3, type: the same on both sides; there is no way to ask for another."""
-    assert pair.give().type is pair.made.reference.type
+    assert pair.give().type is pair.created.reference.type
 
 
 def test_row_group(pair: Pair) -> None:
     """Table 4.3, group: a delegated reference brings no membership; its name still resolves to nothing."""
     pair.give()
-    assert pair.receiver.lookup(pair.made.name) == ()
+    assert pair.receiver.lookup(pair.created.name) == ()
 
 
 def test_rows_versions(pair: Pair) -> None:
@@ -98,11 +98,11 @@ def test_row_permissions(pair: Pair, held: int, wanted: int) -> None:
 def test_rows_concurrency_and_multiplexing_modes(pair: Pair) -> None:
     """Table 4.3, concurrent access and I/O multiplexing mode: another buffering is another object."""
     raw = pair.give(buffering=Buffering.RAW)
-    assert raw.object != pair.made.reference.object
+    assert raw.object != pair.created.reference.object
     assert raw.buffering is Buffering.RAW
     assert any(isinstance(effect, effects.DuplicateContent) for effect in pair.node.effects)
     same = pair.give(buffering=Buffering.DOUBLE)
-    assert same.object == pair.made.reference.object
+    assert same.object == pair.created.reference.object
 
 
 def test_incompatible_mode(pair: Pair) -> None:
@@ -120,16 +120,19 @@ def test_incompatible_mode(pair: Pair) -> None:
 def test_row_persistence(node: Node, kind: ObjectType, wanted: Persistence) -> None:
     """Table 4.3, persistence: another one is a new physical object with the data; the same is not."""
     client = node.session()
-    made = client.create(kind, data=b"abc")
-    call = messages.Copy(made.reference.ref, client.self_ref, persistence=wanted)
+    created = client.create(kind, data=b"abc")
+    call = messages.Copy(created.reference.ref, client.self_ref, persistence=wanted)
     (given,) = client.ask(messages.References, call).references
     assert given.persistence is wanted
-    changed = wanted is not made.reference.persistence
-    assert (given.object != made.reference.object) is changed
+    changed = wanted is not created.reference.persistence
+    assert (given.object != created.reference.object) is changed
     assert given.size == 3
     assert bool(node.outcome.persist) is (changed and wanted is Persistence.DURABLE)
     if changed and kind is not ObjectType.PRIVMEM_BLOB:
-        assert {found.object for found in client.lookup(made.name)} == {given.object, made.reference.object}
+        assert {reference.object for reference in client.lookup(created.name)} == {
+            given.object,
+            created.reference.object,
+        }
 
 
 def test_row_proximity(pair: Pair) -> None:
@@ -178,11 +181,11 @@ def test_default_references(pair: Pair) -> None:
 
 def test_every_way_gives_a_fresh_reference(pair: Pair) -> None:
     """§4.5.2: creation, resolution and delegation each give a new reference; the object id tells them one."""
-    (looked,) = pair.giver.lookup(pair.made.name)
+    (looked,) = pair.giver.lookup(pair.created.name)
     (copied,) = pair.giver.ask(messages.References, messages.Copy(pair.ref, pair.giver.self_ref)).references
     assert len({pair.ref, looked.ref, copied.ref}) == 3
-    assert {looked.object, copied.object} == {pair.made.reference.object}
-    assert len({pair.made.reference.slot, looked.slot, copied.slot}) == 3
+    assert {looked.object, copied.object} == {pair.created.reference.object}
+    assert len({pair.created.reference.slot, looked.slot, copied.slot}) == 3
 
 
 def test_delegated_reference_acts_for_itself(pair: Pair) -> None:
@@ -218,7 +221,7 @@ def test_recipient_is_told(pair: Pair) -> None:
     told = pair.receiver.event()
     assert isinstance(told, messages.Delegated)
     assert told.sender == pair.giver.welcome.self_ref.fingerprint
-    assert pair.receiver.stat(told.reference.ref).object == pair.made.reference.object
+    assert pair.receiver.stat(told.reference.ref).object == pair.created.reference.object
 
 
 def test_events_are_bounded(node: Node) -> None:

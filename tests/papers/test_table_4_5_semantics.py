@@ -56,9 +56,9 @@ class Two:
         call = messages.Create(
             ObjectType.SHMEM_BLOB, (self.a.groups[0],), buffering=buffering, data=b"0123456789"
         )
-        made = self.a.ask(messages.Created, call)
-        self.ref_a = made.reference.ref
-        self.ref_b = self.b.lookup(made.name)[0].ref
+        created = self.a.ask(messages.Created, call)
+        self.ref_a = created.reference.ref
+        self.ref_b = self.b.lookup(created.name)[0].ref
 
 
 def admitted(level: Semantics, readers: int, writers: int) -> bool:

@@ -74,7 +74,7 @@ class Caller:
         if isinstance(result, messages.Created):
             self.refs.append(result.reference.ref)
         elif isinstance(result, messages.References):
-            self.refs += [found.ref for found in result.references if found.ref != self.own]
+            self.refs += [reference.ref for reference in result.references if reference.ref != self.own]
         elif isinstance(result, messages.Buffer) and result.buffer:
             self.told.append((seq, result.buffer))
 

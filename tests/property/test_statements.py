@@ -67,18 +67,18 @@ class StatementMachine(RuleBasedStateMachine):
         *self.honest, traitor = make_cluster(self.folder, "n1 n2 n3 bad")
         self.false = [traitor]
         self.pool: dict[bytes, Said] = {}
-        self.made = 0
-        for one in self.honest:
+        self.names = 0
+        for node in self.honest:
             for other in (*self.honest, traitor):
-                one.trust.note(known_of(other.cards))
+                node.trust.note(known_of(other.cards))
 
     def teardown(self) -> None:
         """Remove the files."""
         self._around.close()
 
     def _fresh(self, kind: str) -> str:
-        self.made += 1
-        return f"{kind}{self.made}"
+        self.names += 1
+        return f"{kind}{self.names}"
 
     def _publish(self, data: bytes) -> None:
         self.pool[data] = _said(data, self.honest[0].chain[-1])
@@ -116,8 +116,10 @@ class StatementMachine(RuleBasedStateMachine):
         if signer.node == node.node or node.node in {card.number for card in signer.cards}:
             return
         with contextlib.suppress(LimitError):
-            made = make_node(node.node, node.name, node.key().public_key(), signer.chain[0], signer.key())
-            self.honest[place] = adopt(node, (made, *signer.chain))
+            certificate = make_node(
+                node.node, node.name, node.key().public_key(), signer.chain[0], signer.key()
+            )
+            self.honest[place] = adopt(node, (certificate, *signer.chain))
 
     @rule(whose=PLACES, by=PLACES, at=PLACES)
     def take_the_id_of_another(self, whose: int, by: int, at: int) -> None:
@@ -127,8 +129,8 @@ class StatementMachine(RuleBasedStateMachine):
         if victim.node not in {known.node for known in node.trust.known}:
             return
         key = _key(self._entropy)
-        made = make_node(victim.node, victim.name, key.public_key(), signer.chain[0], signer.key())
-        data = statements.make((made, *signer.chain), key, 2**40, {77: 0}, {}).data
+        certificate = make_node(victim.node, victim.name, key.public_key(), signer.chain[0], signer.key())
+        data = statements.make((certificate, *signer.chain), key, 2**40, {77: 0}, {}).data
         before = node.trust.statements
         with contextlib.suppress(ProtocolError):
             assert not merge(node.trust, data)
@@ -138,7 +140,7 @@ class StatementMachine(RuleBasedStateMachine):
     def ask_for_renewal(self, whose: int, by: int) -> None:
         """An honest node renews the certificates of nodes that it knows, and of no other."""
         node, signer = self._everybody()[whose % len(self._everybody())], self.honest[by % len(self.honest)]
-        known = {(each.node, each.key) for each in signer.trust.known}
+        known = {(member.node, member.key) for member in signer.trust.known}
         try:
             renew(signer, node.chain[0])
         except DiosError:
@@ -148,10 +150,10 @@ class StatementMachine(RuleBasedStateMachine):
             assert (node.node, node.card.key) in known
 
     # -- statements ---------------------------------------------------------------------------------
-    @rule(by=PLACES, whom=PLACES, restore=st.booleans())
-    def remove(self, by: int, whom: int, *, restore: bool) -> None:
+    @rule(by=PLACES, victim=PLACES, restore=st.booleans())
+    def remove(self, by: int, victim: int, *, restore: bool) -> None:
         """An honest node removes a node: the traitor, or another honest one that is gone."""
-        node, target = self.honest[by % len(self.honest)], self._everybody()[whom % len(self._everybody())]
+        node, target = self.honest[by % len(self.honest)], self._everybody()[victim % len(self._everybody())]
         if node.node != target.node:
             void = {said.data for said in self.pool.values() if said.signer == target.node}
             self._publish(revoke(node.trust, target.node, restore=restore))
@@ -170,7 +172,8 @@ class StatementMachine(RuleBasedStateMachine):
         strikes: dict[int, int] = {all_of_them[place % len(all_of_them)].node: 0 for place in removed}
         strikes.pop(signer.node, None)
         stays: dict[int, bytes] = {
-            one.node: one.card.key for one in (all_of_them[place % len(all_of_them)] for place in kept)
+            member.node: member.card.key
+            for member in (all_of_them[place % len(all_of_them)] for place in kept)
         }
         stays[signer.node] = signer.card.key
         self._publish(statements.make(signer.chain, signer.key(), number, strikes, stays).data)
@@ -225,7 +228,7 @@ class StatementMachine(RuleBasedStateMachine):
             if not possible:
                 continue  # members that remove each other in a circle
             assert held in possible, (node.name, held, possible)
-            assert node.revoked == frozenset().union(*(each.removed for each in held)), node.name
+            assert node.revoked == frozenset().union(*(statement.removed for statement in held)), node.name
             if len(possible) == 1:
                 assert agreed.setdefault(possible[0], node.trust.digest) == node.trust.digest
 

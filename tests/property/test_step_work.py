@@ -59,13 +59,13 @@ def test_the_end_of_a_task_with_a_full_table_takes_many_short_steps(node: FullNo
 def test_a_destroyed_object_with_many_references_and_buffers_is_gone_at_once(node: FullNode) -> None:
     """The step that destroys an object does not look at its references or buffers."""
     client = node.session()
-    made = client.create(data=b"content")
-    refs = node.copies(client, made.reference.ref, node.room(client))
+    created = client.create(data=b"content")
+    refs = node.copies(client, created.reference.ref, node.room(client))
     for ref in refs[:BUFFERS]:
         client.call(messages.AcquireRead(ref))
-    most = node.measure_call(client, messages.Delete(made.reference.ref, int(Flag.DESTROY)))
+    most = node.measure_call(client, messages.Delete(created.reference.ref, int(Flag.DESTROY)))
     assert most < 2_000
-    assert client.lookup(made.name) == ()
+    assert client.lookup(created.name) == ()
     node.measure(events.Disconnected(node.now, client.task))
 
 
@@ -151,24 +151,24 @@ def test_retirements_take_many_short_steps_and_answer_at_the_end(
     owner, other = node.session(), node.session()
     task = node.core.state.tasks[other.task]
     ref = owner.create(data=b"x").reference.ref
-    to_other = next(one for one in owner.lookup(other.welcome.name))
+    to_other = next(reference for reference in owner.lookup(other.welcome.name))
     owner.delegate(ref, to_other.ref)
     first = other.given().ref
     last = first
     count = 6_000
-    made = [first]
+    copies = [first]
     for number in range(count):
-        origin = {"wide": first, "deep": last, "bushy": made[number // 3]}[shape]
+        origin = {"wide": first, "deep": last, "bushy": copies[number // 3]}[shape]
         last = other.ask(messages.References, messages.Copy(origin, other.self_ref, 31)).references[0].ref
-        made.append(last)
+        copies.append(last)
         if number % 500 == 0:
             node.answers.clear()
     held = len(task.table)
     seq = owner.send(messages.Retire(ref, int(Flag.EVERYONE) if everyone else 0))
     assert owner.answer(seq) is None, "it takes several steps"
     assert isinstance(other.call(messages.Stat(last)), (messages.References, messages.Failure))
-    for one in (first, made[3], last):
-        other.call(messages.Copy(one, other.self_ref, 31))  # what is left may still be delegated
+    for source in (first, copies[3], last):
+        other.call(messages.Copy(source, other.self_ref, 31))  # what is left may still be delegated
     node.measure(events.TimerFired(node.now))
     assert isinstance(owner.answer(seq), messages.Done)
     assert len(task.table) == held - count - 1
@@ -180,7 +180,7 @@ def test_a_retirement_goes_on_when_its_caller_leaves(node: FullNode) -> None:
     owner, other = node.session(), node.session()
     task = node.core.state.tasks[other.task]
     ref = owner.create(data=b"x").reference.ref
-    to_other = next(one for one in owner.lookup(other.welcome.name))
+    to_other = next(reference for reference in owner.lookup(other.welcome.name))
     before = len(task.table)
     node.copies(owner, ref, 3_000, to_other.ref)
     owner.send(messages.Retire(ref))
@@ -229,7 +229,7 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
             ObjectType.DURABLE_BLOB,
             tuple(scene.groups),
             data=b"x",
-            secrecy=tuple(f"tag{number}.{each}" for each in range(limits.SECRECY_TAGS_MAX)),
+            secrecy=tuple(f"tag{number}.{index}" for index in range(limits.SECRECY_TAGS_MAX)),
         )
     ),
     messages.Lookup: some(lambda scene, _: messages.Lookup(scene.name)),
@@ -324,7 +324,7 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
 }
 
 
-def made(scene: Scene, kind: type) -> tuple[messages.PlainCall, ...]:
+def calls_of(scene: Scene, kind: type) -> tuple[messages.PlainCall, ...]:
     """Make the calls of a vector."""
     make = _EVERY[kind]
     return tuple(make if isinstance(make, list) else make(scene))
@@ -339,13 +339,13 @@ def test_every_call_is_driven_at_its_limits() -> None:
 def test_a_call_and_a_vector_of_it_are_bounded_with_full_tables(scene: Scene, kind: type) -> None:
     """One call costs far less than a step may; a vector ends with refusals before it costs more."""
     scene.refresh()
-    calls = made(scene, kind)
+    calls = calls_of(scene, kind)
     assert all(type(call) is kind for call in calls)
     node = scene.node
-    one = node.measure_call(scene.client, calls[0])
-    assert one < limits.STEP_WORK_MAX // 4, f"one {kind.__name__} executes {one} lines"
+    lines = node.measure_call(scene.client, calls[0])
+    assert lines < limits.STEP_WORK_MAX // 4, f"one {kind.__name__} executes {lines} lines"
     scene.refresh()
-    vector = messages.Vector(made(scene, kind))
+    vector = messages.Vector(calls_of(scene, kind))
     node.measure_call(scene.client, vector)
     answer = node.answers[scene.client.task, node.seq]
     assert isinstance(answer, AnswerVector)
@@ -370,8 +370,8 @@ def test_an_event_for_a_task_that_many_wait_for_is_bounded(node: FullNode) -> No
     child = owner.run()
     clients = [node.session() for _ in range(20)]
     for client in clients:
-        (found,) = client.lookup(child.welcome.name)
-        node.wait_with(client, [messages.ReadOnce(found.ref) for _ in range(PENDING - 1)])
+        (reference,) = client.lookup(child.welcome.name)
+        node.wait_with(client, [messages.ReadOnce(reference.ref) for _ in range(PENDING - 1)])
     most = node.measure(events.TaskEnded(node.now, child.task, Cause.EXITED))
     assert most < limits.STEP_WORK_MAX // 8
     assert not len(node.core.state.pending)
@@ -394,8 +394,8 @@ def test_the_end_of_a_node_takes_many_short_steps(node: FullNode) -> None:
 def test_a_session_of_a_user_who_has_many_groups_is_bounded(node: FullNode) -> None:
     """A Hello with as many groups as it can carry."""
     client = node.session()
-    made = [client.create(ObjectType.GROUP).name for _ in range(limits.GROUPS_PER_CALL_MAX)]
-    names = tuple(Name(name) for name in made if name)
+    group_names = [client.create(ObjectType.GROUP).name for _ in range(limits.GROUPS_PER_CALL_MAX)]
+    names = tuple(Name(name) for name in group_names if name)
     node.tasks += 1
     owner = Principal("uid:1000")
     node.measure(events.SessionOpened(node.now, TaskId(node.tasks), 1, owner, names, "many", 1))
@@ -404,7 +404,7 @@ def test_a_session_of_a_user_who_has_many_groups_is_bounded(node: FullNode) -> N
 def test_a_session_cannot_collect_groups_without_end(node: FullNode) -> None:
     """Lookups search all groups of the caller, so that their number has a bound."""
     client = node.session()
-    made = 0
+    count = 0
     while isinstance(client.call(messages.Create(ObjectType.GROUP, (client.groups[0],))), messages.Created):
-        made += 1
-    assert made == limits.MEMBERSHIPS_PER_TASK_MAX - 2
+        count += 1
+    assert count == limits.MEMBERSHIPS_PER_TASK_MAX - 2

@@ -104,7 +104,7 @@ class Pair(Two):
             self.hear(dcp.Ask(self._next(), 0, dcp.Resolve(caller, (), 1)))
             self.cluster.wire.clear()
         task = known[TaskId(number)]
-        target = next(one for one in state.objects.values() if one.type is ObjectType.SHMEM_BLOB)
+        target = next(blob for blob in state.objects.values() if blob.type is ObjectType.SHMEM_BLOB)
         for _ in range(held):
             state.add_reference(task, target, Permission.ALL, Provenance.RESOLVED)
         return task
@@ -129,7 +129,7 @@ def late(pair: Pair) -> None:
 def test_a_release_of_all_references_takes_short_steps(pair: Pair) -> None:
     """A task of another node drops all that it holds here, in one message."""
     task = pair.visitor()
-    refs = tuple(RefId(one.id) for one in task.table)
+    refs = tuple(RefId(reference.id) for reference in task.table)
     pair.ask(dcp.Release(task.home_id, refs))
     assert not len(task.table)
 
@@ -199,14 +199,14 @@ def test_a_node_that_dies_takes_short_steps(pair: Pair) -> None:
 
 def requests_to_the_first(pair: Pair) -> list[tuple[harness.Client, int]]:
     """Make as many calls on objects of the first node as fit the table of requests; none is answered."""
-    made = pair.me.create(data=b"far")
-    assert made.name is not None
+    created = pair.me.create(data=b"far")
+    assert created.name is not None
     waiting: list[tuple[harness.Client, int]] = []
     for _ in range(8):
         client = pair.there.session()
-        (found,) = client.lookup(made.name)
+        (reference,) = client.lookup(created.name)
         pair.cluster.wire.clear()
-        calls = [messages.Stat(found.ref) for _ in range(limits.PENDING_PER_TASK_MAX)]
+        calls = [messages.Stat(reference.ref) for _ in range(limits.PENDING_PER_TASK_MAX)]
         waiting += [(client, client.send(call)) for call in calls]
         pair.cluster.wire.clear()
     return waiting
@@ -214,14 +214,16 @@ def requests_to_the_first(pair: Pair) -> list[tuple[harness.Client, int]]:
 
 def test_what_a_node_reports_about_many_references_takes_short_steps(pair: Pair) -> None:
     """A task here holds many references to objects of another node, and the nodes compare them."""
-    made = pair.me.create(data=b"far")
-    assert made.name is not None
+    created = pair.me.create(data=b"far")
+    assert created.name is not None
     client = pair.there.session()
-    client.lookup(made.name)
+    client.lookup(created.name)
     cluster = pair.state.cluster
     assert cluster is not None
     peer = cluster.peer(pair.here.node)
-    proxy: PhysicalObject = next(one for one in peer.proxies.values() if one.type is ObjectType.SHMEM_BLOB)
+    proxy: PhysicalObject = next(
+        candidate for candidate in peer.proxies.values() if candidate.type is ObjectType.SHMEM_BLOB
+    )
     task = pair.state.tasks[client.task]
     for number in range(HELD):
         pair.state.add_reference(task, proxy, Permission.READ, Provenance.RESOLVED, ref_id=number + 1)
@@ -234,7 +236,7 @@ def test_what_a_node_reports_about_many_references_takes_short_steps(pair: Pair)
     ]
     pair.cluster.wire.clear()
     number, _ = reports[-1]
-    unknown = dcp.UnknownReferences(tuple(RefId(one) for one in range(1, HELD + 1)), ())
+    unknown = dcp.UnknownReferences(tuple(RefId(ref_number) for ref_number in range(1, HELD + 1)), ())
     pair.measure(lambda: pair.hear(dcp.PeerReply(number, unknown)))
     assert len(task.table) < 10
 
@@ -244,12 +246,12 @@ def test_changes_of_many_objects_are_published_in_short_steps(pair: Pair) -> Non
     client = pair.there.session()
     refs = [client.create(data=b"x").reference for _ in range(2_000)]
     task = pair.visitor(0)
-    for one in refs:
+    for reference in refs:
         pair.state.add_reference(
-            task, pair.state.objects[ObjectId(one.object)], Permission.READ, Provenance.RESOLVED
+            task, pair.state.objects[ObjectId(reference.object)], Permission.READ, Provenance.RESOLVED
         )
-    for one in refs:
-        client.send(messages.WriteOnce(one.ref, b"y"))
+    for reference in refs:
+        client.send(messages.WriteOnce(reference.ref, b"y"))
     pair.there.now += limits.PUBLISH_DELAY_MS * 2_000_000
     pair.measure(lambda: pair.there.step(events.TimerFired(pair.there.now)))
 
@@ -270,7 +272,7 @@ _CHILD: Final = dcp.Caller(TaskId(99), "uid:1000", "a" * 12, Brand.PURE)
 _NAMES: Final = tuple(
     InternalName(number.to_bytes(32, "big")) for number in range(limits.MEMBERSHIPS_PER_TASK_MAX)
 )
-_TASKS: Final = tuple(TaskId(one) for one in range(1, HELD))
+_TASKS: Final = tuple(TaskId(number) for number in range(1, HELD))
 
 
 def _first(pair: Pair) -> int:
@@ -331,7 +333,7 @@ def _request(pair: Pair, kind: type) -> dcp.RequestBody:
         dcp.CreateReplica: lambda: dcp.CreateReplica(
             CALLER, None, (), "uid:1000", ObjectType.SHMEM_BLOB, Buffering.DOUBLE, 0, 0, 0, pair.here.node
         ),
-        dcp.Release: lambda: dcp.Release(CALLER.task, tuple(RefId(one) for one in range(1, HELD))),
+        dcp.Release: lambda: dcp.Release(CALLER.task, tuple(RefId(number) for number in range(1, HELD))),
         dcp.TasksEnded: lambda: dcp.TasksEnded(_TASKS),
         dcp.DeliverEvent: lambda: dcp.DeliverEvent(pair.keeper.task, messages.Lost(1)),
         dcp.ReconcileReferences: lambda: dcp.ReconcileReferences(1, (), _TASKS, ()),

@@ -123,13 +123,13 @@ class StoreMachine(RuleBasedStateMachine):
             "extents": len(large),
         }
         assert sum(path.is_file() for path in (self.folder / "extents").glob("*/*")) == len(large)
-        for found, expected in self.pinned:
-            assert os.pread(found.fd, found.size + 1, 0) == expected
+        for pinned_content, expected in self.pinned:
+            assert os.pread(pinned_content.fd, pinned_content.size + 1, 0) == expected
 
     def teardown(self) -> None:
         """Close everything and remove the folder."""
-        for found, _ in self.pinned:
-            os.close(found.fd)
+        for pinned_content, _ in self.pinned:
+            os.close(pinned_content.fd)
         self.store.close()
         shutil.rmtree(self.folder)
 

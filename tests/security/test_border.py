@@ -97,9 +97,9 @@ class Issued(NamedTuple):
         """Store files, which replace all others in the list."""
         entries = []
         for path, data in files.items():
-            made = self.session.create(ObjectType.DURABLE_BLOB, groups=[self.group], data=data)
+            created = self.session.create(ObjectType.DURABLE_BLOB, groups=[self.group], data=data)
             digest = blake3(data).digest()
-            entries.append(CatalogueEntry(path.replace("_", "/"), made.name or b"", len(data), 1, digest))
+            entries.append(CatalogueEntry(path.replace("_", "/"), created.name or b"", len(data), 1, digest))
         catalogue.edit(catalogue.StoredCatalogue(self.listed), lambda _: entries)
 
 
@@ -187,10 +187,10 @@ def test_forged_late_and_misplaced_tokens_are_refused(places: tuple[Place, Place
 def test_no_token_gives_what_is_labelled(places: tuple[Place, Place], issued: Issued) -> None:
     """Not even one of the owner of the tag, at home or abroad."""
     home, abroad = places
-    made = issued.session.create(
+    created = issued.session.create(
         ObjectType.DURABLE_BLOB, groups=[issued.group], data=b"4100", secrecy=["payroll"]
     )
-    entry = CatalogueEntry("pay", made.name or b"", 4, 1, blake3(b"4100").digest())
+    entry = CatalogueEntry("pay", created.name or b"", 4, 1, blake3(b"4100").digest())
     catalogue.edit(catalogue.StoredCatalogue(issued.listed), lambda _: [entry])
     for place in (home, abroad):
         assert "/payroll" in _refused(NotPermittedError, issued.token, place, "pay")
@@ -224,8 +224,8 @@ def test_a_file_in_parts_is_read_whole(places: tuple[Place, Place], issued: Issu
     whole = BIG * 2
     for at in range(0, len(whole), size):
         data = whole[at : at + size]
-        made = issued.session.create(ObjectType.DURABLE_BLOB, groups=[issued.group], data=data)
-        parts.append(catalogue.Part(made.name or b"", blake3(data).digest()))
+        created = issued.session.create(ObjectType.DURABLE_BLOB, groups=[issued.group], data=data)
+        parts.append(catalogue.Part(created.name or b"", blake3(data).digest()))
     packed = catalogue.pack_parts(parts)
     entry = CatalogueEntry("big", parts[0].name, len(whole), 1, blake3(whole).digest(), size, packed)
     catalogue.edit(catalogue.StoredCatalogue(issued.listed), lambda _: [entry])
@@ -304,7 +304,7 @@ def test_wrong_bytes_and_those_of_a_revoked_token_are_not_stored(
             return border.decode_answer(next(answers))
 
     refused = [writes(b"wrong"), writes(b"too many"), writes(b"right", record.destroy)]
-    assert all(isinstance(one, border.Refusal) for one in refused), refused
+    assert all(isinstance(refusal, border.Refusal) for refusal in refused), refused
     with import_token(issued.token, abroad.node.place) as files:
         assert [row.path for row in files.files()] == ["a/one"]
 
@@ -399,12 +399,12 @@ def test_both_sides_record_uses_and_refusals_and_no_secret(
     for place in places:
 
         def recorded(place: Place = place) -> bool:
-            found = {
+            outcomes = {
                 entry.record.outcome
                 for entry in AuditReader(place.node.data / "audit").poll()
                 if entry.record.action == "border" and entry.record.subject == mark
             }
-            return found == {"ok", "denied"}
+            return outcomes == {"ok", "denied"}
 
         wait_until(recorded, "both outcomes are in the audit log")
     token = issued.token
@@ -445,7 +445,7 @@ def test_commands_tell_the_whole_story(
     assert "drafts" in shown
     assert "presented it" in types("token import some.token --as mine", home, fails=True)
     types("token import some.token --as theirs", abroad)
-    assert [each["path"] for each in json.loads(types("token files theirs --json", abroad))] == [
+    assert [listed["path"] for listed in json.loads(types("token files theirs --json", abroad))] == [
         "drafts/one.txt"
     ]
     types("token get theirs drafts/one.txt -o copy.txt", abroad)

@@ -79,40 +79,40 @@ class Scene:
         """The task that makes what the others ask for."""
         return root.run(groups=(common,))
 
-    def made(self, **options: object) -> messages.Created:
+    def create(self, **options: object) -> messages.Created:
         """Something in the foreign group."""
         return self.maker.create(groups=(self.group.reference.ref,), **options)  # type: ignore[arg-type]
 
 
 def _plain(scene: Scene) -> bytes | None:
-    return scene.made(data=SECRET).name
+    return scene.create(data=SECRET).name
 
 
 def _of_many_objects(scene: Scene) -> bytes | None:
-    made = scene.made(data=b"x")
+    created = scene.create(data=b"x")
     for _ in range(MANY):
         scene.maker.call(
-            messages.Copy(made.reference.ref, scene.maker.self_ref, persistence=Persistence.DURABLE)
+            messages.Copy(created.reference.ref, scene.maker.self_ref, persistence=Persistence.DURABLE)
         )
-    return made.name
+    return created.name
 
 
 def _not_durable_yet(scene: Scene) -> bytes | None:
-    made = scene.made(kind=ObjectType.DURABLE_BLOB, data=SECRET)
+    created = scene.create(kind=ObjectType.DURABLE_BLOB, data=SECRET)
     assert scene.node.outcome.wait_for > scene.node.core.state.settled
-    return made.name
+    return created.name
 
 
 def _durable(scene: Scene) -> bytes | None:
-    made = scene.made(kind=ObjectType.DURABLE_BLOB, data=SECRET)
+    created = scene.create(kind=ObjectType.DURABLE_BLOB, data=SECRET)
     scene.node.step(events.Persisted(scene.node.now, scene.node.outcome.ticket))
-    return made.name
+    return created.name
 
 
 def _deleted(scene: Scene) -> bytes | None:
-    made = scene.made()
-    scene.maker.call(messages.Delete(made.reference.ref))
-    return made.name
+    created = scene.create()
+    scene.maker.call(messages.Delete(created.reference.ref))
+    return created.name
 
 
 FOREIGN: dict[str, Callable[[Scene], bytes | None]] = {
@@ -121,10 +121,10 @@ FOREIGN: dict[str, Callable[[Scene], bytes | None]] = {
     "not-durable-yet": _not_durable_yet,
     "durable": _durable,
     "deleted": _deleted,
-    "deterministic": lambda scene: scene.made(name_kind=NameKind.DETERMINISTIC).name,
-    "a-group": lambda scene: scene.made(kind=ObjectType.GROUP).name,
-    "a-stream": lambda scene: scene.made(kind=ObjectType.SHMEM_STREAM).name,
-    "private-memory": lambda scene: scene.made(kind=ObjectType.PRIVMEM_BLOB, data=SECRET).name,
+    "deterministic": lambda scene: scene.create(name_kind=NameKind.DETERMINISTIC).name,
+    "a-group": lambda scene: scene.create(kind=ObjectType.GROUP).name,
+    "a-stream": lambda scene: scene.create(kind=ObjectType.SHMEM_STREAM).name,
+    "private-memory": lambda scene: scene.create(kind=ObjectType.PRIVMEM_BLOB, data=SECRET).name,
     "a-task": lambda scene: scene.maker.welcome.name,
 }
 """Names of things that the asker may not find; the last is in a home group."""
@@ -193,10 +193,10 @@ def test_the_comparison_sees_a_difference() -> None:
     mine = client.create(data=b"mine")
     assert mine.name is not None
     absent = _seen(scene, client, messages.Lookup(ABSENT))
-    found = _seen(scene, client, messages.Lookup(mine.name))
-    assert found.lines != absent.lines
-    assert found.effects != absent.effects
-    assert found.state != absent.state
+    present = _seen(scene, client, messages.Lookup(mine.name))
+    assert present.lines != absent.lines
+    assert present.effects != absent.effects
+    assert present.state != absent.state
 
 
 def test_group_names_presented_in_vain_look_alike() -> None:
@@ -211,14 +211,14 @@ def test_group_names_presented_in_vain_look_alike() -> None:
         event = events.SessionOpened(node.now, TaskId(77), 1, STRANGER, (Name(name),), "x", 1)
         outcome, lines = lines_of(partial(node.core.step, event))
         audits = [
-            (each.action, each.outcome, each.detail)
-            for each in outcome.after
-            if isinstance(each, effects.Audit)
+            (effect.action, effect.outcome, effect.detail)
+            for effect in outcome.after
+            if isinstance(effect, effects.Audit)
         ]
-        welcome = next(each.result for each in outcome.after if isinstance(each, effects.Answer))
+        welcome = next(effect.result for effect in outcome.after if isinstance(effect, effects.Answer))
         assert isinstance(welcome, messages.Welcome)
         node.core.step(events.Disconnected(node.now, TaskId(77), ""))
-        kinds = [type(each) for each in outcome.after]
+        kinds = [type(effect) for effect in outcome.after]
         seen.append((lines, audits, kinds, outcome.persist, outcome.wait_for, len(welcome.groups)))
     assert seen[0] == seen[1]
 
@@ -358,12 +358,12 @@ def test_reply_bytes_in_a_group_merely_resolved(stage: Stage) -> None:
 
 def test_the_audit_log_tells_them_apart_only_by_fingerprint(stage: Stage) -> None:
     """Both leave the same record but for time and subject: also who reads the log learns no more from one."""
-    found = []
+    records = []
     for name in (stage.secret.name, ABSENT):
         assert name is not None
         stage.mallory.bytes_for(messages.Lookup(name))
-        found.append(stage.next_record("lookup", stage.mallory))
-    first, second = (structs.replace(record, now=0, subject="") for record in found)
+        records.append(stage.next_record("lookup", stage.mallory))
+    first, second = (structs.replace(record, now=0, subject="") for record in records)
     assert first == second
     assert (first.outcome, first.detail) == ("empty", "")
-    assert found[0].subject != found[1].subject
+    assert records[0].subject != records[1].subject

@@ -38,11 +38,16 @@ def test_names_of_others_take_no_other_time(tmp_path: Path) -> None:
             # A busy machine needs more of them; what differs in truth only shows the better.
             for name, more in measure(node, common, group, kinds, TRIES).items():
                 samples.setdefault(name, []).extend(more)
-            found = compare_all(samples)
-            found.pop(SMALL)
-            if as_expected(found):
+            comparisons = compare_all(samples)
+            comparisons.pop(SMALL)
+            if as_expected(comparisons):
                 return
-            told.append([(each.title, round(each.z, 2), round(each.distance, 3)) for each in found.values()])
+            told.append(
+                [
+                    (comparison.title, round(comparison.z, 2), round(comparison.distance, 3))
+                    for comparison in comparisons.values()
+                ]
+            )
     pytest.fail(f"after none of {ROUNDS} rounds was the planted wait found and nothing else: {told}")
 
 

@@ -56,19 +56,19 @@ def _refused_everywhere(puppet: Puppet, ref: int, buffer: int) -> None:
 def test_buffers_of_another_task(stage: Stage, mode: Mode, holding: str) -> None:
     """Another task's buffer is none, for every call, also for who has every right to the same object."""
     victim, mallory = stage.victim, stage.mallory
-    made = victim.create(SECRET)
+    created = victim.create(SECRET)
     ref = mallory.mine
     if holding == "the-same-object":
-        ref = victim.gives(made.reference.ref, mallory)
-    buffer = _acquired(victim, made.reference.ref, mode)
+        ref = victim.gives(created.reference.ref, mallory)
+    buffer = _acquired(victim, created.reference.ref, mode)
     _refused_everywhere(mallory, ref, buffer)
     if mode is Mode.READ:
-        victim.ask(messages.Committed, messages.CommitRead(made.reference.ref, buffer))
-        victim.ask(messages.Done, messages.ReleaseRead(made.reference.ref, buffer))
+        victim.ask(messages.Committed, messages.CommitRead(created.reference.ref, buffer))
+        victim.ask(messages.Done, messages.ReleaseRead(created.reference.ref, buffer))
     else:
-        victim.ask(messages.Committed, messages.CommitWrite(made.reference.ref, buffer, data=b"WHAT"))
-        victim.ask(messages.Done, messages.ReleaseWrite(made.reference.ref, buffer))
-        assert victim.read(made.reference.ref) == b"WHAT" + SECRET[4:]
+        victim.ask(messages.Committed, messages.CommitWrite(created.reference.ref, buffer, data=b"WHAT"))
+        victim.ask(messages.Done, messages.ReleaseWrite(created.reference.ref, buffer))
+        assert victim.read(created.reference.ref) == b"WHAT" + SECRET[4:]
 
 
 GUESSES: dict[str, Callable[[int], int]] = {
@@ -103,12 +103,12 @@ def test_buffers_after_release(stage: Stage, mode: Mode) -> None:
 def test_buffers_after_their_reference(stage: Stage, mode: Mode) -> None:
     """With a reference its buffers go, and no other reference to the object brings them back."""
     victim, mallory = stage.victim, stage.mallory
-    made = victim.create(SECRET).reference.ref
-    first, second = victim.gives(made, mallory), victim.gives(made, mallory)
+    own_ref = victim.create(SECRET).reference.ref
+    first, second = victim.gives(own_ref, mallory), victim.gives(own_ref, mallory)
     buffer = _acquired(mallory, first, mode)
     mallory.ask(messages.Done, messages.Delete(first))
     _refused_everywhere(mallory, second, buffer)
-    assert (victim.stat(made).a_r, victim.stat(made).a_w) == (0, 0)
+    assert (victim.stat(own_ref).a_r, victim.stat(own_ref).a_w) == (0, 0)
 
 
 def test_buffers_of_another_reference(stage: Stage) -> None:
@@ -226,8 +226,8 @@ def test_memory_kept_after_release_is_nobodys(stage: Stage) -> None:
     stage.mallory.ask(messages.Done, messages.ReleaseWrite(stage.mallory.mine, buffer))
     for _ in range(4):
         ref = _large(stage.victim)
-        found = stage.mallory.does(f"said = kept.find({SECRET[:8]!r})\nkept[:] = b'e' * len(kept)\n")
-        assert found == "-1"
+        position = stage.mallory.does(f"said = kept.find({SECRET[:8]!r})\nkept[:] = b'e' * len(kept)\n")
+        assert position == "-1"
         whole = f"said = bytes(made.read_bytes()) == {PAGE!r} * {LARGE // 4096}\n"
         assert stage.victim.does(whole) == "True"
         stage.victim.ask(messages.Done, messages.Delete(ref))
@@ -399,9 +399,9 @@ CORRUPTIONS: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("what", CORRUPTIONS)
+@pytest.mark.parametrize("corruption", CORRUPTIONS)
 @pytest.mark.parametrize("mode", Mode, ids=str)
-def test_corrupted_counters(stage: Stage, what: str, mode: Mode) -> None:
+def test_corrupted_counters(stage: Stage, corruption: str, mode: Mode) -> None:
     """Nonsense in one end's counters costs the stream: the other end is told, and neither hangs nor ends."""
     ref = _stream(stage.victim)
     right = WRITE if mode is Mode.WRITE else READ
@@ -415,7 +415,7 @@ def test_corrupted_counters(stage: Stage, what: str, mode: Mode) -> None:
     else:
         stage.victim.does("stream.send(b'hello', 5)")
         assert stage.mallory.does("said = stream.receive(5)") == "b'hello'"
-    stage.mallory.does(CORRUPTIONS[what])
+    stage.mallory.does(CORRUPTIONS[corruption])
     action = "stream.receive(0.05)" if mode is Mode.WRITE else "stream.send(b'x' * 1500, 0.05)"
     said = stage.victim.does(
         "said = ''\n"
@@ -426,7 +426,7 @@ def test_corrupted_counters(stage: Stage, what: str, mode: Mode) -> None:
         "        said += ' ' + error.code.name\n"
     )
     assert set(said.split()) <= {"EPROTO", "EPIPE", "EOF", "EHOSTUNREACH", "ETIMEDOUT", "None"}, said
-    assert "EPROTO" in said or what in {"backwards", "greatest", "all-of-its-memory"}, said
+    assert "EPROTO" in said or corruption in {"backwards", "greatest", "all-of-its-memory"}, said
     stage.victim.does("stream.close()")
 
 

@@ -46,19 +46,19 @@ def _group_of(stage: Stage) -> messages.Created:
     return stage.victim.ask(messages.Created, messages.Create(ObjectType.GROUP, (stage.victim.own_group,)))
 
 
-def _name_of(made: messages.Created) -> bytes:
-    assert made.name is not None
-    return made.name
+def _name_of(created: messages.Created) -> bytes:
+    assert created.name is not None
+    return created.name
 
 
 def _deterministic(stage: Stage) -> bytes:
     """The name is computed from the name of the task that made the object, and how many it made before."""
     call = messages.Create(ObjectType.SHMEM_BLOB, (stage.victim.own_group,), NameKind.DETERMINISTIC)
-    made = _name_of(stage.victim.ask(messages.Created, call))
+    derived_name = _name_of(stage.victim.ask(messages.Created, call))
     name = stage.victim.welcome.name
     assert name is not None
-    assert made in {deterministic_name(Name(name), count) for count in range(64)}
-    return made
+    assert derived_name in {deterministic_name(Name(name), count) for count in range(64)}
+    return derived_name
 
 
 def _own_group_name(stage: Stage) -> bytes:
@@ -116,8 +116,8 @@ def test_a_name_cannot_be_put_into_another_group(stage: Stage) -> None:
     for kind in (NameKind.RANDOM, NameKind.DETERMINISTIC):
         call = messages.Create(ObjectType.SHMEM_BLOB, (stage.mallory.own_group,), kind, data=b"evil")
         stage.mallory.ask(messages.Created, call)
-    (found,) = stage.victim.finds(stage.secret.name)
-    assert stage.victim.read(found.ref) == SECRET
+    (reference,) = stage.victim.finds(stage.secret.name)
+    assert stage.victim.read(reference.ref) == SECRET
 
 
 @pytest.mark.parametrize("names", ["secret", "group", "task"])
@@ -157,8 +157,8 @@ def resolved(stage: Stage) -> Iterator[Resolved]:
     maker, other = stage.puppet("maker", common), stage.puppet("other", common)
     group = maker.ask(messages.Created, messages.Create(ObjectType.GROUP, (maker.own_group,)))
     inside = maker.create(SECRET, ObjectType.SHMEM_BLOB, group.reference.ref)
-    (found,) = other.finds(group.name)
-    yield Resolved(maker, group, inside, other, found.ref)
+    (reference,) = other.finds(group.name)
+    yield Resolved(maker, group, inside, other, reference.ref)
     assert maker.read(inside.reference.ref) == SECRET
     assert maker.stat(group.reference.ref).object == group.reference.object
     for puppet in (maker, other):
@@ -174,9 +174,9 @@ def test_resolved_group_shows_nothing(resolved: Resolved) -> None:
 
 def test_resolved_group_hides_what_one_put_there(resolved: Resolved) -> None:
     """Who merely resolved a group creates in it, and cannot find even that again."""
-    made = resolved.other.create(b"gift", ObjectType.SHMEM_BLOB, resolved.ref)
-    assert resolved.other.finds(made.name, resolved.ref) == ()
-    assert resolved.other.finds(made.name) == ()
+    gift = resolved.other.create(b"gift", ObjectType.SHMEM_BLOB, resolved.ref)
+    assert resolved.other.finds(gift.name, resolved.ref) == ()
+    assert resolved.other.finds(gift.name) == ()
 
 
 def test_resolved_group_makes_no_member(resolved: Resolved) -> None:
@@ -280,12 +280,12 @@ def test_calls_of_others_are_not_cancelled(stage: Stage) -> None:
     assert done == messages.Done(1)
 
 
-@pytest.mark.parametrize("what", ["vector-in-vector", "hello-in-vector"])
-def test_vectors_hold_plain_calls(stage: Stage, what: str) -> None:
+@pytest.mark.parametrize("nesting", ["vector-in-vector", "hello-in-vector"])
+def test_vectors_hold_plain_calls(stage: Stage, nesting: str) -> None:
     """A vector in a vector, or a hello, is no message: it ends its sender."""
     hostile = stage.puppet("nested")
     inner: messages.AnyCall = messages.Vector((messages.Stat(1),))
-    if what == "hello-in-vector":
+    if nesting == "hello-in-vector":
         inner = messages.Hello(1)
     hostile.breaks_the_rules(encode_request(7, messages.Vector((inner,))))  # type: ignore[arg-type]
     hostile.ends_as_protocol()

@@ -116,9 +116,9 @@ def test_a_number_is_no_reference(stage: Stage, guess: str) -> None:
     The refusal of one that exists elsewhere and of one that never was are the same to the last letter.
     """
     ref = GUESSES[guess](stage)
-    for what, make in BY_REFERENCE.items():
+    for call_name, make in BY_REFERENCE.items():
         told = stage.mallory.refused(make(stage.mallory, ref), Code.EBADF)
-        assert told == stage.mallory.refused(make(stage.mallory, NEVER), Code.EBADF), what
+        assert told == stage.mallory.refused(make(stage.mallory, NEVER), Code.EBADF), call_name
     for buffer in _open_buffers(stage, guess):
         stage.victim.ask(messages.Done, messages.ReleaseRead(stage.secret.reference.ref, buffer))
 
@@ -180,12 +180,12 @@ def test_a_right_that_is_not_held(stage: Stage, attempt: str) -> None:
 @pytest.mark.parametrize("kind", [ObjectType.SHMEM_BLOB, ObjectType.DURABLE_BLOB], ids=str)
 def test_deleting_without_the_right_drops_only_the_handle(stage: Stage, kind: ObjectType) -> None:
     """Whoever may not delete gets rid of the own handle by it, and of nothing else."""
-    made = stage.victim.create(SECRET, kind)
-    ref = stage.victim.gives(made.reference.ref, stage.mallory, ALL & ~DELETE)
+    created = stage.victim.create(SECRET, kind)
+    ref = stage.victim.gives(created.reference.ref, stage.mallory, ALL & ~DELETE)
     stage.mallory.ask(messages.Done, messages.Delete(ref))
     stage.mallory.refused(messages.ReadOnce(ref), Code.EBADF)
-    assert stage.victim.read(made.reference.ref) == SECRET
-    assert len(stage.victim.finds(made.name)) == 1
+    assert stage.victim.read(created.reference.ref) == SECRET
+    assert len(stage.victim.finds(created.name)) == 1
 
 
 @pytest.mark.parametrize("buffering", ["double", "raw"])

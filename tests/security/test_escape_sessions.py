@@ -51,10 +51,15 @@ def load(name, source):
 def rows_of(suite: str) -> list[Attempt]:
     """Return the attempts of one file of the suite; the causes of ends count as answers."""
     return [
-        Attempt(each.name, each.claim, (*each.answers, *(cause.name for cause in each.causes)), is_greed=True)
-        if isinstance(each, Greed)
-        else each
-        for each in importlib.import_module(f"tests.security.test_escape_{suite}").ALL
+        Attempt(
+            escape.name,
+            escape.claim,
+            (*escape.answers, *(cause.name for cause in escape.causes)),
+            is_greed=True,
+        )
+        if isinstance(escape, Greed)
+        else escape
+        for escape in importlib.import_module(f"tests.security.test_escape_{suite}").ALL
     ]
 
 
@@ -110,11 +115,11 @@ def ending(reason: str) -> str:
     return next((word for text, word in ENDS.items() if text in reason), reason)
 
 
-def check(cage: Cage, wrong: dict[str, str], row: Attempt, found: str, different: dict[str, str]) -> None:
+def check(cage: Cage, wrong: dict[str, str], row: Attempt, answer: str, different: dict[str, str]) -> None:
     """Note an answer that is none of the row's, and fail if anybody else was touched."""
     accepted = {*row.answers, different.get(row.name, "")}
-    if found not in accepted and found.partition(":")[0] not in accepted:
-        wrong[row.name] = found
+    if answer not in accepted and answer.partition(":")[0] not in accepted:
+        wrong[row.name] = answer
     cage.neighbour.is_answered()
     cage.witness.unharmed()
 
@@ -252,29 +257,29 @@ async def test_no_attempt_gets_out_of_a_template(
     templates = [
         TemplateSetting(f"t{number}", (f"made_{name}",), TEMPLATE_MEMORY) for number, name in enumerate(sets)
     ]
-    found: dict[str, str] = {}
+    answers: dict[str, str] = {}
     async with pool_with_templates(mechanisms, *templates, folder=modules) as pool:
         for name, setting in zip(sets, templates, strict=True):
             try:
                 await pool.prepare(setting.name)
                 task = await pool.spawn(Brand.PURE, Limits(), setting.name)
             except dios.DiosError as error:
-                found[name] = ending(error.message)
+                answers[name] = ending(error.message)
                 continue
             with closing(task):
                 said = await attempt(task, f"found_at_import made_{name}")
-                found |= json.loads(said.removeprefix("did:"))
+                answers |= json.loads(said.removeprefix("did:"))
         # Whatever became of the templates, other tasks start.
         with closing(await pool.spawn(Brand.PURE, Limits())) as task:
             assert await attempt(task, "import_library") == "did:True"
     witness.unharmed()
-    assert "harmless" not in found, found
-    assert not {row.name: found[row.name] for row in rows if not is_refused(found[row.name], row)}
+    assert "harmless" not in answers, answers
+    assert not {row.name: answers[row.name] for row in rows if not is_refused(answers[row.name], row)}
 
 
-def is_refused(found: str, row: Attempt) -> bool:
+def is_refused(answer: str, row: Attempt) -> bool:
     """Return True for an answer of the row, or one for templates; greed may end its template in any way."""
     accepted = {*row.answers, IN_TEMPLATES.get(row.name, "")}
-    if row.is_greed and not found.startswith("did:"):
+    if row.is_greed and not answer.startswith("did:"):
         return True
-    return found in accepted or found.partition(":")[0] in accepted
+    return answer in accepted or answer.partition(":")[0] in accepted

@@ -40,10 +40,10 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder that every user can enter."""
-    made = Path(tempfile.mkdtemp(prefix="dios-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
+    path = Path(tempfile.mkdtemp(prefix="dios-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
 
 
 class ForeignListener:
@@ -88,9 +88,9 @@ class ForeignListener:
 @pytest.fixture
 def listener(folder: Path) -> Iterator[ForeignListener]:
     """A listener of another user in a folder that everybody can enter."""
-    made = ForeignListener(folder)
-    yield made
-    made.close()
+    foreign = ForeignListener(folder)
+    yield foreign
+    foreign.close()
 
 
 def _connect(path: Path) -> None:

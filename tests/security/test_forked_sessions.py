@@ -35,10 +35,10 @@ MEMORY = 96 * 2**20
 @pytest.fixture(scope="module")
 def mechanisms() -> dict[str, Mechanism]:
     """What the machine has; where no listener can decide about forks there is nothing to test here."""
-    found = mechanisms_or_skip()
-    if not found[FORKS].available:
-        pytest.skip(f"sessions cannot be forked here: {found[FORKS].detail}")
-    return found
+    probed = mechanisms_or_skip()
+    if not probed[FORKS].available:
+        pytest.skip(f"sessions cannot be forked here: {probed[FORKS].detail}")
+    return probed
 
 
 @asynccontextmanager
@@ -53,20 +53,20 @@ async def forkable(mechanisms: dict[str, Mechanism]) -> AsyncIterator[tuple[Zygo
 
 async def fork(pool: ZygotePool, task: TaskProcess, cheat: str = "none") -> TaskProcess:
     """Order a fork and have the session make it. Raises DiosError with the supervisor's reason."""
-    found: list[TaskProcess | dios.DiosError] = []
+    outcomes: list[TaskProcess | dios.DiosError] = []
 
     async def order() -> None:
         try:
-            found.append(await pool.fork(Limits(memory_bytes=MEMORY), task))
+            outcomes.append(await pool.fork(Limits(memory_bytes=MEMORY), task))
         except dios.DiosError as error:
-            found.append(error)
+            outcomes.append(error)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(order)
         await attempt(task, f"fork_session {cheat}")
-    if isinstance(found[0], dios.DiosError):
-        raise found[0]
-    return found[0]
+    if isinstance(outcomes[0], dios.DiosError):
+        raise outcomes[0]
+    return outcomes[0]
 
 
 def processes(pool: ZygotePool) -> set[int]:
@@ -108,18 +108,18 @@ async def test_a_fork_is_confined_like_any_other_task(mechanisms: dict[str, Mech
     async with forkable(mechanisms) as (pool, task):
         child = await fork(pool, task)
         grandchild = await fork(pool, child)
-        for each in (task, grandchild):
+        for process in (task, grandchild):
             for command, expected in test_sandbox.REFUSED:
                 if command in DIFFERENT:
                     continue
-                answer = await attempt(each, command)
-                assert answer, f"{command!r} ended the task: {await each.wait()}"
+                answer = await attempt(process, command)
+                assert answer, f"{command!r} ended the task: {await process.wait()}"
                 if answer not in {f"refused:{word}" for word in expected.split()}:
                     wrong[command] = answer
             for command, expected in test_sandbox.WORKS:
                 if command in {"identity", "environment", "interrupt_itself"}:
                     continue  # it has a number in a larger pid namespace, and numeric libraries one thread
-                answer = await attempt(each, command)
+                answer = await attempt(process, command)
                 if answer != f"did:{expected}":
                     wrong[command] = answer
         child.close()
@@ -131,15 +131,15 @@ async def test_the_kernel_says_the_same_of_a_fork(mechanisms: dict[str, Mechanis
     """It has one capability, in a user namespace without mappings, and no namespace of the daemon."""
     async with forkable(mechanisms) as (pool, task):
         child = await fork(pool, task)
-        for each in (task, child):
-            status = test_sandbox.status_of(each.pid)
+        for process in (task, child):
+            status = test_sandbox.status_of(process.pid)
             for name in ("CapPrm", "CapEff", "CapBnd"):
                 assert int(status[name], 16) == 1 << 21, name
             assert int(status["CapInh"], 16) == int(status["CapAmb"], 16) == 0
             assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
             if os.geteuid() == 0:
                 for name in ("user", "mnt", "net", "ipc", "uts", "pid"):
-                    theirs = test_sandbox.namespace_of(str(each.pid), name)
+                    theirs = test_sandbox.namespace_of(str(process.pid), name)
                     assert theirs != test_sandbox.namespace_of("self", name), name
         if os.geteuid() == 0:
             for name in ("mnt", "net", "ipc", "uts"):
@@ -201,7 +201,7 @@ async def test_no_process_is_made_without_an_order(mechanisms: dict[str, Mechani
     async with forkable(mechanisms) as (pool, task):
         child = await fork(pool, task)
         before = processes(pool)
-        for each in (task, child):
+        for process in (task, child):
             for command in (
                 *(f"namespaces_of_forks {flag}" for flag in (0x10000000, 0x20000000, 0x100)),
                 f"clone_process {policy.CLONE_OF_FORKS}",
@@ -209,7 +209,7 @@ async def test_no_process_is_made_without_an_order(mechanisms: dict[str, Mechani
                 f"clone_process {policy.CLONE_OF_SESSIONS}",
                 "report",
             ):
-                assert await attempt(each, command) == "refused:EPERM", command
+                assert await attempt(process, command) == "refused:EPERM", command
         # It waits for an order until it ends.
         await task.socket.send(b"fork_session none")
         assert await attempt(child, "import_library") == "did:True"
@@ -221,7 +221,7 @@ async def test_a_session_reaches_no_process_by_its_number(mechanisms: dict[str, 
     """The members of a family are in one pid namespace, and no call names one of them."""
     async with forkable(mechanisms) as (pool, task):
         child = await fork(pool, task)
-        for each in (task, child):
+        for process in (task, child):
             for number in range(1, 12):
                 for command in (
                     f"send_signal {number}",
@@ -229,8 +229,8 @@ async def test_a_session_reaches_no_process_by_its_number(mechanisms: dict[str, 
                     f"system_call prlimit64 {number} 7 0 0",
                     f"system_call sched_getaffinity {number} 0 0",
                 ):
-                    assert await attempt(each, command) == "refused:EPERM", command
-            assert await attempt(each, "interrupt_group 0") == "did:1"
+                    assert await attempt(process, command) == "refused:EPERM", command
+            assert await attempt(process, "interrupt_group 0") == "did:1"
         assert await attempt(child, "send_signal 0") == ""
         assert (await child.wait()).signal == signal.SIGKILL
         assert await attempt(task, "import_library") == "did:True"
@@ -254,10 +254,10 @@ async def test_forks_outlive_their_origin_and_end_with_the_node(mechanisms: dict
     async with forkable(mechanisms) as (pool, task):
         child = await fork(pool, task)
         grandchild = await fork(pool, child)
-        for each in (task, child):
-            each.kill()
-            await each.wait()
-            each.close()
+        for process in (task, child):
+            process.kill()
+            await process.wait()
+            process.close()
         assert await attempt(grandchild, "import_library") == "did:True"
         pid = grandchild.pid
     grandchild.close()

@@ -241,8 +241,8 @@ NOT_GRANTED = (
 def test_no_other_host_is_reached(box: dios.Sandbox, server: tuple[int, list[str]], url: str) -> None:
     """Scheme, host and port have to be those of an origin; the failure says how to grant another one."""
     del server[1][:]
-    where = url.format(port=server[0], other=1)
-    result = box.run(f"urllib.request.urlopen({where!r})")
+    target = url.format(port=server[0], other=1)
+    result = box.run(f"urllib.request.urlopen({target!r})")
     assert result.error is not None
     if result.error.type != "InvalidURL":
         assert result.error.refused == "a host that was not granted", result.error
@@ -268,11 +268,12 @@ def test_a_name_with_a_private_address_is_not_reached(
     """Whoever owns a name can give it any address; one of this machine needs the caller's word."""
     name = socket.gethostname().lower()
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(name, 1, type=socket.SOCK_STREAM)}
+        addresses = {info[4][0] for info in socket.getaddrinfo(name, 1, type=socket.SOCK_STREAM)}
     except OSError:
         pytest.skip("the name of this machine has no address")
     if not any(
-        str(address).startswith(("127.", "10.", "172.", "192.168.", "::1", "fe80", "fd")) for address in found
+        str(address).startswith(("127.", "10.", "172.", "192.168.", "::1", "fe80", "fd"))
+        for address in addresses
     ):
         pytest.skip("the name of this machine has a public address")
     del server[1][:]
@@ -533,7 +534,7 @@ def test_nothing_is_left_after_the_session(node: RunningNode, server: tuple[int,
     with dios.connect(node.place) as own:
 
         def gateways() -> int:
-            return sum(each.label == "sandbox network" and not each.ended for each in own.tasks())
+            return sum(task.label == "sandbox network" and not task.ended for task in own.tasks())
 
         before = gateways()
         with dios.Sandbox(node=node.place, network=[f"http://127.0.0.1:{server[0]}"]) as box:
@@ -625,7 +626,7 @@ def test_the_session_does_not_learn_the_header(
         asked(box, f"headers=[('X', 'y' * {size})] * {count}") for size, count in ((1000, 80), (163, 100))
     ]
     assert said[0].startswith("TOO_LARGE")
-    assert all(KEY not in each for each in said)
+    assert all(KEY not in reply for reply in said)
     result = box.run(LOOK)
     assert result.value_repr == "[]", result
 
@@ -746,7 +747,7 @@ def test_a_fork_has_a_gateway_of_its_own(
 
         def gateways() -> set[str]:
             return {
-                each.fingerprint for each in own.tasks() if each.label == "sandbox network" and not each.ended
+                task.fingerprint for task in own.tasks() if task.label == "sandbox network" and not task.ended
             }
 
         before = gateways()

@@ -40,8 +40,8 @@ CALLS = 10
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HonestNodes]:
     """Three honest nodes, which all plays share."""
-    with honest_nodes(tmp_path_factory.mktemp("members")) as found:
-        yield found
+    with honest_nodes(tmp_path_factory.mktemp("members")) as honest:
+        yield honest
 
 
 @pytest.mark.parametrize("name", sorted(PLAYS))
@@ -63,7 +63,7 @@ def test_harm_is_noticed(nodes: HonestNodes, tmp_path: Path, monkeypatch: pytest
     """A reference that a user loses during a play is a finding, with the seed that repeats it."""
     person = nodes.persons[1]
     lost = create(person.client, ObjectType.SHMEM_BLOB, b"lost").reference.ref
-    monkeypatch.setattr(nodes, "_references", [one.references() for one in nodes.persons])
+    monkeypatch.setattr(nodes, "_references", [honest.references() for honest in nodes.persons])
     person.client.ask(messages.Delete(lost), messages.Done)
     with pytest.raises(FoundError, match=r"seed 7.*references at n2 came or went"):
         play(nodes, 7, 10, tmp_path, "unasked")

@@ -136,12 +136,12 @@ def test_it_takes_no_id_of_a_third_nodes_task(scene: Scene, first: str) -> None:
         body = lies_about(scene, scene.mine)["offer"]
         assert isinstance(body, dcp.Offer)
         scene.ask(replace(body, receiver=false))
-    (found,) = scene.friends.lookup(scene.mine.create(data=b"mine").name)
+    (reference,) = scene.friends.lookup(scene.mine.create(data=b"mine").name)
     scene.cluster.settle()
-    assert scene.friends.read(found.ref) == b"mine"
+    assert scene.friends.read(reference.ref) == b"mine"
     record = record_of(scene, scene.friends)
     assert (record.principal, record.brand) == (OWNER, Brand.LEGACY)
-    assert found.ref in record.table
+    assert reference.ref in record.table
 
 
 def test_it_starts_no_task_with_the_id_of_a_third_nodes(scene: Scene) -> None:
@@ -149,9 +149,9 @@ def test_it_starts_no_task_with_the_id_of_a_third_nodes(scene: Scene) -> None:
     body = replace(start(scene, Brand.PURE, scene.caller(scene.villains)), child=scene.friends.task)
     assert not isinstance(scene.ask(body), messages.Failure)
     assert scene.friends.task in scene.target.core.state.tasks
-    (found,) = scene.friends.lookup(scene.mine.create(data=b"mine").name)
+    (reference,) = scene.friends.lookup(scene.mine.create(data=b"mine").name)
     scene.cluster.settle()
-    assert scene.friends.read(found.ref) == b"mine"
+    assert scene.friends.read(reference.ref) == b"mine"
 
 
 def test_it_takes_no_id_of_a_third_nodes_child(scene: Scene) -> None:
@@ -242,8 +242,8 @@ def test_it_puts_nothing_unasked_into_tables(scene: Scene) -> None:
 # -- references that it does not have ---------------------------------------------------------------------
 def test_it_drops_no_reference_of_a_third_nodes_task(scene: Scene) -> None:
     """A release is believed of the task's own node, and of the node that gave the reference."""
-    made = scene.mine.create(data=b"secret")
-    (held,) = scene.friends.lookup(made.name)
+    created = scene.mine.create(data=b"secret")
+    (held,) = scene.friends.lookup(created.name)
     scene.cluster.settle()
     scene.ask(dcp.Release(scene.friends.task, (RefId(held.ref),)))
     assert scene.friends.read(held.ref) == b"secret"
@@ -263,9 +263,9 @@ def test_it_says_good_bye_for_no_other(scene: Scene) -> None:
 
 def test_a_guessed_reference_is_none(scene: Scene) -> None:
     """The ids of references that others hold mean nothing for its tasks, even when it knows them."""
-    made = scene.mine.create(data=b"secret")
-    (friends,) = scene.friends.lookup(made.name)
-    for ref in (made.reference.ref, friends.ref, scene.mine.self_ref, 1, 2**63 - 1):
+    created = scene.mine.create(data=b"secret")
+    (friends,) = scene.friends.lookup(created.name)
+    for ref in (created.reference.ref, friends.ref, scene.mine.self_ref, 1, 2**63 - 1):
         for call in (messages.ReadOnce(ref), messages.Delete(ref), messages.Stat(ref), messages.Retire(ref)):
             assert scene.refused(scene.forward(call)) == Code.EBADF
 
@@ -314,14 +314,14 @@ def test_what_has_expired_is_not_claimed_back(scene: Scene, epoch: int) -> None:
 
 def test_claims_of_before_are_late_after_the_first(scene: Scene) -> None:
     """After a new start a node is told once what another held; what that loses then it cannot claim back."""
-    made = scene.mine.create(ObjectType.DURABLE_BLOB, data=b"kept")
-    scene.villains.lookup(made.name)
+    created = scene.mine.create(ObjectType.DURABLE_BLOB, data=b"kept")
+    scene.villains.lookup(created.name)
     scene.target.crash()
     for node in (scene.friend, scene.villain):
         scene.cluster.connect(node, scene.target)
         scene.cluster.connect(scene.target, node)
     scene.cluster.settle()
-    entry = (RefId(4_711), ObjectId(made.reference.object), int(Permission.ALL), True)
+    entry = (RefId(4_711), ObjectId(created.reference.object), int(Permission.ALL), True)
     early = scene.claim(entry, epoch=1)
     assert isinstance(early, dcp.UnknownReferences)
     assert not early.refs, "what was held before is granted again, with every right that there is and no more"
@@ -334,14 +334,14 @@ def test_claims_of_before_are_late_after_the_first(scene: Scene) -> None:
 
 def test_claimed_rights_and_ids_are_checked(scene: Scene) -> None:
     """A claim brings neither rights that there are not, nor a reference with the id of another's."""
-    made = scene.mine.create(ObjectType.DURABLE_BLOB, data=b"kept")
+    created = scene.mine.create(ObjectType.DURABLE_BLOB, data=b"kept")
     scene.target.crash()
     for node in (scene.friend, scene.villain):
         scene.cluster.connect(node, scene.target)
         scene.cluster.connect(scene.target, node)
     scene.cluster.settle()
     me = scene.cluster.session(scene.target)
-    (mine,) = me.lookup(made.name)
+    (mine,) = me.lookup(created.name)
     stolen = (RefId(mine.ref), ObjectId(mine.object), int(Permission.ALL), True)
     odd = (RefId(4_711), ObjectId(mine.object), 2**15 | READ, True)
     answer = scene.claim(stolen, odd, epoch=1)
@@ -529,8 +529,8 @@ def test_tasks_that_it_names_leave_room_for_a_third_nodes_own(
         assert isinstance(scene.ask(replace(body, receiver=false, node=scene.friend.node)), dcp.Offered)
     false = dcp.Caller(TaskId(5_999), STRANGER, "", Brand.PURE)
     assert scene.refused(replace(body, receiver=false, node=scene.friend.node)) == Code.EDQUOT
-    (found,) = scene.friends.lookup(scene.mine.create(data=b"mine").name)
-    assert scene.friends.read(found.ref) == b"mine"
+    (reference,) = scene.friends.lookup(scene.mine.create(data=b"mine").name)
+    assert scene.friends.read(reference.ref) == b"mine"
 
 
 def test_what_it_gives_to_third_nodes_tasks_is_bounded_until_they_confirm(
@@ -593,7 +593,7 @@ def test_in_restricted_mode_no_node_starts_tasks_outside_the_sandbox(scene: Scen
     scene.target.core.state.restricted = True  # type: ignore[misc] # as if it had been started so
     scene.target.effects.clear()
     scene.ask(start(scene, Brand.LIMBO, scene.caller(scene.villains)))
-    (spawn,) = [one for one in scene.target.effects if isinstance(one, effects.Spawn)]
+    (spawn,) = [effect for effect in scene.target.effects if isinstance(effect, effects.Spawn)]
     assert spawn.brand is Brand.PURE
 
 
@@ -619,16 +619,18 @@ def test_it_makes_nobody_talk_to_strangers(scene: Scene) -> None:
     ):
         assert scene.refused(body) in {Code.EHOSTUNREACH, Code.EBADF}
     assert set(scene.target.core.state.cluster.peers) == known  # type: ignore[union-attr]
-    for one in scene.target.effects:
-        assert not isinstance(one, effects.Contact)
-        assert not isinstance(one, effects.Send) or one.node != FAR
+    for effect in scene.target.effects:
+        assert not isinstance(effect, effects.Contact)
+        assert not isinstance(effect, effects.Send) or effect.node != FAR
 
 
 def test_a_row_of_a_stranger_leads_to_a_dial_and_no_further(scene: Scene) -> None:
     """A made-up row is dialled, where a certificate decides; nobody is asked for anything before."""
     done = scene.gossip(gossip.MemberRow(FAR, "far", "", "127.0.0.1:1", 5))
-    assert [one.address for one in done if isinstance(one, effects.Contact)] == ["127.0.0.1:1"]
-    assert not [one for one in done if isinstance(one, effects.Send) and isinstance(one.message, dcp.Ask)]
+    assert [effect.address for effect in done if isinstance(effect, effects.Contact)] == ["127.0.0.1:1"]
+    assert not [
+        effect for effect in done if isinstance(effect, effects.Send) and isinstance(effect.message, dcp.Ask)
+    ]
 
 
 def test_it_does_not_keep_a_third_node_out(scene: Scene) -> None:
@@ -636,7 +638,7 @@ def test_it_does_not_keep_a_third_node_out(scene: Scene) -> None:
     scene.gossip(gossip.MemberRow(FAR, "far", "", "127.0.0.1:1", limits.EPOCH_MAX))
     scene.target.effects.clear()
     scene.target.step(events.PeerUp(scene.target.now, FAR, 3, "far", "", "127.0.0.1:1"))
-    assert not [one for one in scene.target.effects if isinstance(one, effects.HangUp)]
+    assert not [effect for effect in scene.target.effects if isinstance(effect, effects.HangUp)]
     cluster = scene.target.core.state.cluster
     assert cluster is not None
     assert cluster.peers[FAR].epoch == 3
@@ -651,8 +653,8 @@ def test_who_was_removed_is_not_heard_again(scene: Scene) -> None:
     assert not scene.target.core.state.remote_tasks
     for epoch in (1, 2, limits.EPOCH_MAX):
         scene.target.step(events.PeerUp(scene.target.now, scene.villain.node, epoch, "n3", "", ""))
-    hung_up = [one for one in scene.target.effects if isinstance(one, effects.HangUp)]
-    assert [one.node for one in hung_up] == [scene.villain.node] * 3
+    hung_up = [effect for effect in scene.target.effects if isinstance(effect, effects.HangUp)]
+    assert [effect.node for effect in hung_up] == [scene.villain.node] * 3
 
 
 def test_it_removes_nobody_by_gossip(scene: Scene) -> None:
@@ -668,9 +670,9 @@ def test_it_removes_nobody_by_gossip(scene: Scene) -> None:
         scene.target.effects.clear()
         scene.say(dcp.Gossip(msgspec.msgpack.encode([63, own, [], ids])))
         assert not [
-            one
-            for one in scene.target.effects
-            if isinstance(one, effects.HangUp | effects.BeginShutdown | effects.RemoveNode)
+            effect
+            for effect in scene.target.effects
+            if isinstance(effect, effects.HangUp | effects.BeginShutdown | effects.RemoveNode)
         ]
     cluster = scene.target.core.state.cluster
     assert cluster is not None
@@ -681,8 +683,12 @@ def test_a_removed_node_continues_alone(scene: Scene) -> None:
     """A statement that removes the target does not stop it: its own users are served, and the log says so."""
     scene.target.effects.clear()
     scene.target.step(events.NodesRemoved(scene.target.now, (scene.target.node,)))
-    assert not [one for one in scene.target.effects if isinstance(one, effects.BeginShutdown)]
-    said = [(one.outcome, one.subject) for one in scene.target.effects if isinstance(one, effects.Audit)]
+    assert not [effect for effect in scene.target.effects if isinstance(effect, effects.BeginShutdown)]
+    said = [
+        (effect.outcome, effect.subject)
+        for effect in scene.target.effects
+        if isinstance(effect, effects.Audit)
+    ]
     assert ("forgotten", "n1") in said
     assert scene.mine.read(scene.mine.create(data=b"served").reference.ref) == b"served"
 
@@ -695,7 +701,7 @@ def test_programs_outside_the_sandbox_end_with_their_node(scene: Scene) -> None:
     scene.target.step(events.TaskStarted(scene.target.now, child.id, 99))
     scene.target.effects.clear()
     scene.mine.call(messages.SetNode("n3", NodeWish.FORGET))
-    assert [one.task for one in scene.target.effects if isinstance(one, effects.Kill)] == [child.id]
+    assert [effect.task for effect in scene.target.effects if isinstance(effect, effects.Kill)] == [child.id]
 
 
 def test_a_lie_about_death_kills_nobody(scene: Scene) -> None:
@@ -719,7 +725,7 @@ def test_tasks_that_it_makes_up_are_bounded(scene: Scene, monkeypatch: pytest.Mo
         scene.ask(dcp.Resolve(dcp.Caller(TaskId(10_000 + n), OWNER, "", Brand.PURE), (), 1))
         for n in range(60)
     ]
-    refused = [one.code for one in codes if isinstance(one, messages.Failure)]
+    refused = [answer.code for answer in codes if isinstance(answer, messages.Failure)]
     assert refused == [Code.EDQUOT] * 10
     scene.cluster.wire.clear()
     assert len(scene.friends.lookup(scene.mine.create(data=b"x").name)) == 1
@@ -747,8 +753,8 @@ def test_groups_that_it_makes_up_are_bounded(scene: Scene, monkeypatch: pytest.M
 
 def test_it_gives_no_group_an_owner(scene: Scene) -> None:
     """A group is entered with the owner that its name proves: nobody else becomes a member by its name."""
-    made = scene.friends.create(ObjectType.GROUP)
-    name = Name(made.name or b"")
+    group = scene.friends.create(ObjectType.GROUP)
+    name = Name(group.name or b"")
     create = messages.Create(ObjectType.SHMEM_BLOB, data=b"x")
     scene.ask(dcp.Forward(scene.caller(scene.villains), create, (dcp.GroupName(name, STRANGER),)))
     assert scene.target.core.state.groups[name].owner == ""

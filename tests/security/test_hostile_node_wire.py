@@ -42,10 +42,10 @@ LOG_LINES_MAX = 6
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Identity]]:
     """Two nodes that run, and the identity of a third of their cluster."""
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "1"}
-    made = local_cluster.make(tmp_path_factory.mktemp("hostile") / "cluster", nodes=3, settings=settings)
-    villain = identity.load(made.nodes[2].data)
+    whole = local_cluster.make(tmp_path_factory.mktemp("hostile") / "cluster", nodes=3, settings=settings)
+    villain = identity.load(whole.nodes[2].data)
     assert villain is not None
-    two = replace(made, nodes=made.nodes[:2])
+    two = replace(whole, nodes=whole.nodes[:2])
     try:
         local_cluster.start(two)
         yield two, villain
@@ -90,7 +90,7 @@ class Storm:
     def burst(self) -> bytes:
         """Lies that a core looks at, and at the end something that ends the connection."""
         frames = [encode_frame(self._sensible()) for _ in range(BURST)]
-        last = encode_frame(self._liar.made())
+        last = encode_frame(self._liar.valid_message())
         place = self._rng.randrange(4, len(last))
         ends = (
             last[:place] + bytes([last[place] ^ 0xFF]) + last[place + 1 :],
@@ -99,7 +99,7 @@ class Storm:
         return b"".join((*frames, *ends))
 
     def _sensible(self) -> dcp.Message:
-        while not _makes_sense(told := self._liar.made()):
+        while not _makes_sense(told := self._liar.valid_message()):
             pass
         return told
 
@@ -172,9 +172,9 @@ def test_a_storm_of_lies_harms_nobody_else(cluster: tuple[LocalCluster, Identity
             while not stop.is_set():
                 for who, name, data in ((session, theirs.name, b"there"), (other, mine.name, b"here")):
                     assert name is not None
-                    (found,) = who.lookup(name)
-                    assert found.read_bytes() == data
-                    found.delete()
+                    (handle,) = who.lookup(name)
+                    assert handle.read_bytes() == data
+                    handle.delete()
                 served += 1
 
         async def attack() -> None:
@@ -212,4 +212,6 @@ def log_lines(node: LocalNode) -> int:
 def denials(node: LocalNode, name: str) -> int:
     """How many records of its audit log say that the villain was denied something."""
     entries = reader.read(node.data / "audit")
-    return sum(one.record.outcome == "denied" and one.record.principal == f"node:{name}" for one in entries)
+    return sum(
+        entry.record.outcome == "denied" and entry.record.principal == f"node:{name}" for entry in entries
+    )

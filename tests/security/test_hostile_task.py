@@ -22,8 +22,8 @@ LONG_SEEDS = 8
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One node for all plays."""
-    with open_stage(tmp_path_factory.mktemp("hands")) as found:
-        yield found
+    with open_stage(tmp_path_factory.mktemp("hands")) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("name", PLAYS)

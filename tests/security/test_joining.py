@@ -165,8 +165,8 @@ class Forger:
 
     def signed(self, number: int, name: str = "forged") -> tuple[bytes, ...]:
         """A node's certificate with any id and name, signed as the node does."""
-        made = make_node(number, name, self.key.public_key(), self.node.chain[0], self.node.key())
-        return (made, *self.node.chain)
+        certificate = make_node(number, name, self.key.public_key(), self.node.chain[0], self.node.key())
+        return (certificate, *self.node.chain)
 
     def context(self, chain: tuple[bytes, ...], *, server: bool = False) -> ssl.SSLContext:
         """TLS that shows this chain, and believes what the node believes."""
@@ -275,8 +275,8 @@ async def test_only_the_role_of_a_node_is_one(tmp_path: Path, label: str) -> Non
     """A certificate with everything that a node's has but the role is no node's, whoever signed it."""
     n1, n2 = make_cluster(tmp_path)
     forger = Forger(n1)
-    made = copied(forger.signed(77)[0], n1, forger.key, label)
-    false = forger.context((made, *n1.chain), server=True)
+    certificate = copied(forger.signed(77)[0], n1, forger.key, label)
+    false = forger.context((certificate, *n1.chain), server=True)
     async with false_node(false) as (address, told), trio.open_nursery() as nursery:
         with pytest.raises(DiosError, match=r"not a node|roles|not of a cluster"):
             await dial(address, n2, nursery)
@@ -317,8 +317,8 @@ async def test_a_token_signs_nobody(tmp_path: Path) -> None:
     (n1,) = make_cluster(tmp_path, "n1")
     token = tokens.read(tokens.issue(n1))
     forger = Forger(n1)
-    made = make_node(77, "n9", forger.key.public_key(), n1.chain[0], token.key)
-    for chain in ((made, token.certificate, *n1.chain), (made, *n1.chain)):
+    certificate = make_node(77, "n9", forger.key.public_key(), n1.chain[0], token.key)
+    for chain in ((certificate, token.certificate, *n1.chain), (certificate, *n1.chain)):
         async with listening(n1) as (listener, _):
             with pytest.raises(NotPermittedError, match="refuses this node"):
                 await connect(listener.address, forger.context(chain), n1.cluster, anybody)
@@ -332,10 +332,12 @@ async def test_a_chain_is_not_longer_than_its_signers_allow(tmp_path: Path) -> N
     forger = Forger(last)
     # Signed by the last, in the words of one that has room.
     words = make_node(77, "n99", forger.key.public_key(), first.chain[0], first.key())
-    made = copied(words, last, forger.key)
+    certificate = copied(words, last, forger.key)
     async with listening(first) as (listener, _):
         with pytest.raises(NotPermittedError, match="refuses this node"):
-            await connect(listener.address, forger.context((made, *last.chain)), first.cluster, anybody)
+            await connect(
+                listener.address, forger.context((certificate, *last.chain)), first.cluster, anybody
+            )
 
 
 async def test_a_node_cannot_pass_for_another(tmp_path: Path) -> None:
@@ -385,10 +387,10 @@ async def test_an_authority_of_the_same_name_is_another(tmp_path: Path) -> None:
     authority = card_of(n1.chain[-1])
     root_key, forger = Ed25519PrivateKey.generate(), Forger(n1)
     root = make_authority(authority.number, authority.name, root_key)
-    made = make_node(n1.node, "n1", forger.key.public_key(), root, root_key)
+    certificate = make_node(n1.node, "n1", forger.key.public_key(), root, root_key)
     async with listening(n1) as (listener, _):
         with pytest.raises(NotPermittedError, match="refuses this node"):
-            await connect(listener.address, forger.context((made, root, root)), n1.cluster, anybody)
+            await connect(listener.address, forger.context((certificate, root, root)), n1.cluster, anybody)
 
 
 # -- false answers ----------------------------------------------------------------------------------

@@ -28,10 +28,10 @@ def kept_file(who: Citizen) -> tuple[bytes, bytes]:
     """A group and a durable object in it; their names."""
     assert who.welcome.home is not None
     group = who.create(ObjectType.GROUP, groups=(who.welcome.home.ref,))
-    made = who.create(ObjectType.DURABLE_BLOB, groups=(group.reference.ref,), data=b"secret")
+    created = who.create(ObjectType.DURABLE_BLOB, groups=(group.reference.ref,), data=b"secret")
     assert group.name is not None
-    assert made.name is not None
-    return group.name, made.name
+    assert created.name is not None
+    return group.name, created.name
 
 
 def copied(who: Citizen, ref: int, host: str = "n2") -> messages.Copy:
@@ -59,13 +59,13 @@ def test_a_keeper_fills_no_node_beyond_the_limits_of_its_user_there(cluster: Clu
     keeper = here.session(ATTACKER)
     group, name = kept_file(keeper)
     assert group
-    (found,) = keeper.ask(messages.References, messages.Lookup(name)).references
-    assert isinstance(keeper.call(copied(keeper, found.ref)), messages.References)
+    (reference,) = keeper.ask(messages.References, messages.Lookup(name)).references
+    assert isinstance(keeper.call(copied(keeper, reference.ref)), messages.References)
     used = there.core.state.principals[ATTACKER].used[Resource.BYTES]
     assert used == len(b"secret")
     bounds = (Bound(Resource.BYTES, used),)
     there.session().ask(messages.LimitRows, messages.SetLimits(Scope.PRINCIPAL, bounds, principal=ATTACKER))
-    assert keeper.refused(copied(keeper, found.ref)) == Code.EDQUOT
+    assert keeper.refused(copied(keeper, reference.ref)) == Code.EDQUOT
     assert there.core.state.principals[ATTACKER].used[Resource.BYTES] == used
 
 
@@ -74,12 +74,12 @@ def test_a_record_of_one_user_is_no_record_of_another(cluster: Cluster) -> None:
     here, there = cluster.nodes
     attacker, victim = here.session(ATTACKER), here.session(VICTIM)
     create = messages.Create(ObjectType.DURABLE_BLOB, flags=int(Flag.KEPT), data=b"records")
-    made = attacker.call(create)
-    assert isinstance(made, messages.Created)
-    attacker.call(copied(attacker, made.reference.ref))
+    created = attacker.call(create)
+    assert isinstance(created, messages.Created)
+    attacker.call(copied(attacker, created.reference.ref))
     for node in (here, there):
         rows = node.session().ask(messages.TableRows, messages.ReadTable("kept")).rows
         assert rows == ((ATTACKER,),)
-        found = node.session(VICTIM).ask(messages.References, messages.Lookup(special_name(KEPT)))
-        assert found.references == ()
+        answer = node.session(VICTIM).ask(messages.References, messages.Lookup(special_name(KEPT)))
+        assert answer.references == ()
     assert victim.ask(messages.References, messages.Lookup(special_name(KEPT))).references == ()

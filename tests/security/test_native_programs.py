@@ -117,10 +117,10 @@ def outcome(node: dios.Node, script: str, **bounds: int) -> tuple[dios.Status, s
 def mapped(name: str) -> str:
     """The path of a library of this process, which tasks have, too; skips if it is no executable file."""
     lines = Path("/proc/self/maps").read_text().splitlines()
-    found = next((line.split()[-1] for line in lines if name in line.rpartition("/")[2]), "")
-    if not os.access(found, os.X_OK):
+    path = next((line.split()[-1] for line in lines if name in line.rpartition("/")[2]), "")
+    if not os.access(path, os.X_OK):
         pytest.skip(f"no {name} here that can be executed")
-    return found
+    return path
 
 
 @pytest.mark.parametrize("attempt", REFUSED)

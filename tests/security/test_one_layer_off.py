@@ -236,8 +236,10 @@ def witness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
 async def without(mechanisms: dict[str, Mechanism], *layers: str) -> AsyncIterator[ZygotePool]:
     """A zygote that believes the machine to be without some layers."""
     left = {
-        name: dataclasses.replace(each, availability=Availability.MISSING) if name in layers else each
-        for name, each in mechanisms.items()
+        name: dataclasses.replace(mechanism, availability=Availability.MISSING)
+        if name in layers
+        else mechanism
+        for name, mechanism in mechanisms.items()
     }
     async with open_zygote(
         entry="hostile_entry:main", paths=(SUPPORT,), pool_size=0, mechanisms=left, accept_weaker=True

@@ -48,9 +48,9 @@ def stage(opened: Stage) -> Iterator[Stage]:
 
 def _blob(stage: Stage, kind: str) -> Reference:
     """A large object of the director's: ``kind`` says what its bytes stand in."""
-    what = ObjectType.DURABLE_BLOB if kind == "durable" else ObjectType.SHMEM_BLOB
+    object_type = ObjectType.DURABLE_BLOB if kind == "durable" else ObjectType.SHMEM_BLOB
     buffering = Buffering.RAW if kind == "raw" else Buffering.DOUBLE
-    blob = stage.director.create(what, naming=NameKind.ANONYMOUS, buffering=buffering)
+    blob = stage.director.create(object_type, naming=NameKind.ANONYMOUS, buffering=buffering)
     blob.write_bytes(b"x" * LARGE)
     if kind == "composed":
         with blob.write(offset=100, size=8) as request:
@@ -76,14 +76,14 @@ def _reads(puppet: Puppet, blob: Reference, how: str) -> None:
 def test_readers_share_no_open_file(stage: Stage, kind: str, how: str) -> None:
     """What one reader does to its descriptor, no other sees, and none is open for writing."""
     blob = _blob(stage, kind)
-    one, other = stage.mallory, stage.confederate
-    _reads(one, blob, how)
-    assert one.does(HEAR.format(which=-1)) == UNTOUCHED
-    one.does(TELL.format(place=4242))
+    first, other = stage.mallory, stage.confederate
+    _reads(first, blob, how)
+    assert first.does(HEAR.format(which=-1)) == UNTOUCHED
+    first.does(TELL.format(place=4242))
     _reads(other, blob, how)
     assert other.does(HEAR.format(which=-1)) == UNTOUCHED, "the second reader heard"
     other.does(TELL.format(place=17))
-    assert one.does(HEAR.format(which=-1)).startswith("[4242, "), "the first reader heard"
-    _reads(one, blob, how)
-    assert one.does(HEAR.format(which=-1)) == UNTOUCHED
+    assert first.does(HEAR.format(which=-1)).startswith("[4242, "), "the first reader heard"
+    _reads(first, blob, how)
+    assert first.does(HEAR.format(which=-1)) == UNTOUCHED
     blob.delete()

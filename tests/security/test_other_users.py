@@ -85,10 +85,10 @@ def test_who_is_not_named_in_the_settings_is_turned_away(node: RunningNode) -> N
     assert "may not connect" in told
 
     def recorded() -> bool:
-        found = [entry.record for entry in AuditReader(node.data / "audit").poll()]
+        records = [entry.record for entry in AuditReader(node.data / "audit").poll()]
         return any(
             (record.action, record.outcome, record.principal) == ("connect", "denied", f"uid:{STRANGER}")
-            for record in found
+            for record in records
         )
 
     wait_until(recorded, "a record of the refused connection")
@@ -159,7 +159,7 @@ def test_a_group_is_of_no_use_to_another_principal(node: RunningNode) -> None:
 
         def look(theirs: Node) -> None:
             assert theirs.lookup(secrets[1]) == []
-            assert [found.fingerprint for found in theirs.groups] == [theirs.groups[0].fingerprint]
+            assert [shown.fingerprint for shown in theirs.groups] == [theirs.groups[0].fingerprint]
 
         assert _friend(node, look, groups=(secrets[0],)) == ""
         assert mine.lookup(secrets[1])[0].read_bytes() == b"private"
@@ -212,9 +212,9 @@ def test_a_shared_group_is_read_by_its_reader_alone(node: RunningNode) -> None:
         assert "withdrawn" in friend(f"group accept {grant} --as again")
 
         def recorded() -> bool:
-            found = [entry.record for entry in AuditReader(node.data / "audit").poll()]
-            denied = [one for one in found if (one.action, one.outcome) == ("accept", "denied")]
-            return len([one for one in denied if one.principal == f"uid:{FRIEND}"]) >= 3
+            records = [entry.record for entry in AuditReader(node.data / "audit").poll()]
+            denied = [record for record in records if (record.action, record.outcome) == ("accept", "denied")]
+            return len([record for record in denied if record.principal == f"uid:{FRIEND}"]) >= 3
 
         wait_until(recorded, "records of the refused grants")
     finally:
@@ -237,12 +237,12 @@ def test_tasks_of_another_principal_are_not_seen(node: RunningNode) -> None:
         assert isinstance(task, Task)
 
 
-@pytest.mark.parametrize("what", ["limbo", "shutdown"])
-def test_what_is_the_nodes_own_is_refused(node: RunningNode, what: str) -> None:
+@pytest.mark.parametrize("request", ["limbo", "shutdown"])
+def test_what_is_the_nodes_own_is_refused(node: RunningNode, request: str) -> None:
     """A guest starts no task with the rights of the node's user, and does not stop the node."""
 
     def ask(theirs: Node) -> None:
-        if what == "limbo":
+        if request == "limbo":
             theirs.run(b"", brand="limbo")
         else:
             theirs.shutdown()
@@ -255,11 +255,11 @@ def test_what_is_the_nodes_own_is_refused(node: RunningNode, what: str) -> None:
 
 def test_a_descriptor_that_blocks_at_its_closing_reaches_nobody(node: RunningNode) -> None:
     """A socket with SO_LINGER blocks its last holder for an hour; the node never becomes that holder."""
-    one, other = socket.socketpair()
-    with one, other:
+    sender, other = socket.socketpair()
+    with sender, other:
         refuse_descriptors(other)
         try:
-            socket.send_fds(one, [b"x"], [0])
+            socket.send_fds(sender, [b"x"], [0])
         except PermissionError:
             pass
         else:

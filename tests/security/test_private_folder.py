@@ -100,9 +100,9 @@ def test_no_other_task_and_no_user_sees_it(cage: Cage) -> None:
         assert next(iter(console)) == b"written\n"
         with cage.node.run(LISTER) as lister:
             assert lister.wait().ok
-            with lister.console() as found:
+            with lister.console() as chunks:
                 # The place of a fork's folder is empty in others.
-                assert b"".join(found) == b"[] ['next', 'task'] []\n"
+                assert b"".join(chunks) == b"[] ['next', 'task'] []\n"
         assert not Path("/tmp/kept").exists(), "the machine's own"
         keeper.kill()
 

@@ -199,10 +199,10 @@ def test_a_hostile_value_costs_its_own_run(box: dios.Sandbox, value: str) -> Non
     assert type(result.value_repr) in {str, type(None)}
     assert "\ud800" not in (result.value_repr or "")
     try:
-        found = box.get("value")
+        fetched = box.get("value")
     except (SandboxCodeError, UntrustedResultError):
-        found = "x"
-    assert type(found) is str
+        fetched = "x"
+    assert type(fetched) is str
     assert box.run("1").value_repr == "1"
 
 

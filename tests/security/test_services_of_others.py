@@ -48,10 +48,10 @@ def test_a_task_reaches_no_record_of_its_own_user(
     here, there = cluster.nodes
     victim = here.session()
     create = replace(CREATE, flags=int(flag))
-    made = victim.call(create)
-    assert isinstance(made, messages.Created)
+    created = victim.call(create)
+    assert isinstance(created, messages.Created)
     me = victim.welcome.self_ref.ref
-    victim.call(messages.Copy(made.reference.ref, me, persistence=Persistence.DURABLE, host="n2"))
+    victim.call(messages.Copy(created.reference.ref, me, persistence=Persistence.DURABLE, host="n2"))
     assert victim.welcome.home is not None
     task = started(cluster, victim, brand, victim.welcome.home.ref)
     assert task.node is there
@@ -66,7 +66,7 @@ def test_a_task_cannot_choose_the_name(cluster: Cluster) -> None:
     victim = here.session()
     assert victim.welcome.home is not None
     task = started(cluster, victim, Brand.PURE, victim.welcome.home.ref)
-    (home,) = [one.ref for one in task.welcome.groups]
+    (home,) = [group.ref for group in task.welcome.groups]
     for kind in (NameKind.RANDOM, NameKind.DETERMINISTIC):
         task.call(messages.Create(ObjectType.DURABLE_BLOB, (home,), kind, data=b"forged"))
     assert sees(victim) == sees(here.session()) == 0
@@ -82,11 +82,11 @@ def test_another_user_reaches_no_record(cluster: Cluster, flag: Flag, number: in
         there.session(Principal("uid:3000")),
         there.session(),
     )
-    made = victim.call(create)
-    assert isinstance(made, messages.Created)
-    assert made.name is not None
+    created = victim.call(create)
+    assert isinstance(created, messages.Created)
+    assert created.name is not None
     for attacker in (other, owner):
-        assert sees(attacker, records) == sees(attacker, made.name) == 0
+        assert sees(attacker, records) == sees(attacker, created.name) == 0
     assert isinstance(other.call(create), messages.Created)
     assert sees(victim, records) == sees(other, records) == 1
 

@@ -36,16 +36,16 @@ LARGE = limits.SPARSE_COPY_BYTES_MIN
 @pytest.fixture
 def contents() -> Iterator[Contents]:
     """No contents."""
-    with empty_contents() as made:
-        yield made
+    with empty_contents() as fresh:
+        yield fresh
 
 
 @pytest.fixture
 def buffers(contents: Contents) -> Iterator[Buffers]:
     """No open buffers, and one task that may be such a writer."""
-    made = Buffers(contents, lambda task: task == STRANGER)
-    yield made
-    made.close_all()
+    fresh = Buffers(contents, lambda task: task == STRANGER)
+    yield fresh
+    fresh.close_all()
 
 
 def opened(buffers: Buffers, task: TaskId, number: int, *, raw: bool = False, reuse: bool = False) -> int:
@@ -88,9 +88,9 @@ def test_the_next_write_does_not_wait_for_its_writer(contents: Contents, buffers
     contents.set(TARGET, ContentMemory.version(LARGE, contents.pool).filled(b"x" * LARGE))
     with stuck_writer(opened(buffers, STRANGER, 1)):
         without_waiting(lambda: opened(buffers, STRANGER, 1, reuse=True))
-    found = buffers.get(BufferId(1))
-    assert found is not None
-    assert read_from(found.content, 0, 3) == b"xxx"
+    buffer = buffers.get(BufferId(1))
+    assert buffer is not None
+    assert read_from(buffer.content, 0, 3) == b"xxx"
 
 
 def test_raw_memory_is_everybodys(contents: Contents, buffers: Buffers) -> None:
@@ -110,8 +110,8 @@ def test_another_writer_of_raw_memory_does_not_wait() -> None:
 
     def answer(call: messages.AnyCall) -> tuple[messages.AnyResult, list[int]] | messages.AnyResult:
         if isinstance(call, messages.AcquireWrite):
-            found = messages.Buffer(5, LARGE, 0, 0, messages.Mapping.WRITABLE, 0, LARGE)
-            return found, [os.dup(fd)]
+            buffer = messages.Buffer(5, LARGE, 0, 0, messages.Mapping.WRITABLE, 0, LARGE)
+            return buffer, [os.dup(fd)]
         return messages.Done(1)
 
     with FakeNode(answer) as fake:
@@ -129,7 +129,7 @@ def test_no_file_of_the_store_is_given_away(
     path = tmp_path / "extent"
     path.write_bytes(bytes(range(256)) * (size // 256))
     contents.set(TARGET, ContentMemory(os.open(path, os.O_RDONLY), size, frozen=True, stored=True))
-    found = {}
+    inodes = {}
     for task in (STRANGER, OWN):
         order = AnswerRead(task, 1, Buffer(int(task), size - 300, 0, 0), TARGET, 300, size - 300)
         answered = finish(buffers.read(order))
@@ -137,7 +137,7 @@ def test_no_file_of_the_store_is_given_away(
         (fd,) = answered.fds
         assert isinstance(answered.result, Buffer)
         assert os.pread(fd, size, answered.result.start)[: size - 300] == path.read_bytes()[300:]
-        found[task] = os.fstat(fd).st_ino
+        inodes[task] = os.fstat(fd).st_ino
         os.close(fd)
-    assert found[OWN] == path.stat().st_ino
-    assert found[STRANGER] != path.stat().st_ino
+    assert inodes[OWN] == path.stat().st_ino
+    assert inodes[STRANGER] != path.stat().st_ino

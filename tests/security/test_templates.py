@@ -73,9 +73,9 @@ async def test_a_hostile_import_gets_no_further_than_a_task(mechanisms: dict[str
         task = await pool.spawn(Brand.PURE, Limits(), HOSTILE)
         answer = await attempt(task, "found_at_import")
         task.close()
-    found = json.loads(answer.removeprefix("did:"))
-    assert {name: found[name] for name in EXPECTED} == EXPECTED
-    others = {name: what for name, what in found.items() if name not in EXPECTED}
+    outcomes = json.loads(answer.removeprefix("did:"))
+    assert {name: outcomes[name] for name in EXPECTED} == EXPECTED
+    others = {name: outcome for name, outcome in outcomes.items() if name not in EXPECTED}
     assert len(others) > 10
     assert set(others.values()) <= {"refused:EPERM", "refused:EROFS", "refused:EACCES"}, others
 
@@ -185,11 +185,11 @@ async def test_nothing_of_a_hostile_module_outlives_its_supervisor(
     async with pool_with_templates(mechanisms, setting) as pool:
         await pool.prepare("clinging")
         supervisor = pool.pids[-1]
-        found = children_of(supervisor)
-        assert len(found) == 1 + 1 + FORKS_OF_CLINGING
+        children = children_of(supervisor)
+        assert len(children) == 1 + 1 + FORKS_OF_CLINGING
         os.kill(supervisor, signal.SIGKILL)
         with trio.fail_after(WAIT_S):
-            while any(_runs(pid) for pid in found):  # noqa: ASYNC110 - the kernel tells nobody
+            while any(_runs(pid) for pid in children):  # noqa: ASYNC110 - the kernel tells nobody
                 await trio.sleep(0.01)
 
 

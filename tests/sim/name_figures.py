@@ -39,7 +39,8 @@ class Counted:
         self.spent_ns += process_time_ns() - since
         self.steps += 1
         self.messages += sum(
-            isinstance(one, effects.Send) and not isinstance(one.message, dcp.Gossip) for one in outcome.after
+            isinstance(effect, effects.Send) and not isinstance(effect.message, dcp.Gossip)
+            for effect in outcome.after
         )
         return outcome
 

@@ -37,17 +37,17 @@ def after_cut(disk: Device, size: int = 128) -> bytes:
 
 def test_a_power_cut_keeps_any_subset_of_unsynced_pages() -> None:
     """Two unsynced pages survive a power cut in every combination, and some are torn."""
-    found = set()
+    contents = set()
     for draw in range(DRAWS):
         disk = device(draw)
         file = stored(disk)
         disk.write(file, 0, NEW)
         disk.write(file, 64, NEW)
-        found.add(after_cut(disk))
-    assert {OLD + OLD, OLD + NEW, NEW + OLD, NEW + NEW} <= found
-    torn = found - {OLD + OLD, OLD + NEW, NEW + OLD, NEW + NEW}
+        contents.add(after_cut(disk))
+    assert {OLD + OLD, OLD + NEW, NEW + OLD, NEW + NEW} <= contents
+    torn = contents - {OLD + OLD, OLD + NEW, NEW + OLD, NEW + NEW}
     assert torn
-    assert all(one[at : at + 16] in (OLD[:16], NEW[:16]) for one in torn for at in range(0, 128, 16))
+    assert all(content[at : at + 16] in (OLD[:16], NEW[:16]) for content in torn for at in range(0, 128, 16))
 
 
 def test_what_was_synced_survives() -> None:
@@ -73,7 +73,7 @@ def test_a_name_needs_its_folder_synced() -> None:
 
 def test_a_failed_sync_loses_pages_for_good() -> None:
     """After a failed sync a second sync succeeds, and the page may still be missing."""
-    found = set()
+    contents = set()
     for draw in range(DRAWS):
         disk = device(draw, 6, DiskFault.LOSE)
         file = stored(disk)
@@ -81,20 +81,20 @@ def test_a_failed_sync_loses_pages_for_good() -> None:
         with pytest.raises(OSError, match="input/output"):
             disk.sync(file)
         disk.sync(file)
-        found.add(after_cut(disk))
-    assert found == {OLD + OLD, NEW + OLD}
+        contents.add(after_cut(disk))
+    assert contents == {OLD + OLD, NEW + OLD}
 
 
 def test_write_through_stops_between_words_only() -> None:
     """A power cut during a write-through leaves some first words new and the rest old."""
-    found = set()
+    contents = set()
     for draw in range(DRAWS):
         disk = device(draw, 5, DiskFault.CUT)
         file = stored(disk)
         with pytest.raises(PowerCutError):
             disk.write_through(file, 0, NEW[:32])
-        found.add(after_cut(disk, 32))
-    assert found == {NEW[:done] + OLD[done:32] for done in range(0, 33, 8)}
+        contents.add(after_cut(disk, 32))
+    assert contents == {NEW[:done] + OLD[done:32] for done in range(0, 33, 8)}
 
 
 def test_a_full_disk_has_space_again_later() -> None:

@@ -70,10 +70,10 @@ def highest_wins(states: Iterable[VersionState], seen: Collection[Seen]) -> list
     return [max(states)]
 
 
-def what_was_put(self: replicas.Digests, one: AsyncReference, *, written: bool) -> object:
+def what_was_put(self: replicas.Digests, replica: AsyncReference, *, written: bool) -> object:
     """Break the rule of large objects that programs edit: their version 1 counts as what was put."""
     del written
-    return _state(self, one, written=False)
+    return _state(self, replica, written=False)
 
 
 _state = replicas.Digests.state
@@ -99,11 +99,11 @@ def broken(target: str, value: object, *claims: str) -> Broken:
     return Broken({target: value}, frozenset(claims))
 
 
-async def same_bytes(self: object, part: Part, one: AsyncReference, pace: object) -> bool:
+async def same_bytes(self: object, part: Part, replica: AsyncReference, pace: object) -> bool:
     """Break the rule of content: whatever the bytes are, they count as those of the digest."""
     del pace
     assert isinstance(self, Comparisons)
-    self._note(part, one.object_id, Comparison(one.v_w, sound=True, at=trio.current_time()))
+    self._note(part, replica.object_id, Comparison(replica.v_w, sound=True, at=trio.current_time()))
     return True
 
 
@@ -160,17 +160,17 @@ def test_a_broken_rule_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> N
     """A library that breaks one rule breaks a claim of it within a few seeds."""
     for place, function in BROKEN[rule].functions.items():
         monkeypatch.setattr(place, function)
-    found: set[str] = set()
+    claims: set[str] = set()
     for seed in range(SEEDS_TO_FIND):
         try:
             simulate_kept(seed)
         except BrokenClaimsError as error:
-            found.update(error.claims)
+            claims.update(error.claims)
         except BrokenPromiseError:
             return  # a keeper dropped the last replica of a write
-        if found & BROKEN[rule].claims:
+        if claims & BROKEN[rule].claims:
             return
-    pytest.fail(f"{SEEDS_TO_FIND} seeds found nothing but {sorted(found)}")
+    pytest.fail(f"{SEEDS_TO_FIND} seeds found nothing but {sorted(claims)}")
 
 
 # -- keepers ----------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ NAMES = [object_name(f"part {number}") for number in range(3)]
 async def until(cluster: ModelCluster, holds: Callable[[set[int]], bool]) -> None:
     """Wait until the nodes of each part are as they should be, in virtual time."""
     with trio.fail_after(300):
-        while not all(holds({one.node for one in cluster.living(name)}) for name in NAMES):  # noqa: ASYNC110 - a model has no events
+        while not all(holds({replica.node for replica in cluster.living(name)}) for name in NAMES):  # noqa: ASYNC110 - a model has no events
             await trio.sleep(1)
 
 
@@ -253,7 +253,7 @@ def test_a_new_file_does_not_make_the_keeper_look_at_all_files(monkeypatch: pyte
     monkeypatch.setattr(LookOrder, "replace", replaced)
     monkeypatch.setattr(LookOrder, "hurry", hurried)
     outcome(3)
-    pairs = Counter(pair for each in done.values() for pair in pairwise(each))
+    pairs = Counter(pair for steps in done.values() for pair in pairwise(steps))
     assert pairs["replace", "hurry"], "a promise was new"
     assert pairs["replace", "replace"], "lists changed without a new promise or node"
 
@@ -280,14 +280,14 @@ def in_cluster(work: Callable[[ModelCluster, trio.Nursery], object]) -> None:
 @pytest.mark.parametrize("kill_at", [1, 2, 3])
 def test_a_program_ends_at_the_change_at_which_it_is_killed(kill_at: int) -> None:
     """The changes before it were made, the one at which it is killed may be, and none after it is."""
-    made: list[int] = []
+    changes: list[int] = []
 
     def create(program: ModelProgram, session: ModelSession) -> None:
         node = program.node(session)
         try:
             for number in range(5):
                 node.create(ObjectType.DURABLE_BLOB, groups=node.groups, data=b"x")
-                made.append(number)
+                changes.append(number)
         finally:
             with pytest.raises(Killed):
                 node.nodes()
@@ -297,7 +297,7 @@ def test_a_program_ends_at_the_change_at_which_it_is_killed(kill_at: int) -> Non
         session = ModelSession(cluster, 0, GROUP, kill_at=kill_at)
         await ModelProgram(lambda program: create(program, session)).run()
         await pass_time(1)
-        assert len(made) == kill_at - 1
+        assert len(changes) == kill_at - 1
         assert len(cluster.nodes[0].replicas) in {kill_at - 1, kill_at}
 
     in_cluster(work)
@@ -312,10 +312,10 @@ def test_programs_and_nodes_see_each_other_in_virtual_time() -> None:
         node = program.node(session)
         try:
             while True:
-                found = node.lookup(name)
-                if not found and found.incomplete:
+                handles = node.lookup(name)
+                if not handles and handles.incomplete:
                     raise UnreachableError("the node of the object does not answer")
-                found[0].write_bytes(bytes([number]))
+                handles[0].write_bytes(bytes([number]))
                 written.append(number)
                 program.sleep(1)
         except DiosError as error:
@@ -327,8 +327,8 @@ def test_programs_and_nodes_see_each_other_in_virtual_time() -> None:
         for number in (1, 2):
             session = ModelSession(cluster, number, GROUP)
 
-            def program(one: ModelProgram, session: ModelSession = session, number: int = number) -> None:
-                write(one, session, name, number)
+            def program(running: ModelProgram, session: ModelSession = session, number: int = number) -> None:
+                write(running, session, name, number)
 
             nursery.start_soon(ModelProgram(program).run)
         await pass_time(10)
@@ -360,7 +360,7 @@ def test_a_promise_that_is_learned_late_acknowledges_all_files(monkeypatch: pyte
             names.extend(name for entry in staged.publish() for name in entry.names)
 
         await ModelProgram(put).run()
-        assert [len({one.node for one in cluster.living(name)}) for name in names] == [2, 2]
+        assert [len({replica.node for replica in cluster.living(name)}) for name in names] == [2, 2]
 
     in_cluster(work)
 
@@ -374,10 +374,10 @@ def test_a_keeper_that_is_cancelled_leaves_no_request_open() -> None:
         node = async_node(ModelSession(cluster, 0, GROUP, keeps=True))
         group = await node.group(GROUP)
         assert group is not None
-        (one,) = await node.lookup(read.name, group=group)
+        (reference,) = await node.lookup(read.name, group=group)
         for number in range(60):
             with trio.move_on_after(cluster.delay_s * number / 20):
-                async with one.read(Semantics.MRSW):
+                async with reference.read(Semantics.MRSW):
                     pass
             await pass_time(1)
             assert not read.buffers
@@ -464,9 +464,9 @@ def test_the_last_copy_of_a_file_is_not_destroyed() -> None:
     async def work(cluster: ModelCluster, nursery: trio.Nursery) -> None:
         del nursery
         safety = listed(cluster, b"x", (0, 1))
-        for count, one in enumerate(cluster.living(object_name("file"))):
-            del cluster.nodes[one.node].replicas[one.object_id]
-            safety.note_destroyed(one, "a test")
+        for count, replica in enumerate(cluster.living(object_name("file"))):
+            del cluster.nodes[replica.node].replicas[replica.object_id]
+            safety.note_destroyed(replica, "a test")
             assert [fault.claim for fault in safety.faults] == ["last copy"] * count
 
     in_cluster(work)

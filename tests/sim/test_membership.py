@@ -80,8 +80,8 @@ def test_connections_that_break_kill_nobody() -> None:
     """Nodes whose connections to each other break, one after the other, stay alive to all."""
     world = stable(8, 1)
     for _ in range(40):
-        one, other = world.rng.sample(world.ids(), 2)
-        world.break_links([one], [other])
+        node, other = world.rng.sample(world.ids(), 2)
+        world.break_links([node], [other])
         world.run(S // 4)
     assert not world.deaths()
 
@@ -236,8 +236,8 @@ def test_the_same_seed_gives_the_same_run_under_every_hash_seed() -> None:
 def test_the_simulation_can_fail() -> None:
     """A cut that heals never, and a table that is not true, are seen."""
     world = GossipWorld(2, 1)
-    one, other = world.ids()
-    world.part([one], [other])
+    node, other = world.ids()
+    world.part([node], [other])
     world.start_all()
     assert not world.converges(5 * S)
     assert len(world.differences()) == 2

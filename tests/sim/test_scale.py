@@ -25,7 +25,7 @@ class Town(ScaleWorld):
         self.until(lambda: not self.wrong() and len(self.running()) == SIZE)
         self.run(SETTLED_NS)
         self.people = {node: self.open(node) for node in self.ids}
-        self.names = {node: self.create(one) for node, one in self.people.items()}
+        self.names = {node: self.create(session) for node, session in self.people.items()}
 
     def until(self, is_true: Callable[[], bool]) -> None:
         """Let time pass until something is true."""
@@ -54,18 +54,18 @@ class Town(ScaleWorld):
         assert session.welcome is not None
         assert session.welcome.home is not None
         group = session.welcome.home.ref
-        made = self.answer(
+        created = self.answer(
             session, messages.Create(ObjectType.SHMEM_BLOB, (group,), NameKind.RANDOM, data=b"x")
         )
-        assert isinstance(made, messages.Created)
-        assert made.name is not None
-        return made.name
+        assert isinstance(created, messages.Created)
+        assert created.name is not None
+        return created.name
 
-    def found(self, session: Session, name: bytes) -> list[str]:
+    def nodes_with(self, session: Session, name: bytes) -> list[str]:
         """Return the nodes on which a lookup finds a name."""
         result = self.answer(session, messages.Lookup(name))
         assert isinstance(result, messages.References)
-        return [one.node for one in result.references]
+        return [reference.node for reference in result.references]
 
     def name_of(self, node: NodeId) -> str:
         """Return the name of a node."""
@@ -92,8 +92,8 @@ def test_names_are_registered_at_some_nodes_and_found_from_all() -> None:
     town.costs = Costs()
     for at, (node, name) in enumerate(town.names.items()):
         asker = town.people[town.ids[(at + 7) % SIZE]]
-        assert town.found(asker, name) == [town.name_of(node)]
-        assert town.found(asker, name[::-1]) == []
+        assert town.nodes_with(asker, name) == [town.name_of(node)]
+        assert town.nodes_with(asker, name[::-1]) == []
     assert town.costs.kinds["FindNames"] <= 2 * SIZE * limits.INDEX_COPIES
     assert town.costs.kinds["Resolve"] == SIZE
 
@@ -102,17 +102,17 @@ def test_names_are_registered_at_some_nodes_and_found_from_all() -> None:
     left = [node for node in town.ids if node not in dead]
     for at, node in enumerate(left):  # while the nodes are dying
         asker = town.people[left[(at + 5) % len(left)]]
-        assert town.found(asker, town.names[node]) == [town.name_of(node)]
+        assert town.nodes_with(asker, town.names[node]) == [town.name_of(node)]
     town.until(lambda: not town.wrong())
     for node in dead:
         town.start(node, left[:2])
         late = town.open(node)
         name = town.create(late)
         town.until(lambda node=node: node in town.machines[left[0]].view.nodes)  # type: ignore[misc]
-        assert town.found(town.people[left[0]], name) == [town.name_of(node)]
+        assert town.nodes_with(town.people[left[0]], name) == [town.name_of(node)]
     town.until(lambda: not town.wrong())
     town.run(SETTLED_NS)
     assert town.registrars() == registrars
     for at, node in enumerate(left):
         asker = town.people[left[(at + 3) % len(left)]]
-        assert town.found(asker, town.names[node]) == [town.name_of(node)]
+        assert town.nodes_with(asker, town.names[node]) == [town.name_of(node)]

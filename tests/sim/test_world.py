@@ -103,7 +103,7 @@ def test_forgotten_field_is_caught(
 
     def forgetful(value: object) -> tuple[object, ...]:
         fields = zip(schema.fields, schema.read(value), strict=True)
-        return tuple(copy(blank) if name == field else found for name, found in fields)
+        return tuple(copy(blank) if name == field else original for name, original in fields)
 
     monkeypatch.setitem(snapshot._SCHEMAS, record, schema._replace(read=forgetful))
     with pytest.raises(InvariantError):

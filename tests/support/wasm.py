@@ -93,7 +93,7 @@ def program(calls: Sequence[Call], *, show: Sequence[tuple[int, int]] = (), body
 def _module(lines: list[str], data: list[tuple[int, bytes]], body: str) -> str:
     imports = []
     for name, signature in SIGNATURES.items():
-        kinds = " ".join("i64" if each == "I" else "i32" for each in signature)
+        kinds = " ".join("i64" if letter == "I" else "i32" for letter in signature)
         result = "" if name == WITHOUT_RESULT else "(result i32)"
         imports.append(f'(import "{MODULE}" "{name}" (func ${name} (param {kinds}) {result}))')
     segments = [f'(data (i32.const {at}) "{_escaped(text)}")' for at, text in data]

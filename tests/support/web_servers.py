@@ -159,9 +159,9 @@ def raw_server(behave: Callable[[socket.socket], None]) -> Iterator[int]:
         with contextlib.suppress(OSError):
             while True:
                 connection = listener.accept()[0]
-                threading.Thread(target=one, args=(connection,), daemon=True).start()
+                threading.Thread(target=serve_connection, args=(connection,), daemon=True).start()
 
-    def one(connection: socket.socket) -> None:
+    def serve_connection(connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             data = b""
             while b"\r\n\r\n" not in data:

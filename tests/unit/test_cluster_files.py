@@ -136,7 +136,9 @@ def test_three_nodes_stand_in_two_racks(compose: Compose) -> None:
 
 def test_every_volume_and_file_named_is_there(compose: Compose) -> None:
     """Volumes that services mount are declared, and every one declared is mounted."""
-    mounted = {volume.partition(":")[0] for each in compose.services.values() for volume in each.volumes}
+    mounted = {
+        volume.partition(":")[0] for service in compose.services.values() for volume in service.volumes
+    }
     assert mounted == set(compose.volumes)
     build = compose.services["n1"].build
     assert build is not None
@@ -229,17 +231,17 @@ def test_one_script_names_the_packages_of_the_image() -> None:
 
 def test_the_image_has_the_python_that_the_project_wants() -> None:
     """The default base image's Python is one that pyproject.toml allows."""
-    found = re.search(r"^ARG BASE=\S+python:3\.(\d+)-", (CLUSTER / "Dockerfile").read_text(), re.MULTILINE)
-    assert found is not None
+    match = re.search(r"^ARG BASE=\S+python:3\.(\d+)-", (CLUSTER / "Dockerfile").read_text(), re.MULTILINE)
+    assert match is not None
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
-    assert int(found[1]) >= int(str(wanted).rpartition(".")[2])
+    assert int(match[1]) >= int(str(wanted).rpartition(".")[2])
 
 
 def test_the_filter_leaves_what_confines_tasks() -> None:
     """The filter of the containers names real system calls, and none that a node or its tasks need."""
-    found = json.loads((CLUSTER / "seccomp.json").read_text())
-    assert found["defaultAction"] == "SCMP_ACT_ALLOW"
-    denied = {name for rule in found["syscalls"] for name in rule["names"]}
+    profile = json.loads((CLUSTER / "seccomp.json").read_text())
+    assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
+    denied = {name for rule in profile["syscalls"] for name in rule["names"]}
     assert {"kexec_load", "init_module", "bpf", "ptrace", "open_by_handle_at"} <= denied
     of_tasks = {name for allowed in policy.ALLOWED for name in allowed.names}
     # Tasks were seen to start and to be confined in a container that refuses this one.
@@ -287,12 +289,12 @@ def test_systemd_takes_the_units(path: Path, tmp_path: Path) -> None:
 
 def test_systemd_takes_the_timer_of_backups(tmp_path: Path) -> None:
     """The tool of systemd finds nothing wrong with the timer and its service, which make a backup."""
-    found = {path.name: path.read_text() for path in (CLUSTER / "systemd" / "user").glob("dios-backup.*")}
-    assert "dios backup create ${TARGET}" in found["dios-backup.service"]
-    for name, text in found.items():
+    units = {path.name: path.read_text() for path in (CLUSTER / "systemd" / "user").glob("dios-backup.*")}
+    assert "dios backup create ${TARGET}" in units["dios-backup.service"]
+    for name, text in units.items():
         started = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE)
         (tmp_path / name).write_text(started)
-    paths = [str(tmp_path / name) for name in found]
+    paths = [str(tmp_path / name) for name in units]
     said = asked("systemd-analyze", "--user", "verify", "--man=no", *paths, XDG_RUNTIME_DIR=str(tmp_path))
     assert not [path for path in paths if path in said], said
 

@@ -22,7 +22,7 @@ LAST_CELL = re.compile(r"^\|.*\|([^|]*)\|$")
 def commands() -> list[str]:
     """Return the commands in the last cells of the tables of defects."""
     text = PAGE.read_text().partition("\n## Kept rounds")[0]
-    cells = [found.group(1) for line in text.splitlines() if (found := LAST_CELL.match(line))]
+    cells = [match.group(1) for line in text.splitlines() if (match := LAST_CELL.match(line))]
     return sorted({command for cell in cells for command in re.findall(r"`([^`]+)`", cell)})
 
 
@@ -44,14 +44,14 @@ def test_every_defect_has_a_command() -> None:
     assert [row for row in rows() if "`" not in row.split("|")[-2]] == []
 
 
-@pytest.mark.parametrize("command", [one for one in commands() if one.startswith("tests/")])
+@pytest.mark.parametrize("command", [command for command in commands() if command.startswith("tests/")])
 def test_a_test_of_a_defect_exists(command: str) -> None:
     """It is named by its file and its function."""
     file, _, name = command.partition("::")
     assert name in functions(ROOT / file)
 
 
-@pytest.mark.parametrize("command", [one for one in commands() if one.startswith("make ")])
+@pytest.mark.parametrize("command", [command for command in commands() if command.startswith("make ")])
 def test_a_round_of_a_defect_can_be_played(command: str) -> None:
     """The variables are those of the target, and the kinds of faults exist."""
     _, target, *words = re.findall(r'(?:[^\s"]|"[^"]*")+', command)
@@ -64,7 +64,7 @@ def test_a_round_of_a_defect_can_be_played(command: str) -> None:
 
 def test_every_other_command_is_one_of_the_simulator() -> None:
     """Its options are those that the simulator has."""
-    others = [one for one in commands() if not one.startswith(("tests/", "make "))]
+    others = [command for command in commands() if not command.startswith(("tests/", "make "))]
     help_text = subprocess.run(
         [sys.executable, "-m", "labs.sim", "--help"], capture_output=True, text=True, check=True
     ).stdout

@@ -154,8 +154,8 @@ def is_command(words: str) -> bool:
     for word in words.split():
         if not isinstance(command, TyperGroup):
             return True
-        found = command.get_command(typer.Context(command), word)
-        if found is None:
+        subcommand = command.get_command(typer.Context(command), word)
+        if subcommand is None:
             return False
-        command = found
+        command = subcommand
     return True

@@ -29,11 +29,11 @@ class WithStatusError(DiosError):
 )
 def test_an_error_keeps_everything_between_processes(error: DiosError) -> None:
     """A pickled and a copied error have the class, the text and the attributes of the original."""
-    for made in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - made here
-        assert type(made) is type(error)
-        assert str(made) == str(error)
-        assert vars(made) == vars(error)
-        assert made.args == error.args
+    for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - made here
+        assert type(copied) is type(error)
+        assert str(copied) == str(error)
+        assert vars(copied) == vars(error)
+        assert copied.args == error.args
 
 
 @pytest.mark.parametrize(

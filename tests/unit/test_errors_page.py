@@ -20,28 +20,28 @@ ROW: Final = re.compile(r"^\| `([\w.]+)` \| (\d+) (\w+) \| (.+) \| (.+) \|$", re
 
 def errors_of_calls() -> dict[str, type[DiosError]]:
     """Return the errors that ``dios`` itself exports, without their base class."""
-    found = (getattr(dios, name) for name in dir(dios))
-    classes = {kind for kind in found if isinstance(kind, type) and issubclass(kind, DiosError)}
+    exported = (getattr(dios, name) for name in dir(dios))
+    classes = {kind for kind in exported if isinstance(kind, type) and issubclass(kind, DiosError)}
     return {kind.__name__: kind for kind in classes - {DiosError}}
 
 
 def errors_of_libraries() -> set[type[DiosError]]:
     """Return the errors that modules of ``dios.lib`` define."""
-    found: set[type[DiosError]] = set()
+    errors: set[type[DiosError]] = set()
     for module in pkgutil.walk_packages(dios.lib.__path__, "dios.lib."):
         for kind in vars(importlib.import_module(module.name)).values():
             if isinstance(kind, type) and issubclass(kind, DiosError) and kind.__module__ == module.name:
-                found.add(kind)
-    return found
+                errors.add(kind)
+    return errors
 
 
 def class_of(row: str) -> type[DiosError]:
     """Return the class that a row names: one of ``dios``, or one of a library by its full name."""
     module, _, name = row.rpartition(".")
-    found = getattr(importlib.import_module(module or "dios"), name)
-    assert isinstance(found, type)
-    assert issubclass(found, DiosError)
-    return found
+    named = getattr(importlib.import_module(module or "dios"), name)
+    assert isinstance(named, type)
+    assert issubclass(named, DiosError)
+    return named
 
 
 def test_the_page_lists_every_public_error() -> None:

@@ -25,18 +25,18 @@ def terms() -> list[str]:
 @cache
 def base(word: str) -> set[str]:
     """Return the forms of which ``word`` may be an inflection, itself included."""
-    found = {word}
+    forms = {word}
     for ending in ("s", "es", "d", "ed", "ing", "r", "er"):
         if word.endswith(ending) and len(word) > len(ending) + 2:
             stem = word.removesuffix(ending)
-            found |= {stem, stem + "e"}
+            forms |= {stem, stem + "e"}
             if len(stem) > 3 and stem[-1] == stem[-2]:
-                found.add(stem[:-1])
+                forms.add(stem[:-1])
     if word.endswith("ies"):
-        found.add(word.removesuffix("ies") + "y")
+        forms.add(word.removesuffix("ies") + "y")
     if word.endswith("ied"):
-        found.add(word.removesuffix("ied") + "y")
-    return found
+        forms.add(word.removesuffix("ied") + "y")
+    return forms
 
 
 def defined_words() -> set[str]:
@@ -50,19 +50,19 @@ def defined_words() -> set[str]:
 @cache
 def used_words() -> dict[str, str]:
     """Return the words of names of public modules and classes of ``dios`` and ``labs``, each with a place."""
-    found: dict[str, set[str]] = defaultdict(set)
+    places_by_word: dict[str, set[str]] = defaultdict(set)
     for path in [*(ROOT / "dios").rglob("*.py"), *(ROOT / "labs").rglob("*.py")]:
         place = str(path.relative_to(ROOT))
         if place.startswith(SCRIPTS):
             continue
         for part in path.relative_to(ROOT).with_suffix("").parts:
             for word in [] if part.startswith("_") else PART.findall(part.replace("_", " ")):
-                found[word.lower()].add(place)
+                places_by_word[word.lower()].add(place)
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 for word in PART.findall(node.name):
-                    found[word.lower()].add(f"{place} {node.name}")
-    return {word: min(places) for word, places in found.items()}
+                    places_by_word[word.lower()].add(f"{place} {node.name}")
+    return {word: min(places) for word, places in places_by_word.items()}
 
 
 def ordinary_words() -> dict[str, str]:

@@ -45,7 +45,7 @@ def graph() -> dict[str, set[str]]:
 
 def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
     """The sets of modules that lead to each other, each sorted (Tarjan's strongly connected components)."""
-    found: list[list[str]] = []
+    components: list[list[str]] = []
     numbers: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -64,12 +64,12 @@ def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
             members = stack[place:]
             del stack[place:]
             if len(members) > 1:
-                found.append(sorted(members))
+                components.append(sorted(members))
 
     for name in sorted(edges):
         if name not in numbers:
             visit(name)
-    return found
+    return components
 
 
 def test_no_modules_import_each_other() -> None:

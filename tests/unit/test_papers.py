@@ -76,7 +76,7 @@ def rows(paper: str) -> list[Row]:
     """Return the rows of a paper's section."""
     section = PAGE.partition(f"\n## {paper}\n")[2].partition("\n## ")[0]
     cells = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
-    return [Row(*each) for each in cells if each[0] != "item"]
+    return [Row(*row) for row in cells if row[0] != "item"]
 
 
 ALL_ROWS: Final = [row for paper in PAPERS for row in rows(paper)]
@@ -108,8 +108,8 @@ def _kind(code: str) -> str:
 
 
 def _codes(kind: str) -> list[str]:
-    found = {code for row in ALL_ROWS for code in re.findall(r"`([^`]+)`", row.here)}
-    return sorted(code for code in found if _kind(code) == kind)
+    codes = {code for row in ALL_ROWS for code in re.findall(r"`([^`]+)`", row.here)}
+    return sorted(code for code in codes if _kind(code) == kind)
 
 
 def test_each_module_and_file_exists() -> None:
@@ -133,7 +133,7 @@ def lookup(words: list[str]) -> str:
         at += 1
     if command is None or isinstance(command, TyperGroup):
         return f"there is no command {' '.join(words[:at])}"
-    flags = {flag for each in command.params for flag in each.opts}  # type: ignore[attr-defined]
+    flags = {flag for parameter in command.params for flag in parameter.opts}  # type: ignore[attr-defined]
     return ", ".join(word for word in words[at:] if word.startswith("--") and word not in flags)
 
 

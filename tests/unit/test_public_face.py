@@ -42,7 +42,7 @@ def test_list_and_homes_agree() -> None:
         for node in ast.walk(source)
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     ]
-    assert [sorted(ast.literal_eval(each)) for each in lists] == [dir(dios)]
+    assert [sorted(ast.literal_eval(names)) for names in lists] == [dir(dios)]
 
 
 def test_help_is_short_and_names_everything() -> None:
@@ -71,7 +71,7 @@ def test_signatures_are_real() -> None:
     hidden = set()
     for name, function in _public_callables():
         inner = getattr(function, "__func__", function)
-        kinds = {each.kind for each in inspect.signature(inner).parameters.values()}
+        kinds = {parameter.kind for parameter in inspect.signature(inner).parameters.values()}
         if {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= kinds:
             hidden.add(name)
     assert hidden == {"Executor.submit", "Executor.actor", "Batch.add", "AsyncBatch.add", "Sandbox.call"}

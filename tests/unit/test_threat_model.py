@@ -24,12 +24,12 @@ TEST = re.compile(r"`(tests/[\w/.]+)(?:::(\w+))?`")
 
 def names_of_tests(path: Path) -> set[str]:
     """Return the names of the tests in a file, hypothesis machines included."""
-    found: set[str] = set()
+    tests: set[str] = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign):
             names = [node.name] if not isinstance(node, ast.Assign) else [ast.unparse(node.targets[0])]
-            found.update(name for name in names if re.match(r"test_|Test", name))
-    return found
+            tests.update(name for name in names if re.match(r"test_|Test", name))
+    return tests
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim[0][:60])
@@ -62,5 +62,8 @@ def falls_away(needs: tuple[str, ...], without: Mapping[str, str]) -> str:
 def test_the_doctor_knows_the_rows_of_the_page() -> None:
     """``dios doctor`` shows exactly the claims of the page, and what is left or falls away is the same."""
     page = [(re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", row[0]), *row[3:]) for row in CLAIMS]
-    table = [(each.claim, each.left or "-", falls_away(each.needs, each.without)) for each in PROMISES]
+    table = [
+        (promise.claim, promise.left or "-", falls_away(promise.needs, promise.without))
+        for promise in PROMISES
+    ]
     assert [(claim, re.sub(r"[*`]", "", left), rest) for claim, left, rest in page] == table

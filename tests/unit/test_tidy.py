@@ -29,6 +29,9 @@ PURE_BANNED_MODULES = {
     "socket",
     "threading",
 }
+VAGUE_NAMES = {"found", "each", "one", "made"}
+"""Names that say how a value arrived, not what it is."""
+VAGUE_PARAMETERS = {"what", "where", "whom"}
 PURE_BANNED_CALLS = {"print", "open", "input", "exec", "eval"}
 
 
@@ -45,8 +48,8 @@ def tracked() -> tuple[Path, ...]:
     except (OSError, subprocess.CalledProcessError):
         # A source archive has no git: then everything below the known folders belongs to it.
         folders = [ROOT / name for name in ("dios", "labs", "tests", "docs", "examples")]
-        found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-        return tuple(path for path in [*found, *ROOT.glob("*.*")] if "__pycache__" not in path.parts)
+        paths = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        return tuple(path for path in [*paths, *ROOT.glob("*.*")] if "__pycache__" not in path.parts)
     return tuple(path for name in listed.decode().split("\0") if name and (path := ROOT / name).is_file())
 
 
@@ -80,32 +83,32 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
 
 def test_core_and_wire_have_no_clock_no_entropy_and_no_voice() -> None:
     """Nothing in core or wire imports a clock, entropy, logging or I/O, or prints."""
-    found: list[str] = []
+    violations: list[str] = []
     for path in python_files("dios/core", "dios/wire"):
         place = path.relative_to(ROOT)
-        found += [
+        violations += [
             f"{place}:{line} imports {name}" for name, line in imported(path) if name in PURE_BANNED_MODULES
         ]
-        found += [
+        violations += [
             f"{place}:{node.lineno} calls {node.func.id}"
             for node in ast.walk(tree_of(path))
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in PURE_BANNED_CALLS
         ]
-    assert not found, found
+    assert not violations, violations
 
 
 def test_only_the_command_line_prints() -> None:
     """Below the command line nothing in the product calls print."""
-    found = [
+    prints = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in python_files("dios")
         if ROOT / "dios" / "cli" not in path.parents
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
-    assert not found, found
+    assert not prints, prints
 
 
 def test_every_bound_bounds_something() -> None:
@@ -145,6 +148,31 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not silent, silent
 
 
+def named(node: ast.AST) -> str | None:
+    """Return the name that a node gives to a variable, parameter, attribute, function or class."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            return name
+        case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+        case ast.ClassDef(name=name) | ast.alias(asname=name):
+            return name
+        case ast.MatchAs(name=name) | ast.MatchStar(name=name) | ast.ExceptHandler(name=name):
+            return name
+    return None
+
+
+def test_names_say_what_a_value_is() -> None:
+    """Nothing is named found, each, one or made, and no parameter what, where or whom."""
+    vague = [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} {name}"
+        for path in python_files("dios", "labs", "tests", "examples", "cluster")
+        for node in ast.walk(tree_of(path))
+        if (name := named(node)) in VAGUE_NAMES or (isinstance(node, ast.arg) and name in VAGUE_PARAMETERS)
+    ]
+    assert not vague, vague
+
+
 def test_every_test_states_its_claim() -> None:
     """Every test function has a docstring: the claim it holds."""
     silent = [
@@ -158,14 +186,14 @@ def test_every_test_states_its_claim() -> None:
 
 def test_no_test_sleeps_for_a_fixed_time() -> None:
     """No test calls time.sleep or trio.sleep but inside a loop that waits for a condition."""
-    found: list[str] = []
+    sleeps: list[str] = []
     for path in python_files("tests"):
         for function in functions(path):
             if not function.name.startswith("test_"):
                 continue
             loops = [n for n in ast.walk(function) if isinstance(n, ast.While | ast.For)]
             inside = {id(node) for loop in loops for node in ast.walk(loop)}
-            found += [
+            sleeps += [
                 f"{path.relative_to(ROOT)}:{node.lineno}"
                 for node in ast.walk(function)
                 if isinstance(node, ast.Call)
@@ -173,7 +201,7 @@ def test_no_test_sleeps_for_a_fixed_time() -> None:
                 and node.func.attr == "sleep"
                 and id(node) not in inside
             ]
-    assert not found, found
+    assert not sleeps, sleeps
 
 
 @pytest.mark.parametrize(
@@ -182,11 +210,11 @@ def test_no_test_sleeps_for_a_fixed_time() -> None:
 )
 def test_the_repository_names_no_machine(pattern: str) -> None:
     """No file holds a path that exists on one developer's machine only."""
-    found = [
+    mentions = [
         str(path.relative_to(ROOT))
         for path in tracked()
         if path != Path(__file__).resolve()
         and b"\0" not in (data := path.read_bytes())[:1024]
         and re.search(pattern.encode(), data)
     ]
-    assert not found, found
+    assert not mentions, mentions

@@ -24,10 +24,10 @@ def test_each_step_names_functions_of_its_file(path: str, text: str) -> None:
     names = re.findall(r"`([\w.]+)\(\)`", text)
     assert names
     for name in names:
-        found: object = module
+        member: object = module
         for part in name.split("."):
-            found = getattr(found, part)
-        assert callable(found)
+            member = getattr(member, part)
+        assert callable(member)
 
 
 def test_the_steps_follow_each_other_in_the_code() -> None:

@@ -21,11 +21,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A file in a folder in a folder, all of this user."""
-    made = tmp_path / "outer" / "inner" / "file"
-    made.parent.mkdir(parents=True, mode=0o755)
-    made.write_text("x")
-    made.chmod(0o644)
-    return made
+    path = tmp_path / "outer" / "inner" / "file"
+    path.parent.mkdir(parents=True, mode=0o755)
+    path.write_text("x")
+    path.chmod(0o644)
+    return path
 
 
 def _open_file(file: Path) -> None:

@@ -22,4 +22,4 @@ def test_the_version_is_semantic_and_the_same_everywhere() -> None:
     }
     policy = MINOR.findall((ROOT / "SECURITY.md").read_text())
     assert policy == [VERSION.rpartition(".")[0]]
-    assert all(found == [VERSION] for found in stated.values()), stated
+    assert all(versions == [VERSION] for versions in stated.values()), stated

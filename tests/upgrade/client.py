@@ -37,9 +37,9 @@ class Client:
         """Make a durable object, and one in memory, with this content, and return their names."""
         assert self.node.home is not None
         for kind in (dios.DURABLE_BLOB, dios.SHMEM_BLOB):
-            made = self.node.create(kind, groups=[self.node.home], data=text.encode() * 10_000)
-            assert made.name is not None
-            self.own[made.name.hex()] = made
+            blob = self.node.create(kind, groups=[self.node.home], data=text.encode() * 10_000)
+            assert blob.name is not None
+            self.own[blob.name.hex()] = blob
         return list(self.own)
 
     def start(self, host: str) -> str:
@@ -60,18 +60,18 @@ class Client:
 
     def write(self, name: str, text: str) -> str:
         """Write an object of any node."""
-        found = self.node.find(bytes.fromhex(name))
-        if found is None:
+        blob = self.node.find(bytes.fromhex(name))
+        if blob is None:
             return "missing"
-        found.write_bytes(text.encode() * 10_000)
+        blob.write_bytes(text.encode() * 10_000)
         return "written"
 
     def read(self, name: str) -> str:
         """Return the word of which an object of any node consists."""
-        found = self.node.find(bytes.fromhex(name))
-        if found is None:
+        blob = self.node.find(bytes.fromhex(name))
+        if blob is None:
             return "missing"
-        data = found.read_bytes()
+        data = blob.read_bytes()
         word = data[: len(data) // 10_000]
         return word.decode() if word * 10_000 == data else "torn"
 

@@ -127,14 +127,14 @@ class Machine:
 def cluster(folder: Path, wheel: Path) -> Iterator[list[Machine]]:
     """Start three nodes with this package, and stop them at the end."""
     machines = [Machine(folder / f"m{number}", wheel) for number in range(3)]
-    made = subprocess.run(
+    listing = subprocess.run(
         [str(machines[0].python), "-P", "-c", MAKE, str(folder / "cluster")],
         capture_output=True,
         text=True,
         check=True,
         env=ENVIRONMENT,
     )
-    for machine, line in zip(machines, made.stdout.splitlines(), strict=True):
+    for machine, line in zip(machines, listing.stdout.splitlines(), strict=True):
         machine.name, machine.data, machine.socket = line.split()
     try:
         for machine in machines:
@@ -148,22 +148,22 @@ def cluster(folder: Path, wheel: Path) -> Iterator[list[Machine]]:
             machine.command("stop", check=False)
 
 
-def expect(found: object, wanted: object, what: str) -> None:
+def expect(actual: object, wanted: object, subject: str) -> None:
     """Raise RuntimeError if two values differ."""
-    if found != wanted:
-        raise RuntimeError(f"{what}: {found!r} instead of {wanted!r}")
+    if actual != wanted:
+        raise RuntimeError(f"{subject}: {actual!r} instead of {wanted!r}")
 
 
 def check_all(machines: list[Machine], names: dict[str, str], word: str) -> None:
     """Let each node write every object of the others, all nodes read it, and each run a task on each."""
     for name, home in names.items():
-        writer = next(each for each in machines if each.name != home)
+        writer = next(machine for machine in machines if machine.name != home)
         expect(writer.ask("write", name, word), "written", f"{writer.name} writes an object of {home}")
         for reader in machines:
             expect(reader.ask("read", name), word, f"{reader.name} reads an object of {home}")
-    for one in machines:
+    for caller in machines:
         for other in machines:
-            expect(one.ask("run", other.name), 0, f"a task of {one.name} on {other.name}")
+            expect(caller.ask("run", other.name), 0, f"a task of {caller.name} on {other.name}")
 
 
 def upgrade(machine: Machine, wheel: Path) -> bool:
@@ -186,7 +186,7 @@ def play(folder: Path, old: str) -> None:
     say(f"building the wheels of {old} and of the working tree")
     former, present = build(folder / "old", old), build(folder / "new", None)
     with cluster(folder, former) as machines:
-        names = {name: each.name for each in machines for name in list(each.ask("make", "one"))}  # type: ignore[call-overload] # a list of texts
+        names = {name: member.name for member in machines for name in list(member.ask("make", "one"))}  # type: ignore[call-overload] # a list of texts
         check_all(machines, names, "two")
         started = machines[2].ask("start", machines[0].name)
         expect(started, "started", "a long task")
@@ -201,7 +201,7 @@ def play(folder: Path, old: str) -> None:
             check_all(machines, names, f"word{number}")
         if went_on:
             expect(machines[2].ask("finish"), "exited 0 up down", "a task over the whole upgrade")
-        releases = {each.name: str(machines[0].ask("version", each.name)) for each in machines}
+        releases = {member.name: str(machines[0].ask("version", member.name)) for member in machines}
         say(f"  releases at the end: {releases}")
         if not all(release.endswith(NEXT) for release in releases.values()):
             raise RuntimeError("a node does not run the present package")

@@ -38,11 +38,11 @@ def completer_of(parameter: Parameter) -> Completer | None:
 def attach(command: Command) -> None:
     """Give the parameters of a command, or of all commands of a group, their completers."""
     for parameter in command.params:
-        found = completer_of(parameter)
-        if found is not None:
-            parameter._custom_shell_complete = found  # noqa: SLF001 - it has no setter
-    for each in getattr(command, "commands", {}).values():
-        attach(each)
+        completer = completer_of(parameter)
+        if completer is not None:
+            parameter._custom_shell_complete = completer  # noqa: SLF001 - it has no setter
+    for subcommand in getattr(command, "commands", {}).values():
+        attach(subcommand)
 
 
 def _asking(find: Callable[[CommandContext, str], Iterable[str]]) -> Completer:
@@ -59,10 +59,10 @@ def _asking(find: Callable[[CommandContext, str], Iterable[str]]) -> Completer:
     return complete
 
 
-def _fitting(found: Iterable[str], incomplete: str) -> list[str]:
+def _fitting(candidates: Iterable[str], incomplete: str) -> list[str]:
     """Return what begins with the typed text, and neither controls a terminal nor splits into words."""
     fitting: dict[str, None] = {}
-    for text in found:
+    for text in candidates:
         if text.startswith(incomplete) and plain(text) == text and not set(text) & set(" \t\n'\""):
             fitting[text] = None
             if len(fitting) >= COMPLETED_MAX:
@@ -82,7 +82,7 @@ def _paths(place: CommandContext, incomplete: str) -> Iterator[str]:
     """Yield groups, or what is in the directory of the group that is typed already."""
     alias, slash, inner = incomplete.partition("/")
     if not slash:
-        yield from (f"{each}/" for each in (*place.keyring.groups, *place.grants))
+        yield from (f"{group}/" for group in (*place.keyring.groups, *place.grants))
         return
     if place.split(alias) is None:
         return
@@ -96,7 +96,7 @@ def _paths(place: CommandContext, incomplete: str) -> Iterator[str]:
 def _inputs(place: CommandContext, incomplete: str) -> Iterator[str]:
     """Yield paths, each behind the name of a file that is typed already."""
     label, equals, path = incomplete.rpartition("=")
-    return (f"{label}{equals}{found}" for found in _paths(place, path))
+    return (f"{label}{equals}{candidate}" for candidate in _paths(place, path))
 
 
 def _nodes(place: CommandContext, incomplete: str) -> Iterator[str]:
@@ -108,7 +108,9 @@ def _local_nodes(context: Context, parameter: Parameter, incomplete: str) -> lis
     """Return the names of the nodes that `dios up` made; other nodes are given by a path."""
     del context, parameter
     try:
-        return _fitting(sorted(each.name for each in local_cluster().iterdir() if each.is_dir()), incomplete)
+        return _fitting(
+            sorted(folder.name for folder in local_cluster().iterdir() if folder.is_dir()), incomplete
+        )
     except (DiosError, OSError):
         return []
 
@@ -139,7 +141,7 @@ def _stores(context: Context, parameter: Parameter, incomplete: str) -> list[str
         known = Keyring.load().objects
     except (DiosError, OSError):
         return []
-    return _fitting([one.removeprefix("store/") for one in known if one.startswith("store/")], incomplete)
+    return _fitting([key.removeprefix("store/") for key in known if key.startswith("store/")], incomplete)
 
 
 _ARGUMENTS: Final[Mapping[str, Completer]] = {

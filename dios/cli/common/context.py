@@ -67,11 +67,11 @@ class _PassedOver:
     def __init__(self) -> None:
         self._count = 0
 
-    def note(self, found: BadReplicas) -> None:
+    def note(self, bad_replicas: BadReplicas) -> None:
         """Report bad replicas of a file."""
         self._count += 1
         if self._count <= SHOWN_MAX:
-            say(str(found))
+            say(str(bad_replicas))
 
     def end(self) -> None:
         """Report the number of the others."""
@@ -104,9 +104,9 @@ class CommandContext:
         for group in self._made:
             if group.fingerprint == mark:
                 return group
-        found = self.node.group(name)
-        if found is not None:
-            return found
+        known_group = self.node.group(name)
+        if known_group is not None:
+            return known_group
         raise InvalidError(
             f"this node knows no group {text!r} of yours. `dios group ls` lists the groups that it knows; "
             "`dios group create` makes one."
@@ -116,17 +116,17 @@ class CommandContext:
         return alias in self.grants and alias not in self.keyring.groups
 
     def _accept(self, alias: str) -> Group:
-        found = self._shared.get(alias)
-        if found is None:
+        group = self._shared.get(alias)
+        if group is None:
             grant = self.grants[alias]
-            found = self._shared[alias] = self.node.accept_share(
+            group = self._shared[alias] = self.node.accept_share(
                 grant.group, nonce=grant.nonce, issuer=grant.issuer, expires_ns=grant.expires_ns
             )
-        return found
+        return group
 
-    def _group_to_search(self, found: CataloguedFile | None) -> Group | None:
+    def _group_to_search(self, file: CataloguedFile | None) -> Group | None:
         """Return the group that a lookup must name: one that is shared with this user."""
-        return self._accept(found.group) if found is not None and self._is_shared(found.group) else None
+        return self._accept(file.group) if file is not None and self._is_shared(file.group) else None
 
     def make_group(self, alias: str) -> Group:
         """Create a group and keep its name in the keyring under ``alias``."""
@@ -164,14 +164,14 @@ class CommandContext:
     # -- files --------------------------------------------------------------------------------------
     def files(self, alias: str) -> GroupFiles:
         """Return the files of a group."""
-        found = self._files.get(alias)
-        if found is None:
+        files = self._files.get(alias)
+        if files is None:
             group = self.group(alias)
             place: CataloguePlace = KeyringCatalogue(self.node, self.keyring, alias, group)
             if self._is_shared(alias):
                 place = SharedCatalogue(self.node, group, self.grants[alias].catalogue)
-            found = self._files[alias] = GroupFiles(self.node, group, place, self.passed_over.note)
-        return found
+            files = self._files[alias] = GroupFiles(self.node, group, place, self.passed_over.note)
+        return files
 
     def split(self, text: str) -> tuple[str, str] | None:
         """Return the group and the path in it that ``text`` means; None if it names no group."""
@@ -196,8 +196,8 @@ class CommandContext:
             for entry in self.files(alias).entries():
                 yield from entry.names
             tree = self.files(alias).tree()
-            for one in tree.unfinished.values():
-                yield from (part.name for part in one.parts)
+            for file in tree.unfinished.values():
+                yield from (part.name for part in file.parts)
             for note in tree.notes:
                 yield from note.former.local_names
 
@@ -211,9 +211,9 @@ class CommandContext:
         return ()
 
     def _readable_entries(self, alias: str) -> tuple[CatalogueEntry, ...]:
-        found = self.files(alias).entries()
+        entries = self.files(alias).entries()
         self.note_conflict(alias)
-        return found
+        return entries
 
     def note_conflict(self, alias: str) -> None:
         """Note a catalogue that is in conflict: then some of the files are not listed."""
@@ -235,37 +235,37 @@ class CommandContext:
             self.group(group)
         if text.strip().lower().startswith(PREFIX):
             name = parse_name(text)
-            return name, next((found for found in self.catalogued() if found.entry.name == name), None)
+            return name, next((file for file in self.catalogued() if file.entry.name == name), None)
         place = (group, stored_path(f"./{text}")) if group else self.split(text)
         near = [place[0]] if place is not None and place[0] in self.reachable_groups() else []
         exact = [
-            each
+            file
             for alias in near
-            for each in _files_of(alias, self._readable_entries(alias))
-            if (each.group, each.path) == place
+            for file in _files_of(alias, self._readable_entries(alias))
+            if (file.group, file.path) == place
         ]
         if exact:
             return Name(exact[-1].entry.name), exact[-1]
         fitting = [
-            found
-            for found in (_files_of(group, self._readable_entries(group)) if group else self.catalogued())
-            if catalogue.matches(found.entry, text)
-            or (len(text) >= 4 and found.fingerprint.startswith(text.lower()))
+            file
+            for file in (_files_of(group, self._readable_entries(group)) if group else self.catalogued())
+            if catalogue.matches(file.entry, text)
+            or (len(text) >= 4 and file.fingerprint.startswith(text.lower()))
         ]
         if not fitting:
             self._refuse_directory(text, group)
             wanted = group or (place[0] if place is not None else "")
             if wanted in self.unlisted.reasons:
                 raise Conflict(f"group {wanted}: {self.unlisted.reasons[wanted]}")
-            where = f" in group {group}" if group else ""
+            scope = f" in group {group}" if group else ""
             raise InvalidError(
-                f"there is no file {text!r}{where}. `dios ls` lists the files; a name begins with {PREFIX}."
+                f"there is no file {text!r}{scope}. `dios ls` lists the files; a name begins with {PREFIX}."
             )
-        if len({found.entry.name for found in fitting}) > 1:
+        if len({file.entry.name for file in fitting}) > 1:
             listed = "".join(
-                f"\n  {found.fingerprint}  {found.entry.file}  {size_text(found.entry.size)}, "
-                f"{time_text(found.entry.put_ns)}, group {found.group}"
-                for found in fitting[:SHOWN_MAX]
+                f"\n  {file.fingerprint}  {file.entry.file}  {size_text(file.entry.size)}, "
+                f"{time_text(file.entry.put_ns)}, group {file.group}"
+                for file in fitting[:SHOWN_MAX]
             )
             more = f"\n  and {len(fitting) - SHOWN_MAX} more" if len(fitting) > SHOWN_MAX else ""
             raise InvalidError(
@@ -292,72 +292,72 @@ class CommandContext:
                     f"and `dios rm` take {shown} with --recursive."
                 )
 
-    def brought_back(self, found: CataloguedFile) -> CataloguedFile:
+    def brought_back(self, file: CataloguedFile) -> CataloguedFile:
         """Return a file whose bytes can be read: a tiered one is brought back first."""
         try:
-            return CataloguedFile(found.group, self.files(found.group).readable(found.path))
+            return CataloguedFile(file.group, self.files(file.group).readable(file.path))
         except FileNotFoundError as error:
-            raise InvalidError(f"cannot read {found.group}/{found.path}: {error.strerror}") from None
+            raise InvalidError(f"cannot read {file.group}/{file.path}: {error.strerror}") from None
 
     def object(self, text: str, group: str = "") -> Reference:
         """Return a reference to the object that a NAME argument means. Raise InvalidError without one.
 
         A file in parts is not one object, and is refused.
         """
-        name, found = self.find(text, group)
-        if found is not None and found.entry.in_parts:
+        name, file = self.find(text, group)
+        if file is not None and file.entry.in_parts:
             raise InvalidError(
-                f"{found.group}/{found.path} is stored in {len(found.entry.names)} parts, and this needs one "
+                f"{file.group}/{file.path} is stored in {len(file.entry.names)} parts, and this needs one "
                 "object. A task gets such a file with `dios run --input FILE=NAME`, or reads it as dios:// "
                 "path: give it the group, with dios.Executor(files=...) or files_for_task."
             )
-        _require_local(found)
-        if found is not None and found.entry.digest:
+        _require_local(file)
+        if file is not None and file.entry.digest:
             with contextlib.suppress(StaleError):
-                return self.files(found.group).replicas(found.entry).reference()
-        reference = self.node.find(name, group=self._group_to_search(found))
+                return self.files(file.group).replicas(file.entry).reference()
+        reference = self.node.find(name, group=self._group_to_search(file))
         if reference is None:
             raise InvalidError(
-                f"cannot find {found.entry.file if found else fingerprint(name)}: it was destroyed, "
+                f"cannot find {file.entry.file if file else fingerprint(name)}: it was destroyed, "
                 "or is in no group of your keyring"
             )
         return reference
 
     def file_objects(self, text: str) -> list[Reference]:
         """Return references to the parts of the file that a NAME argument means, or to its one object."""
-        _, found = self.find(text)
-        if found is not None and found.entry.in_store:
-            found = self.brought_back(found)
-            text = f"{found.group}/{found.path}"
-        if found is None or not found.entry.in_parts:
+        _, file = self.find(text)
+        if file is not None and file.entry.in_store:
+            file = self.brought_back(file)
+            text = f"{file.group}/{file.path}"
+        if file is None or not file.entry.in_parts:
             return [self.object(text)]
-        parts = self.files(found.group).parts(found.entry)
+        parts = self.files(file.group).parts(file.entry)
         try:
             return [parts.reference(number) for number in range(len(parts.parts))]
         except OSError as error:
-            raise InvalidError(f"cannot read {found.group}/{found.path}: {error.strerror or error}") from None
+            raise InvalidError(f"cannot read {file.group}/{file.path}: {error.strerror or error}") from None
 
     def replicas(self, text: str, group: str = "") -> Gathered[Reference]:
         """Return references to all physical objects that a NAME argument means. Raise InvalidError."""
-        name, found = self.find(text, group)
-        _require_local(found)
-        references = self.node.lookup(name, group=self._group_to_search(found))
+        name, file = self.find(text, group)
+        _require_local(file)
+        references = self.node.lookup(name, group=self._group_to_search(file))
         if not references:
-            what = found.entry.file if found else fingerprint(name)
+            subject = file.entry.file if file else fingerprint(name)
             why = "or is in no group of your keyring"
             if references.incomplete:
                 why += ", or is on a node that does not answer: `dios node ls`"
-            raise InvalidError(f"cannot find {what}: it was destroyed, {why}")
+            raise InvalidError(f"cannot find {subject}: it was destroyed, {why}")
         return references
 
     # -- tasks --------------------------------------------------------------------------------------
     def task(self, text: str) -> tuple[Task, Status]:
         """Return a handle and the status of the task that a TASK argument means."""
         status = self.task_row(text)
-        found = None if status.name is None else self.node.find(status.name)
-        if not isinstance(found, Task):
+        task = None if status.name is None else self.node.find(status.name)
+        if not isinstance(task, Task):
             raise NoSuchTaskError("the node does not keep this task any more", fingerprint=status.fingerprint)
-        return found, status
+        return task, status
 
     def log_of(self, text: str) -> bytes | None:
         """Return the stored output of an ended task, or None."""
@@ -414,12 +414,12 @@ def _files_of(alias: str, entries: Iterable[CatalogueEntry]) -> Iterator[Catalog
     return (CataloguedFile(alias, entry) for entry in entries if not is_directory(entry))
 
 
-def _require_local(found: CataloguedFile | None) -> None:
+def _require_local(file: CataloguedFile | None) -> None:
     """Raise InvalidError for a tiered file, which has no object here."""
-    if found is not None and found.entry.tier is not None and found.entry.tiered:
-        path = f"{found.group}/{found.path}"
+    if file is not None and file.entry.tier is not None and file.entry.tiered:
+        path = f"{file.group}/{file.path}"
         raise InvalidError(
-            f"{path} is tiered: its bytes are in {found.entry.tier.place}. Bring it back: dios tier in {path}"
+            f"{path} is tiered: its bytes are in {file.entry.tier.place}. Bring it back: dios tier in {path}"
         )
 
 

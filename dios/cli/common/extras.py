@@ -38,8 +38,8 @@ class MissingExtraError(DiosError):
 
 
 @contextlib.contextmanager
-def needing_extra(extra: str, what: str) -> Iterator[None]:
-    """Imports that need an extra of this package; ``what`` says in the plural who needs it.
+def needing_extra(extra: str, feature: str) -> Iterator[None]:
+    """Imports that need an extra of this package; ``feature`` says in the plural who needs it.
 
     Raises:
         MissingExtraError: a package of the extra is not installed; the message says how to get it.
@@ -51,5 +51,5 @@ def needing_extra(extra: str, what: str) -> Iterator[None]:
         if error.name is None or error.name.partition(".")[0] not in packages:
             raise
         raise MissingExtraError(
-            f"{what} need {error.name}, which is not installed: {extra_command(extra)}"
+            f"{feature} need {error.name}, which is not installed: {extra_command(extra)}"
         ) from None

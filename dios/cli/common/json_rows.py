@@ -494,15 +494,15 @@ def schema_of(command: str) -> dict[str, object]:
     schemas, components = msgspec.json.schema_components(
         types, schema_hook=_schema_of_other, ref_template="#/$defs/{name}"
     )
-    one: dict[str, object] = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
-    several: dict[str, object] = {"type": "array", "items": one}
-    either: dict[str, object] = {"anyOf": [one, several]}
-    shape = either if many is None else several if many else one
+    single: dict[str, object] = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+    several: dict[str, object] = {"type": "array", "items": single}
+    either: dict[str, object] = {"anyOf": [single, several]}
+    shape = either if many is None else several if many else single
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"{_typed(command)} --json"}
     whole = {**head, **({"description": note} if note else {}), **shape, "$defs": components}
     # Defaults of dataclasses may be tuples, which JSON has not.
-    found: dict[str, object] = msgspec.json.decode(msgspec.json.encode(whole))
-    return found
+    schema: dict[str, object] = msgspec.json.decode(msgspec.json.encode(whole))
+    return schema
 
 
 def _typed(command: str) -> str:

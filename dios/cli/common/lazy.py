@@ -150,7 +150,9 @@ class LazyGroup(CommandGroup):
         listed = list(self._listed())
         width = max(len(name) for _, name, _ in listed)
         for section in Section:
-            records = [(name.ljust(width), line) for where, name, line in listed if where is section]
+            records = [
+                (name.ljust(width), line) for own_section, name, line in listed if own_section is section
+            ]
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records)

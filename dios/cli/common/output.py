@@ -298,7 +298,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 @contextlib.contextmanager
-def transfer(what: str, total: int, *, steps: int = 1) -> Iterator[Callable[[int], None]]:
+def transfer(label: str, total: int, *, steps: int = 1) -> Iterator[Callable[[int], None]]:
     """Show a progress bar for bytes, only on a terminal and only for large transfers.
 
     Yield a function that is called with the number of bytes moved. ``steps`` is the number of objects.
@@ -325,30 +325,30 @@ def transfer(what: str, total: int, *, steps: int = 1) -> Iterator[Callable[[int
         transient=True,
     )
     with progress:
-        bar = progress.add_task(plain(what), total=total)
+        bar = progress.add_task(plain(label), total=total)
         yield lambda size: progress.advance(bar, size)
 
 
 @contextlib.contextmanager
-def waiting(what: str) -> Iterator[None]:
+def waiting(action: str) -> Iterator[None]:
     """Show a spinner during a wait, only on a terminal."""
     if sys.stderr.isatty():
         from rich.text import Text  # noqa: PLC0415 - see above
 
-        with err().status(Text(plain(what))):
+        with err().status(Text(plain(action))):
             yield
     else:
         yield
 
 
 @contextlib.contextmanager
-def progress(what: str) -> Iterator[Callable[[str], None]]:
+def progress(action: str) -> Iterator[Callable[[str], None]]:
     """Show a spinner with a changing text, only on a terminal. Yield a thread-safe function to change it."""
     if sys.stderr.isatty():
         from rich.text import Text  # noqa: PLC0415 - see above
 
-        with err().status(Text(plain(what))) as status:
-            yield lambda word: status.update(Text(plain(f"{what}: {word}")))
+        with err().status(Text(plain(action))) as status:
+            yield lambda word: status.update(Text(plain(f"{action}: {word}")))
     else:
         yield lambda _: None
 

@@ -190,14 +190,15 @@ def slurm_up(
     as_json: bool,
 ) -> None:
     """Submit the job, or find it again, and show its nodes. Raise the errors of ``slurm``."""
-    found = slurm.read(directory)
-    if found is not None and (nodes not in {0, found.nodes} or sbatch or settings):
+    existing = slurm.read(directory)
+    if existing is not None and (nodes not in {0, existing.nodes} or sbatch or settings):
         raise InvalidError(
-            f"the cluster in {directory} is job {found.job} with {counted(found.nodes, 'node')}. `dios down "
+            f"the cluster in {directory} is job {existing.job} with {counted(existing.nodes, 'node')}. "
+            "`dios down "
             "--on slurm --delete` ends it; another --dir makes a second one"
         )
     with progress("waiting for the allocation") as report:
-        job = found or slurm.submit(
+        job = existing or slurm.submit(
             directory,
             nodes=nodes or NODES_DEFAULT,
             sbatch=sbatch,
@@ -209,7 +210,7 @@ def slurm_up(
         except DiosError:
             raise
         except BaseException:
-            if found is None:
+            if existing is None:
                 slurm.cancel(job)
                 slurm.remove(directory)
                 say(f"job {job.job} was cancelled, and its files were deleted")
@@ -233,21 +234,21 @@ def slurm_down(directory: Path, *, delete: bool, as_json: bool) -> None:
 
     Raise InvalidError for a job that still has data unless ``delete``, and the errors of ``slurm``.
     """
-    found = slurm.read(directory)
-    if found is not None:
-        if not delete and slurm.running(found):
+    job = slurm.read(directory)
+    if job is not None:
+        if not delete and slurm.running(job):
             raise InvalidError(
-                f"the data of job {found.job} are on the local disks of its machines, and are lost when it "
+                f"the data of job {job.job} are on the local disks of its machines, and are lost when it "
                 "ends. Make a backup of what you need (`dios backup`), then end it with --delete."
             )
         with progress("ending the job"):
-            slurm.cancel(found)
+            slurm.cancel(job)
             slurm.remove(directory)
     if as_json:
-        down: SlurmDownRow = {"directory": str(directory), "job": found.job if found else None}
+        down: SlurmDownRow = {"directory": str(directory), "job": job.job if job else None}
         write_json(down)
     else:
-        ended = f"{found.job} ended, its files deleted" if found else "none"
+        ended = f"{job.job} ended, its files deleted" if job else "none"
         facts([("job", ended), ("directory", str(directory))])
 
 
@@ -270,7 +271,7 @@ def kubernetes_up(
         return
     table(
         ("NODE", "RACK", "ADDRESS", ""),
-        [(each.name, each.rack or "-", each.address, each.status) for each in members],
+        [(member.name, member.rack or "-", member.address, member.status) for member in members],
     )
     say(f"next: kubectl --namespace {wanted.namespace} exec {members[0].name} -- dios node ls")
 

@@ -100,7 +100,9 @@ def _explain(findings: list[StoreFinding]) -> None:
     for kind in dict.fromkeys(finding.kind for finding in findings):
         meaning = MEANINGS[kind]
         sys.stdout.write(f"  {kind}: {meaning.text}\n")
-        repairs = dict.fromkeys(each.repair for each in findings if each.kind is kind and each.repair)
+        repairs = dict.fromkeys(
+            finding.repair for finding in findings if finding.kind is kind and finding.repair
+        )
         for repair in repairs:
             write_line(f"    --repair: {repair}")
         if meaning.advice:
@@ -119,7 +121,10 @@ def _show(checked: CheckResult) -> None:
         sys.stdout.write(f"repaired  {plain(sentence)}\n")
     if checked.findings:
         sys.stdout.write("\n")
-        rows = [[str(each.level), str(each.kind), each.subject, each.detail] for each in checked.findings]
+        rows = [
+            [str(finding.level), str(finding.kind), finding.subject, finding.detail]
+            for finding in checked.findings
+        ]
         table(("level", "kind", "of", "what"), rows, whole=True)
         shown = Counter(finding.kind for finding in checked.findings)
         for kind, count in checked.counts.items():

@@ -71,7 +71,9 @@ def _text(value: object) -> str:
     if isinstance(value, enum.Enum):
         return str(value.value)
     if isinstance(value, tuple):
-        return ",".join("=".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in value)
+        return ",".join(
+            "=".join(map(str, entry)) if isinstance(entry, tuple) else str(entry) for entry in value
+        )
     return str(value)
 
 

@@ -254,7 +254,7 @@ def status(
         with time_limit(), connect(str(path), groups=()) as connected:
             info, cluster = connected.info(), connected.nodes()
         if as_json:
-            found: RunningDaemonRow = {
+            row: RunningDaemonRow = {
                 "running": True,
                 "pid": running.pid,
                 "socket": str(running.socket),
@@ -264,7 +264,7 @@ def status(
                 "fitness": info.fitness.name.lower(),
                 "nodes": {member.name: member.status.name.lower() for member in cluster},
             }
-            write_json(found)
+            write_json(row)
         else:
             _show_running(running, info, cluster)
         if fit and info.fitness is not Fitness.FIT:

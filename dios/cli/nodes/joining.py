@@ -111,7 +111,7 @@ def init(
         token, address = cluster.issue(settings.data, uses=uses, valid_s=valid_s)
         join = cluster.join_command(address, token)
         if as_json:
-            made: MadeClusterRow = {
+            row: MadeClusterRow = {
                 "name": own.name,
                 "cluster": own.cluster.hex(),
                 "data": str(settings.data),
@@ -119,7 +119,7 @@ def init(
                 "token": token,
                 "join": join,
             }
-            write_json(made)
+            write_json(row)
             return
         facts(
             [

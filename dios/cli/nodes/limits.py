@@ -106,12 +106,12 @@ def usage_json(usage: Usage) -> UsageRow:
     }
 
 
-def _show(place: CommandContext, found: list[Usage], *, as_json: bool) -> None:
+def _show(place: CommandContext, usages: list[Usage], *, as_json: bool) -> None:
     if as_json:
-        write_json([usage_json(usage) for usage in found])
+        write_json([usage_json(usage) for usage in usages])
         return
     aliases = {fingerprint(name): alias for alias, name in place.keyring.groups.items()}
-    rows = [row for usage in found for row in usage_rows(who_text(usage, aliases), usage)]
+    rows = [row for usage in usages for row in usage_rows(who_text(usage, aliases), usage)]
     if rows:
         table(_HEAD, rows, right=("USED", "LIMIT", "SHARE"))
     else:
@@ -179,13 +179,13 @@ def _principal_of(subject: str) -> str:
     """Return the principal that a subject names; empty for a group or a task."""
     kind, colon, rest = subject.partition(":")
     if colon:
-        if found := principal_of(subject):
-            return found
+        if principal := principal_of(subject):
+            return principal
         if kind in {"group", "task"} and rest:
             return ""
         raise InvalidError(f"{subject!r} is not a subject; give {_SUBJECTS}")
-    if found := principal_of(subject):
-        return found
+    if principal := principal_of(subject):
+        return principal
     raise InvalidError(f"there is no user {subject!r} on this machine; give {_SUBJECTS}")
 
 

@@ -296,33 +296,33 @@ def _up_here(
 
     place = _directory(directory)
     with local_cluster.locked(place):
-        found = local_cluster.read(place)
-        if found is not None:
-            _refuse_other(found, nodes, racks, settings)
+        existing = local_cluster.read(place)
+        if existing is not None:
+            _refuse_other(existing, nodes, racks, settings)
         with progress("bringing the cluster up") as report:
-            made = found or local_cluster.make(
+            cluster = existing or local_cluster.make(
                 place, nodes=nodes or NODES_DEFAULT, racks=racks, settings=settings
             )
             try:
-                started = local_cluster.start(made, report=report)
-                running = {node.name: node.socket for node in made.nodes if node.name in made.running()}
+                started = local_cluster.start(cluster, report=report)
+                running = {node.name: node.socket for node in cluster.nodes if node.name in cluster.running()}
                 fitness = wait_known(running, report=report)
             except DiosError:
-                if found is None:
+                if existing is None:
                     say(f"the cluster's logs were kept in {place}; `dios down --delete` deletes them")
                     _link(place)
                 raise
             except BaseException:
-                if found is None:
+                if existing is None:
                     local_cluster.remove(place)
                 raise
     _link(place)
     _show(
-        made,
+        cluster,
         started,
         fitness,
-        is_new=found is None,
-        default=local_cluster.is_default(made),
+        is_new=existing is None,
+        default=local_cluster.is_default(cluster),
         as_json=as_json,
     )
 
@@ -364,18 +364,20 @@ def _directory(chosen: Path | None) -> Path:
     return (usual_directory() if chosen is None else chosen.expanduser()).absolute().resolve()
 
 
-def _refuse_other(found: LocalCluster, nodes: int | None, racks: int, settings: dict[str, str]) -> None:
-    there = len(found.nodes)
+def _refuse_other(cluster: LocalCluster, nodes: int | None, racks: int, settings: dict[str, str]) -> None:
+    there = len(cluster.nodes)
     if nodes not in {None, there}:
         raise InvalidError(
-            f"the cluster in {found.directory} has {counted(there, 'node')}. `dios down --delete` removes "
+            f"the cluster in {cluster.directory} has {counted(there, 'node')}. `dios down --delete` removes "
             "it; another --dir makes a second one; any machine or data directory can join it with "
             "`dios-node invite`"
         )
-    if racks not in {0, len({node.rack for node in found.nodes if node.rack})}:
-        raise InvalidError(f"the racks in {found.directory} were chosen when it was made; leave out --racks")
+    if racks not in {0, len({node.rack for node in cluster.nodes if node.rack})}:
+        raise InvalidError(
+            f"the racks in {cluster.directory} were chosen when it was made; leave out --racks"
+        )
     if settings:
-        example = found.nodes[0].data / "node.toml"
+        example = cluster.nodes[0].data / "node.toml"
         raise InvalidError(
             f"the settings of an existing cluster are in its files, like {example}; edit them there"
         )
@@ -425,7 +427,7 @@ class LocalDownRow(TypedDict):
 
 
 def _show(
-    made: LocalCluster,
+    cluster: LocalCluster,
     started: list[str],
     fitness: dict[str, KnownFitness],
     *,
@@ -433,8 +435,8 @@ def _show(
     default: bool,
     as_json: bool,
 ) -> None:
-    running = made.running()
-    forgotten = made.forgotten()
+    running = cluster.running()
+    forgotten = cluster.forgotten()
     if as_json:
         rows: list[LocalNodeRow] = [
             {
@@ -448,10 +450,10 @@ def _show(
                 "forgotten": node.name in forgotten,
                 "fitness": fitness[node.name].fitness.name.lower() if node.name in fitness else "",
             }
-            for node in made.nodes
+            for node in cluster.nodes
         ]
         row: LocalClusterRow = {
-            "directory": str(made.directory),
+            "directory": str(cluster.directory),
             "new": is_new,
             "default": default,
             "nodes": rows,
@@ -468,15 +470,15 @@ def _show(
                 str(running[node.name].pid) if node.name in running else "-",
                 _state(node.name, started, forgotten),
             )
-            for node in made.nodes
+            for node in cluster.nodes
         ],
         right=("PROCESS",),
     )
     for name, known in fitness.items():
         if known.fitness is not Fitness.FIT:
             say(f"{name}: pure tasks are {known.text}")
-    first = made.nodes[0]
-    without = _scheduler_missing(made)
+    first = cluster.nodes[0]
+    without = _scheduler_missing(cluster)
     if without:
         say(
             f"no scheduler: {without}. Until then runs go to the nodes with the fewest, and reservations, "
@@ -485,16 +487,16 @@ def _show(
     if not default:
         say(f"another node is the default; for this cluster run: export DIOS_NODE={first.data}")
     kept = "" if is_new else ", with what was stored there before"
-    say(f"data: {made.directory}{kept}; next: dios node ls, dios group create NAME; at the end: dios down")
+    say(f"data: {cluster.directory}{kept}; next: dios node ls, dios group create NAME; at the end: dios down")
 
 
-def _scheduler_missing(made: LocalCluster) -> str:
+def _scheduler_missing(cluster: LocalCluster) -> str:
     """Return why no node runs a scheduler, unless the user chose so; empty if one does."""
     from dios.node.coordinator_supervisor import absence  # noqa: PLC0415 - see up
     from dios.node.settings import CoordinatorMode, load  # noqa: PLC0415 - see up
 
-    chosen = [load(node.data, flags=node.flags()) for node in made.nodes]
-    reasons = [absence(one) for one in chosen if one.coordinator is not CoordinatorMode.OFF]
+    chosen = [load(node.data, flags=node.flags()) for node in cluster.nodes]
+    reasons = [absence(settings) for settings in chosen if settings.coordinator is not CoordinatorMode.OFF]
     return (missing_extra("cluster") or reasons[0]) if reasons and all(reasons) else ""
 
 
@@ -565,8 +567,8 @@ def _down_here(directory: Path | None, *, delete: bool, as_json: bool) -> None:
     from dios.node import local_cluster  # noqa: PLC0415 - see up
 
     place = _directory(directory)
-    found = local_cluster.read(place)
-    if found is None:
+    cluster = local_cluster.read(place)
+    if cluster is None:
         if as_json:
             nothing: LocalDownRow = {"directory": str(place), "stopped": [], "removed": False}
             write_json(nothing)
@@ -574,7 +576,7 @@ def _down_here(directory: Path | None, *, delete: bool, as_json: bool) -> None:
             facts([("cluster", "none"), ("directory", str(place))])
         return
     with local_cluster.locked(place), progress("stopping the cluster"):
-        stopped = local_cluster.stop(found, say=say)
+        stopped = local_cluster.stop(cluster, say=say)
         if delete:
             local_cluster.remove(place)
     if delete:

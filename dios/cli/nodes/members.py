@@ -157,14 +157,18 @@ def clock_text(member: Member) -> str:
     if member.clock_offset_ns is None or member.clock_error_ns is None:
         return "-"
     offset, error = member.clock_offset_ns, member.clock_error_ns
-    unit, each = ("s", 1e9) if abs(offset) >= 1e9 else ("ms", 1e6)
-    return f"{offset / each:+.1f} ±{error / each:.1f} {unit}"
+    unit, unit_ns = ("s", 1e9) if abs(offset) >= 1e9 else ("ms", 1e6)
+    return f"{offset / unit_ns:+.1f} ±{error / unit_ns:.1f} {unit}"
 
 
 def _capacities(info: Info | None) -> dict[str, NodeCapacityRow]:
     return {
-        one.resource: {"bytes_s": one.bytes_s or None, "source": one.source, "detail": one.detail}
-        for one in (() if info is None else info.capacities)
+        capacity.resource: {
+            "bytes_s": capacity.bytes_s or None,
+            "source": capacity.source,
+            "detail": capacity.detail,
+        }
+        for capacity in (() if info is None else info.capacities)
     }
 
 
@@ -300,7 +304,7 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
                 ("status", member.condition + when),
                 ("tasks", f"{member.tasks} on {counted(member.cpus, 'processor')}"),
                 ("memory", f"{size_text(member.memory_bytes)} free"),
-                *((name, capacity_text(one)) for name, one in _capacities(info).items()),
+                *((name, capacity_text(capacity)) for name, capacity in _capacities(info).items()),
                 *(() if info is None else (("version", info.version),)),
                 *sorted((key, str(count)) for key, count in ({} if info is None else info.counts).items()),
                 *sorted((f"{key}:", text) for key, text in ({} if info is None else info.guarantees).items()),
@@ -495,18 +499,18 @@ def _left(connected: Node, members: list[Member], member: Member) -> _Left:
 
     Replicas are counted for all draining nodes together.
     """
-    draining = sum(one.draining and one.usable for one in members)
+    draining = sum(other.draining and other.usable for other in members)
     moving = keepers = leading = replicas = size = 0
     settled, tasks = True, member.tasks
-    for one in members:
-        if not one.usable:
+    for node in members:
+        if not node.usable:
             continue
         try:
-            counts = connected.info(host="" if one.here else one.name).counts
+            counts = connected.info(host="" if node.here else node.name).counts
         except DiosError:
             settled = False
             continue
-        if one.name == member.name:
+        if node.name == member.name:
             moving = counts.get("moving", 0)
             # The node's row has the tasks of up to a second ago.
             tasks = counts.get("tasks_of_users", tasks)
@@ -542,23 +546,23 @@ def forget(
     with reporting("dios node forget", as_json=as_json), connect(node, groups=(), start=False) as connected:
         members = connected.nodes()
         # A node that is removed here, but not on every other node, is not among them.
-        member = next((each for each in members if each.name == name), None)
+        member = next((candidate for candidate in members if candidate.name == name), None)
         if member is not None and member.here:
             raise InvalidError(f"{name} is the asked node itself; ask another node with --node PATH")
         if not yes and not _confirmed(member or _member(members, name), "forget"):
             raise typer.Exit(FAILED)
         left = connected.set_node(name, "restore" if taken_over else "forget")
         if as_json:
-            write_json([described(each) for each in left])
+            write_json([described(other) for other in left])
         else:
-            say(f"{name} is forgotten; remaining nodes: {', '.join(each.name for each in left)}")
+            say(f"{name} is forgotten; remaining nodes: {', '.join(other.name for other in left)}")
 
 
-def _confirmed(member: Member, what: str) -> bool:
+def _confirmed(member: Member, action: str) -> bool:
     if not sys.stdin.isatty():
         raise InvalidError(f"this removes {member.name} from the cluster for good; confirm with --yes")
     say(f"{member.name} is {member.condition}. Once forgotten, it can never come back under its identity.")
-    return typer.confirm(f"{what} {member.name}?", err=True)
+    return typer.confirm(f"{action} {member.name}?", err=True)
 
 
 @app.command(
@@ -596,7 +600,7 @@ def replace(
         from dios.node import cluster  # noqa: PLC0415 - certificates take a tenth of a second
 
         members = connected.nodes()
-        member = next((one for one in members if one.name == name), None)
+        member = next((candidate for candidate in members if candidate.name == name), None)
         if member is not None:
             _refuse_living(member, force=force)
             if not yes and not _confirmed(member, "replace"):

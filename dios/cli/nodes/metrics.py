@@ -58,7 +58,7 @@ def metrics(
         with opened(node) as place:
             readings = read_all(place.node)
         if as_json:
-            write_json([_described(one) for one in readings if one.metric in FAMILIES])
+            write_json([_described(reading) for reading in readings if reading.metric in FAMILIES])
             return
         with needing_extra("metrics", "metrics in the format of Prometheus"):
             from dios.web.metrics.text import text_of  # noqa: PLC0415 - needs an extra
@@ -74,15 +74,15 @@ class MetricRow(TypedDict):
     buckets: list[tuple[float | None, float]]
 
 
-def _described(one: Reading) -> MetricRow:
-    scale = FAMILIES[one.metric].scale
+def _described(reading: Reading) -> MetricRow:
+    scale = FAMILIES[reading.metric].scale
     return {
-        "metric": one.metric,
-        "labels": dict(one.labels),
-        "value": one.value * scale,
+        "metric": reading.metric,
+        "labels": dict(reading.labels),
+        "value": reading.value * scale,
         # JSON has no infinity.
         "buckets": [
-            (None if bound == float("inf") else bound * scale, count) for bound, count in one.buckets
+            (None if bound == float("inf") else bound * scale, count) for bound, count in reading.buckets
         ],
     }
 
@@ -99,8 +99,8 @@ def _tls_files(certificate: Path | None, key: Path | None, clients: Path | None)
 def _serve(node: str | None, listen: str, tls: TlsFiles | None) -> None:
     place = place_of(listen)
     require_protected(place, tls)
-    with opened(node) as found:
-        found.node.read_table("metrics")  # a node that cannot be read is better reported now
+    with opened(node) as context:
+        context.node.read_table("metrics")  # a node that cannot be read is better reported now
     with needing_extra("metrics", "servers of metrics"):
         from dios.web.metrics.exporter import start  # noqa: PLC0415 - needs an extra
     stop = start(node, place, tls)

@@ -76,7 +76,7 @@ class _Reader:
 
     def _read_one(self, place: _Place) -> list[NodeLogRow]:
         try:
-            found = self.connected.read_table(place.table, start=place.position)
+            records = self.connected.read_table(place.table, start=place.position)
         except NotPermittedError:
             raise
         except DiosError as error:
@@ -86,23 +86,23 @@ class _Reader:
             return []
         place.trouble = ""
         rows: list[NodeLogRow] = []
-        for one in found:
-            number = int(one["number"])
+        for record in records:
+            number = int(record["number"])
             if place.number and number > place.number + 1:
                 say(
                     f"{place.name or 'the node'} dropped "
                     f"{counted(number - place.number - 1, 'unread record')}"
                 )
-            place.position, place.number = int(one["position"]) + 1, number
+            place.position, place.number = int(record["position"]) + 1, number
             rows.append(
                 {
                     "node": place.name,
-                    "time": int(one["position"]),
+                    "time": int(record["position"]),
                     "number": number,
-                    "level": str(one["level"]),
-                    "source": str(one["from"]),
-                    "message": str(one["message"]),
-                    "fields": json.loads(str(one["fields"])),
+                    "level": str(record["level"]),
+                    "source": str(record["from"]),
+                    "message": str(record["message"]),
+                    "fields": json.loads(str(record["fields"])),
                 }
             )
         return rows

@@ -70,23 +70,23 @@ def orphans(
         for path in keyring or ():
             known |= set(Keyring.load(path).groups.values())
         with hold_directory(settings.data):
-            found = find_orphans(settings.data, known, f"uid:{settings.data.stat().st_uid}")
-        removed = chosen_orphans(found, remove or ())
+            stored = find_orphans(settings.data, known, f"uid:{settings.data.stat().st_uid}")
+        removed = chosen_orphans(stored, remove or ())
         if removed:
             remove_orphans(settings.data, removed, map_bytes=settings.map_bytes)
-        shown = removed if remove else found
+        shown = removed if remove else stored
         if as_json:
             listed: list[StoredOrphanRow] = [
                 {
-                    "fingerprint": each.fingerprint,
-                    "type": each.type.name,
-                    "owner": each.owner,
-                    "size": each.size,
-                    "groups": list(each.groups),
-                    "reason": each.reason,
+                    "fingerprint": orphan.fingerprint,
+                    "type": orphan.type.name,
+                    "owner": orphan.owner,
+                    "size": orphan.size,
+                    "groups": list(orphan.groups),
+                    "reason": orphan.reason,
                     "removed": bool(remove),
                 }
-                for each in shown
+                for orphan in shown
             ]
             write_json(listed)
             return
@@ -94,11 +94,11 @@ def orphans(
             say("every stored object can be reached, as far as the keyrings show")
             return
         rows = [
-            [each.fingerprint, each.type.name, each.owner, size_text(each.size), each.reason]
-            for each in shown
+            [orphan.fingerprint, orphan.type.name, orphan.owner, size_text(orphan.size), orphan.reason]
+            for orphan in shown
         ]
         table(("object", "type", "owner", "size", "why"), rows, right=("size",))
         if remove:
-            say(f"removed {len(removed)} of {counted(len(found), 'orphaned object')} for good")
+            say(f"removed {len(removed)} of {counted(len(stored), 'orphaned object')} for good")
         else:
             say("next: dios-node orphans --remove FINGERPRINT deletes one for good")

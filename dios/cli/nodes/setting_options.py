@@ -76,7 +76,7 @@ def settings_given(arguments: list[str], command: str, own: Iterable[str] = ()) 
     Raise SettingsError for an argument that is not an option of ``command``, which also has the options
     ``own``.
     """
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
@@ -95,8 +95,8 @@ def settings_given(arguments: list[str], command: str, own: Iterable[str] = ()) 
                 value = "true"
             else:
                 raise SettingsError(f"--{key} needs a value")
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings
 
 
 def own_options(context: typer.Context) -> list[str]:

@@ -64,11 +64,17 @@ def add(
         from dios.transport.identity.trusted_clusters import add_trusted  # noqa: PLC0415 - loads TLS
 
         checked = checked_address(address, advertised=True) if address else ""
-        one = add_trusted(_own(data), name, authority.read_bytes(), checked)
+        trusted = add_trusted(_own(data), name, authority.read_bytes(), checked)
         if as_json:
-            write_json(TrustedRow(name=name, cluster=one.cluster.hex(), address=one.address))
+            write_json(TrustedRow(name=name, cluster=trusted.cluster.hex(), address=trusted.address))
             return
-        facts([("cluster", name), ("authority", one.cluster.hex()), ("border", one.address or "unknown")])
+        facts(
+            [
+                ("cluster", name),
+                ("authority", trusted.cluster.hex()),
+                ("border", trusted.address or "unknown"),
+            ]
+        )
 
 
 @app.command("ls", epilog="\b\nExamples:\n  dios-node trust ls\n  dios-node trust ls --data ./node0 --json")
@@ -78,9 +84,12 @@ def list_trusted(*, data: DataOption = None, as_json: JsonOption = False) -> Non
         from dios.transport.identity.trusted_clusters import trusted_clusters  # noqa: PLC0415 - as above
 
         own = _own(data)
-        rows = [(one.name, one.cluster.hex(), one.address) for one in trusted_clusters(own).values()]
+        rows = [
+            (trusted.name, trusted.cluster.hex(), trusted.address)
+            for trusted in trusted_clusters(own).values()
+        ]
         if as_json:
-            write_json([TrustedRow(name=name, cluster=mark, address=where) for name, mark, where in rows])
+            write_json([TrustedRow(name=name, cluster=mark, address=address) for name, mark, address in rows])
             return
         say(f"this cluster is {own.cluster.hex()}; its certificate is {own.folder / 'authority.pem'}")
         if rows:

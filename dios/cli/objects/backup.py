@@ -218,13 +218,15 @@ def create(
                 entries = [entry for source in sources for entry in _entries(source)]
                 total = sum(entry.size for entry in entries)
                 with transfer("backup", total, steps=len(entries)) as moved:
-                    made = writer.create(sources, context.keyring, promises=_promises(context), moved=moved)
+                    created = writer.create(
+                        sources, context.keyring, promises=_promises(context), moved=moved
+                    )
                 left = _not_covered(context, sources, group)
                 without_room = 0 if group else context.keyring.not_presented
         except Stopped as stopped:
             raise typer.Exit(stopped.exit_status) from None
-        _show_created(made, sources, left, as_json=as_json)
-        if made.left_out_count or without_room:
+        _show_created(created, sources, left, as_json=as_json)
+        if created.left_out_count or without_room:
             raise typer.Exit(FAILED)
 
 
@@ -291,17 +293,17 @@ def _not_covered(context: CommandContext, sources: list[Source], aliases: list[s
     return notices
 
 
-def _show_created(made: Created, sources: list[Source], notices: list[str], *, as_json: bool) -> None:
+def _show_created(created: Created, sources: list[Source], notices: list[str], *, as_json: bool) -> None:
     if as_json:
         row: CreatedBackupRow = {
-            "sequence": made.sequence,
-            "time_ns": made.time_ns,
-            "files": made.files,
-            "size": made.size,
-            "read_bytes": made.read_bytes,
-            "stored_bytes": made.stored_bytes,
-            "left_out": made.left_out,
-            "left_out_count": made.left_out_count,
+            "sequence": created.sequence,
+            "time_ns": created.time_ns,
+            "files": created.files,
+            "size": created.size,
+            "read_bytes": created.read_bytes,
+            "stored_bytes": created.stored_bytes,
+            "left_out": created.left_out,
+            "left_out_count": created.left_out_count,
             "groups": [source.alias for source in sources],
             "notices": notices,
         }
@@ -309,16 +311,16 @@ def _show_created(made: Created, sources: list[Source], notices: list[str], *, a
         return
     facts(
         [
-            ("snapshot", f"{made.sequence}, {time_text(made.time_ns)}"),
+            ("snapshot", f"{created.sequence}, {time_text(created.time_ns)}"),
             ("groups", ", ".join(source.alias for source in sources) or "none"),
-            ("files", f"{made.files} ({size_text(made.size)})"),
-            ("read", size_text(made.read_bytes)),
-            ("stored", size_text(made.stored_bytes)),
+            ("files", f"{created.files} ({size_text(created.size)})"),
+            ("read", size_text(created.read_bytes)),
+            ("stored", size_text(created.stored_bytes)),
         ]
     )
     for notice in notices:
         say(notice)
-    say_first("left out", made.left_out, made.left_out_count)
+    say_first("left out", created.left_out, created.left_out_count)
 
 
 @app.command("ls", epilog="\b\nExamples:\n  dios backup ls /mnt/backups\n  dios backup ls s3://b/f --json")
@@ -328,19 +330,19 @@ def list_snapshots(target: TargetArgument, *, key: KeyOption = None, as_json: Js
         repository = open_repository(open_target(target), _private(key))
         damaged: list[str] = []
         with waiting("reading the snapshots"):
-            found = list(repository.readable(damaged))[::-1]
-        damaged += _signs(repository, found[-1] if found else None)
+            snapshots = list(repository.readable(damaged))[::-1]
+        damaged += _signs(repository, snapshots[-1] if snapshots else None)
         if as_json:
             row: SnapshotsRow = {
                 "target": repository.target.place,
-                "snapshots": [_described(each.snapshot) for each in found],
+                "snapshots": [_described(stored.snapshot) for stored in snapshots],
                 "damages": damaged,
             }
             write_json(row)
         else:
             table(
                 ("SNAPSHOT", "TIME", "GROUPS", "FILES", "SIZE", "LEFT OUT"),
-                [_row(each.snapshot) for each in found],
+                [_row(stored.snapshot) for stored in snapshots],
                 right=("SNAPSHOT", "FILES", "SIZE", "LEFT OUT"),
             )
             for text in damaged:
@@ -364,7 +366,9 @@ def _described(snapshot: Snapshot) -> SnapshotRow:
         "snapshot": snapshot.sequence,
         "time_ns": snapshot.time_ns,
         "left_out": snapshot.left_out,
-        "groups": [{"alias": each.alias, "files": each.files, "size": each.size} for each in snapshot.groups],
+        "groups": [
+            {"alias": group.alias, "files": group.files, "size": group.size} for group in snapshot.groups
+        ],
     }
 
 
@@ -372,25 +376,25 @@ def _row(snapshot: Snapshot) -> tuple[str, ...]:
     return (
         str(snapshot.sequence),
         time_text(snapshot.time_ns),
-        ", ".join(each.alias for each in snapshot.groups[:_SHOWN_MAX]),
-        str(sum(each.files for each in snapshot.groups)),
-        size_text(sum(each.size for each in snapshot.groups)),
+        ", ".join(group.alias for group in snapshot.groups[:_SHOWN_MAX]),
+        str(sum(group.files for group in snapshot.groups)),
+        size_text(sum(group.size for group in snapshot.groups)),
         str(snapshot.left_out),
     )
 
 
-def _verified(target: str, found: Verified) -> VerifiedRow:
+def _verified(target: str, verified: Verified) -> VerifiedRow:
     return {
         "target": target,
-        "snapshots": found.snapshots,
-        "files": found.files,
-        "chunks": found.chunks,
-        "read_bytes": found.read_bytes,
-        "unused_packs": found.unused_packs,
-        "newest": found.newest,
-        "newest_ns": found.newest_ns,
-        "damages": found.damages,
-        "damage_count": found.damage_count,
+        "snapshots": verified.snapshots,
+        "files": verified.files,
+        "chunks": verified.chunks,
+        "read_bytes": verified.read_bytes,
+        "unused_packs": verified.unused_packs,
+        "newest": verified.newest,
+        "newest_ns": verified.newest_ns,
+        "damages": verified.damages,
+        "damage_count": verified.damage_count,
     }
 
 
@@ -415,23 +419,23 @@ def verify(
         with waiting("reading the lists of files"):
             verification = Verification(repository, only=snapshot)
         with transfer("verify", verification.total, steps=verification.chunks) as moved:
-            found = verification.read(moved)
+            verified = verification.read(moved)
         if as_json:
-            write_json(_verified(repository.target.place, found))
+            write_json(_verified(repository.target.place, verified))
         else:
-            newest = f"{found.newest}, {time_text(found.newest_ns)}" if found.newest else "none"
+            newest = f"{verified.newest}, {time_text(verified.newest_ns)}" if verified.newest else "none"
             facts(
                 [
-                    ("snapshots", str(found.snapshots)),
+                    ("snapshots", str(verified.snapshots)),
                     ("newest", newest),
-                    ("files", str(found.files)),
-                    ("read", f"{counted(found.chunks, 'chunk')} ({size_text(found.read_bytes)})"),
-                    ("unused", f"{counted(found.unused_packs, 'pack')}, of runs that broke off"),
-                    ("damages", str(found.damage_count)),
+                    ("files", str(verified.files)),
+                    ("read", f"{counted(verified.chunks, 'chunk')} ({size_text(verified.read_bytes)})"),
+                    ("unused", f"{counted(verified.unused_packs, 'pack')}, of runs that broke off"),
+                    ("damages", str(verified.damage_count)),
                 ]
             )
-            say_first("damaged", found.damages, found.damage_count)
-        if found.damage_count:
+            say_first("damaged", verified.damages, verified.damage_count)
+        if verified.damage_count:
             raise typer.Exit(FAILED)
 
 
@@ -470,13 +474,13 @@ def restore(
             raise InvalidError("--as is for a single group; name it with --group")
         repository = open_repository(open_target(target), _private(key))
         with waiting("reading the snapshot"):
-            found = _chosen(repository, snapshot)
-        for sign in [] if snapshot else _signs(repository, found):
+            chosen = _chosen(repository, snapshot)
+        for sign in [] if snapshot else _signs(repository, chosen):
             say(sign)
         if names:
-            _restore_names(found.snapshot, as_json=as_json)
+            _restore_names(chosen.snapshot, as_json=as_json)
             return
-        records = _records(found.snapshot, group)
+        records = _records(chosen.snapshot, group)
         if new_alias:
             check_group_alias(new_alias)
         wanted = [(record, new_alias or record.alias) for record in records]
@@ -486,7 +490,7 @@ def restore(
                 done = _restore_all(repository, wanted, node, failures)
         except Stopped as stopped:
             raise typer.Exit(stopped.exit_status) from None
-        _show_restored(found.snapshot, done, failures, as_json=as_json)
+        _show_restored(chosen.snapshot, done, failures, as_json=as_json)
         failures.end()
 
 
@@ -571,10 +575,10 @@ def _show_restored(snapshot: Snapshot, done: list[Restored], failures: Failures,
     say(f"snapshot {snapshot.sequence} of {time_text(snapshot.time_ns)}")
     table(
         ("GROUP", "FILES", "SIZE"),
-        [(each.alias, str(each.files), size_text(each.size)) for each in done],
+        [(restored.alias, str(restored.files), size_text(restored.size)) for restored in done],
         right=("FILES", "SIZE"),
     )
-    for notice in (notice for each in done for notice in each.notices):
+    for notice in (notice for restored in done for notice in restored.notices):
         say(notice)
     if snapshot.left_out:
         say(

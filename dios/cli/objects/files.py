@@ -156,12 +156,14 @@ def put(
         with opened(node, [group]) as place:
             left_out = Failures("left out")
             local = [
-                each for path in files for each in _local_files(path, label, left_out, recursive=recursive)
+                local_file
+                for path in files
+                for local_file in _local_files(path, label, left_out, recursive=recursive)
             ]
             staged = StagedFiles(place.files(group), secrecy=secrecy, disks=acknowledge)
             if not replace:
                 _require_new(staged, group, local)
-            total = sum(each.size or 0 for each in local)
+            total = sum(local_file.size or 0 for local_file in local)
             try:
                 with transfer("put", total, steps=len(local)) as moved:
                     for path, stored, size in local:
@@ -196,7 +198,7 @@ def put(
 
 def _require_new(staged: StagedFiles, group: str, local: list[LocalFile]) -> None:
     """Refuse paths that files have, before anything is stored, and again when everything becomes visible."""
-    paths = [each.path for each in local if each.size is not None]
+    paths = [file.path for file in local if file.size is not None]
     likely = staged.files.likely_tree()
     taken = [path for path in paths if likely.is_file(path)]
     if taken:
@@ -327,8 +329,8 @@ def list_objects(
         for alias in group or ():
             place.group(alias)
         aliases = place.reachable_groups() if group is None else group
-        found = place.catalogued(aliases)
-        items = _with_disks(place, found) if long else ((item, None) for item in found)
+        catalogued = place.catalogued(aliases)
+        items = _with_disks(place, catalogued) if long else ((item, None) for item in catalogued)
         if as_json:
             write_json_list(_all_listed(place, items, names=names))
             place.unlisted.end()
@@ -367,12 +369,12 @@ def _with_disks(
     count = 0
     while some := list(islice(listed, _FILES_AT_ONCE)):
         with progress("looking replicas up") as show:
-            found: list[FileDisks] = []
+            disks: list[FileDisks] = []
             for alias, several in groupby(some, lambda item: item.group):
-                show(f"{count + len(found):,} files")
+                show(f"{count + len(disks):,} files")
                 entries = [item.entry for item in several]
-                found += file_disks(place.node, place.group(alias), entries, promises)
-        yield from zip(some, found, strict=True)
+                disks += file_disks(place.node, place.group(alias), entries, promises)
+        yield from zip(some, disks, strict=True)
         count += len(some)
 
 
@@ -400,35 +402,35 @@ def _show_labels(place: CommandContext, groups: Iterable[str]) -> None:
 
 def _list_unfinished(place: CommandContext, groups: list[str] | None, *, as_json: bool) -> None:
     """List the large files of groups that are not stored completely, with what is stored of them."""
-    found: list[tuple[str, UnfinishedFile]] = []
+    unfinished: list[tuple[str, UnfinishedFile]] = []
     for alias in place.reachable_groups() if groups is None else groups:
         with place.unlisted.going_on(alias):
-            found += [(alias, one) for one in place.files(alias).tree().unfinished.values()]
+            unfinished += [(alias, file) for file in place.files(alias).tree().unfinished.values()]
     if as_json:
         shown: list[UnfinishedRow] = [
             {
                 "group": alias,
-                "file": one.file,
-                "path": f"{alias}/{one.file}",
-                "stored": one.stored_bytes,
-                "size": one.size or None,
-                "begun": one.begun_ns,
+                "file": file.file,
+                "path": f"{alias}/{file.file}",
+                "stored": file.stored_bytes,
+                "size": file.size or None,
+                "begun": file.begun_ns,
             }
-            for alias, one in found
+            for alias, file in unfinished
         ]
         write_json([*shown, *place.unlisted.rows()])
-    elif found:
+    elif unfinished:
         table(
             ("FILE", "STORED", "SIZE", "BEGUN", "GROUP"),
             [
                 (
-                    one.file,
-                    size_text(one.stored_bytes),
-                    size_text(one.size) if one.size else "-",
-                    time_text(one.begun_ns),
+                    file.file,
+                    size_text(file.stored_bytes),
+                    size_text(file.size) if file.size else "-",
+                    time_text(file.begun_ns),
                     alias,
                 )
-                for alias, one in found
+                for alias, file in unfinished
             ],
             right=("STORED", "SIZE"),
         )
@@ -443,7 +445,7 @@ def _list_orphans(place: CommandContext, *, as_json: bool) -> None:
     known = {fingerprint(name) for name in place.catalogued_names()}
     known |= {fingerprint(name) for name in place.keyring.objects.values()}
     for records in (SERVICES, KEPT):
-        known |= {each.fingerprint for each in place.node.lookup(special_name(records))}
+        known |= {record.fingerprint for record in place.node.lookup(special_name(records))}
     owner = f"uid:{os.getuid()}"
     rows = [
         (str(row["fingerprint"]), int(row["size"]))
@@ -465,15 +467,19 @@ def _list_directory(place: CommandContext, text: str, *, names: bool, long: bool
     alias, inner = _path(place, text)
     tree = place.files(alias).tree()
     shown = [inner] if tree.is_file(inner) else tree.children(inner)
-    items = {each: CataloguedFile(alias, tree.files[each]) for each in shown if tree.is_file(each)}
+    items = {
+        file_path: CataloguedFile(alias, tree.files[file_path])
+        for file_path in shown
+        if tree.is_file(file_path)
+    }
     counted_disks = {item.path: disks for item, disks in _with_disks(place, items.values())} if long else {}
     place.note_conflict(alias)
     if as_json:
         described: list[FileRow | DirectoryRow] = [
-            _listed(place, items[each], counted_disks.get(each), names=names)
-            if each in items
-            else {"group": alias, "directory": each, "path": f"{alias}/{each}"}
-            for each in shown
+            _listed(place, items[listed_path], counted_disks.get(listed_path), names=names)
+            if listed_path in items
+            else {"group": alias, "directory": listed_path, "path": f"{alias}/{listed_path}"}
+            for listed_path in shown
         ]
         write_json([*described, *place.unlisted.rows()])
         place.unlisted.end()
@@ -481,10 +487,10 @@ def _list_directory(place: CommandContext, text: str, *, names: bool, long: bool
     rows = []
     columns = ("FILE", "SIZE", "PUT", *(("DISKS",) if long else ()), "FINGERPRINT")
     head = (*columns, *(("NAME",) if names else ()))
-    for each in shown:
-        name = each.rpartition("/")[2]
-        if each in items:
-            row = _row(items[each], counted_disks.get(each), names=names)
+    for path in shown:
+        name = path.rpartition("/")[2]
+        if path in items:
+            row = _row(items[path], counted_disks.get(path), names=names)
             group = 4 if long else 3
             rows.append((name, *row[1:group], *row[group + 1 :]))
         else:
@@ -499,19 +505,19 @@ def _list_directory(place: CommandContext, text: str, *, names: bool, long: bool
 
 def _path(place: CommandContext, text: str) -> tuple[str, str]:
     """Return the group and the path of an existing file or directory; InvalidError without one."""
-    found = _group_of(place, text)
-    tree = place.files(found[0]).tree()
-    if not tree.is_file(found[1]) and not tree.is_directory(found[1]):
+    location = _group_of(place, text)
+    tree = place.files(location[0]).tree()
+    if not tree.is_file(location[1]) and not tree.is_directory(location[1]):
         raise _no_such_path(text)
-    return found
+    return location
 
 
 def _group_of(place: CommandContext, text: str) -> tuple[str, str]:
     """Return the group and the path in it; InvalidError if the user has no such group."""
-    found = place.split(text)
-    if found is None:
+    location = place.split(text)
+    if location is None:
         raise InvalidError(f"{text!r} begins with no group of yours. `dios group ls` lists them.")
-    return found
+    return location
 
 
 def _no_such_path(text: str) -> InvalidError:
@@ -526,10 +532,10 @@ def _row(item: CataloguedFile, disks: FileDisks | None, *, names: bool) -> tuple
     return (*row, format_name(entry.name)) if names else row
 
 
-def _disks_text(entry: CatalogueEntry, found: FileDisks) -> str:
+def _disks_text(entry: CatalogueEntry, disks: FileDisks) -> str:
     if entry.tier is not None and entry.tiered:
         return entry.tier.place
-    return str(found.disks) if found.promised is None else f"{found.disks} of {found.promised}"
+    return str(disks.disks) if disks.promised is None else f"{disks.disks} of {disks.promised}"
 
 
 @app.command(epilog="\b\nExamples:\n  dios du\n  dios du analytics\n  dios du analytics/data --json")
@@ -579,11 +585,11 @@ def _use_below(place: CommandContext, text: str) -> tuple[int, int, int]:
     Raise InvalidError without such a path.
     """
     alias, inner = _group_of(place, text)
-    found = _use_of(place.files(alias).entries(), inner)
-    if found is None:
+    use = _use_of(place.files(alias).entries(), inner)
+    if use is None:
         raise _no_such_path(text)
     place.note_conflict(alias)
-    return found
+    return use
 
 
 def _use_of(entries: Iterable[CatalogueEntry], inner: str) -> tuple[int, int, int] | None:
@@ -861,20 +867,20 @@ def _get_directory(
     tree = files.tree()
     below = list(tree.below(inner)) if tree.is_directory(inner) else [inner]
     start = len(inner) + 1 if inner and tree.is_directory(inner) else len(inner.rpartition("/")[0])
-    total = sum(tree.files[each].size for each in below if tree.is_file(each))
+    total = sum(tree.files[file_path].size for file_path in below if tree.is_file(file_path))
     output.mkdir(parents=True, exist_ok=True)
     written: list[tuple[Path, int]] = []
     with transfer("get", total, steps=len(below)) as moved:
-        for each in below:
+        for path in below:
             # A path of the catalogue has no "..": it stays inside of the directory.
-            target = output / each[start:].lstrip("/")
-            with failures.going_on(f"{alias}/{each}"):
-                if tree.is_directory(each):
+            target = output / path[start:].lstrip("/")
+            with failures.going_on(f"{alias}/{path}"):
+                if tree.is_directory(path):
                     target.mkdir(parents=True, exist_ok=True)
                     continue
                 target.parent.mkdir(parents=True, exist_ok=True)
-                _get_file(files, tree.files[each], target, moved)
-                written.append((target, tree.files[each].size))
+                _get_file(files, tree.files[path], target, moved)
+                written.append((target, tree.files[path].size))
     return written
 
 
@@ -913,24 +919,26 @@ def rm(
             if not group or names:
                 raise InvalidError("--all is for the files of a whole group: give --group ALIAS and no NAME")
             targets = all_targets(place, group)
-            files = sum(bool(each.names) and each.former is None for each in targets)
+            files = sum(bool(target.names) and target.former is None for target in targets)
             confirm(f"destroy all {counted(files, 'file')} of group {group}", yes=yes)
         elif not names:
             raise InvalidError("give the files to destroy, or --group ALIAS --all for those of a whole group")
         else:
-            targets = [each for text in names for each in _targets(place, text, group, recursive=recursive)]
+            targets = [
+                target for text in names for target in _targets(place, text, group, recursive=recursive)
+            ]
         failures = Failures("not removed")
         gone, later = destroy_targets(place, targets, failures)
         if as_json:
             removed: list[RemovedRow] = [
                 {
-                    "argument": each.text,
+                    "argument": target.text,
                     "destroyed": outcome.replicas > 0
-                    or (each.found is not None and each.found.entry.tiered and outcome.complete),
+                    or (target.file is not None and target.file.entry.tiered and outcome.complete),
                     "replicas": outcome.replicas,
                     "incomplete": not outcome.complete,
                 }
-                for each, outcome in gone
+                for target, outcome in gone
             ]
             write_json([*removed, *failures.rows()])
         show_later(place, later)
@@ -943,13 +951,17 @@ def _targets(place: CommandContext, text: str, group: str, *, recursive: bool) -
     if path is None or tree is None or tree.is_file(path[1]) or not tree.is_directory(path[1]):
         if path is not None and tree is not None and path[1] in tree.unfinished.keys() - tree.files.keys():
             return [unfinished_target(path[0], tree.unfinished[path[1]])]
-        name, found = place.find(text, group)
-        return [Target(text, [name]) if found is None else file_target(found)._replace(text=text)]
+        name, listed = place.find(text, group)
+        return [Target(text, [name]) if listed is None else file_target(listed)._replace(text=text)]
     if not recursive:
         raise InvalidError(f"{text} is a directory; add --recursive to destroy everything in it")
     below = [path[1], *tree.below(path[1])]
-    entries = [tree.files.get(each) or tree.made.get(each) for each in below]
-    begun = [one for file, one in tree.unfinished.items() if not path[1] or file.startswith(f"{path[1]}/")]
-    return [unfinished_target(path[0], one) for one in begun] + [
+    entries = [tree.files.get(inner) or tree.explicit_directories.get(inner) for inner in below]
+    begun = [
+        unfinished
+        for file, unfinished in tree.unfinished.items()
+        if not path[1] or file.startswith(f"{path[1]}/")
+    ]
+    return [unfinished_target(path[0], unfinished) for unfinished in begun] + [
         file_target(CataloguedFile(path[0], entry)) for entry in entries if entry is not None
     ]

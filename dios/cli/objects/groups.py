@@ -177,7 +177,7 @@ def describe_group(
         promise = promises.promise(group)
         files = {fingerprint(name): entry.file for entry in entries for name in entry.names}
         former = [note.former for note in notes]
-        files |= {fingerprint(name): f"{one.file} (former)" for one in former for name in one.names}
+        files |= {fingerprint(name): f"{entry.file} (former)" for entry in former for name in entry.names}
         short = [] if promise is None else _short_of(promises, files, promise)
         if as_json:
             row: GroupRow = {
@@ -188,7 +188,7 @@ def describe_group(
                 "secrecy": list(secrecy),
                 "list": described.row(alias),
                 "promise": promise,
-                "short": [_short_row(file, one) for file, one in short],
+                "short": [_short_row(file, short_object) for file, short_object in short],
                 "former": [_former_row(note) for note in notes],
             }
             write_json(row)
@@ -211,8 +211,13 @@ def describe_group(
             table(
                 ("FILE", "REPLICAS", "SINCE", "WHY"),
                 [
-                    (file, f"{one.current} of {one.wanted}", time_text(one.since * 10**9), why_text(one))
-                    for file, one in short
+                    (
+                        file,
+                        f"{short_object.current} of {short_object.wanted}",
+                        time_text(short_object.since * 10**9),
+                        why_text(short_object),
+                    )
+                    for file, short_object in short
                 ],
             )
         described.require_read()
@@ -313,7 +318,7 @@ def _described_list(place: CommandContext, alias: str) -> _DescribedList:
     files = place.files(alias)
     try:
         tree = files.tree()
-        state = list_state(files.record) if files.record.found() else None
+        state = list_state(files.record) if files.record.exists() else None
     except (UnreachableError, DamagedError) as error:
         return _DescribedList(None, None, error)
     return _DescribedList(tree, state, None)
@@ -381,24 +386,29 @@ def _former_facts(alias: str, notes: Sequence[Note]) -> list[tuple[str, str]]:
     return shown
 
 
-def _short_row(file: str, one: ShortObject) -> ShortFileRow:
+def _short_row(file: str, short_object: ShortObject) -> ShortFileRow:
     return {
         "file": file,
-        "fingerprint": one.fingerprint,
-        "promise": one.promise,
-        "wanted": one.wanted,
-        "current": one.current,
-        "since": one.since,
-        "reason": one.reason,
-        "conflict": list(one.conflict),
+        "fingerprint": short_object.fingerprint,
+        "promise": short_object.promise,
+        "wanted": short_object.wanted,
+        "current": short_object.current,
+        "since": short_object.since,
+        "reason": short_object.reason,
+        "conflict": list(short_object.conflict),
     }
 
 
 def _short_of(
     promises: Promises, files: dict[str, str], promise: KeptStatus
 ) -> list[tuple[str, ShortObject]]:
-    found = [one for one in promises.short_objects() if one.promise == promise.key]
-    named = [(files.get(one.fingerprint, "(the list of the files)"), one) for one in found]
+    short_objects = [
+        short_object for short_object in promises.short_objects() if short_object.promise == promise.key
+    ]
+    named = [
+        (files.get(short_object.fingerprint, "(the list of the files)"), short_object)
+        for short_object in short_objects
+    ]
     return sorted(named, key=lambda pair: (pair[0], pair[1].fingerprint))
 
 
@@ -435,7 +445,7 @@ def repair(
                 "repaired": repaired is not None,
                 "lists": 1 if repaired is None else repaired.lists,
                 "files": None if repaired is None else repaired.files,
-                "united": [] if repaired is None else [_united_row(one) for one in repaired.united],
+                "united": [] if repaired is None else [_united_row(united) for united in repaired.united],
             }
             write_json(row)
             return
@@ -443,11 +453,11 @@ def repair(
             say(f"the list of {alias} is not in conflict, and nothing was changed")
             return
         if repaired.united:
-            rows = [_united_text(one, repaired.lists) for one in repaired.united]
+            rows = [_united_text(united, repaired.lists) for united in repaired.united]
             table(("FILE", "SIZE", "PUT", "LISTS", "NOTE"), rows, right=("SIZE",))
-        made = "from copies" if repaired.lists == 1 else f"of {repaired.lists} lists"
+        origin = "from copies" if repaired.lists == 1 else f"of {repaired.lists} lists"
         say(
-            f"one list of {alias} was made {made}: {counted(repaired.files, 'file')}, "
+            f"one list of {alias} was made {origin}: {counted(repaired.files, 'file')}, "
             f"{len(repaired.united)} of them not the same in all; next: dios ls {alias} --long"
         )
 
@@ -483,25 +493,25 @@ class RepairedListRow(TypedDict):
     united: list[UnitedFileRow]
 
 
-def _united_row(one: UnitedFile) -> UnitedFileRow:
+def _united_row(united: UnitedFile) -> UnitedFileRow:
     return {
-        "file": one.path,
-        "fingerprint": fingerprint(one.entry.name),
-        "size": one.entry.size,
-        "put": one.entry.put_ns,
-        "listed": one.listed,
-        "former_path": one.former_path,
-        "also": list(one.also),
-        "copies": one.copies,
+        "file": united.path,
+        "fingerprint": fingerprint(united.entry.name),
+        "size": united.entry.size,
+        "put": united.entry.put_ns,
+        "listed": united.listed,
+        "former_path": united.former_path,
+        "also": list(united.also),
+        "copies": united.copies,
     }
 
 
-def _united_text(one: UnitedFile, lists: int) -> tuple[str, ...]:
-    notes = [f"was {one.former_path}"] if one.former_path is not None else []
-    notes += [f"also {', '.join(one.also)}"] if one.also else []
-    notes += [f"stored {one.copies + 1} times"] if one.copies else []
-    size, put = size_text(one.entry.size), time_text(one.entry.put_ns)
-    return one.path, size, put, f"{one.listed} of {lists}", "; ".join(notes)
+def _united_text(united: UnitedFile, lists: int) -> tuple[str, ...]:
+    notes = [f"was {united.former_path}"] if united.former_path is not None else []
+    notes += [f"also {', '.join(united.also)}"] if united.also else []
+    notes += [f"stored {united.copies + 1} times"] if united.copies else []
+    size, put = size_text(united.entry.size), time_text(united.entry.put_ns)
+    return united.path, size, put, f"{united.listed} of {lists}", "; ".join(notes)
 
 
 @app.command(
@@ -622,16 +632,16 @@ def list_shares(
         if as_json:
             write_json(
                 [
-                    {"share": mark, "alias": one.alias, "reader": one.reader, "expires": one.expires_ns}
-                    for mark, one in rows
+                    {"share": mark, "alias": share.alias, "reader": share.reader, "expires": share.expires_ns}
+                    for mark, share in rows
                 ]
             )
         elif rows:
             table(
                 ("SHARE", "GROUP", "READER", "UNTIL"),
                 [
-                    (mark, one.alias, principal_text(one.reader), time_text(one.expires_ns))
-                    for mark, one in rows
+                    (mark, share.alias, principal_text(share.reader), time_text(share.expires_ns))
+                    for mark, share in rows
                 ],
             )
         else:
@@ -662,11 +672,11 @@ def unshare_group(
             raise InvalidError("choose the shares to withdraw with --with WHO, or all of them with --all")
         principal = principal_of(reader) if reader else ""
         ended = []
-        for key, mark, one in _shares(place, alias):
-            if principal in {"", one.reader}:
+        for key, mark, share in _shares(place, alias):
+            if principal in {"", share.reader}:
                 destroy(place.node, [place.keyring.objects[key]])
                 place.keyring.remove(key, section="objects")
-                ended.append((mark, one.reader))
+                ended.append((mark, share.reader))
         if as_json:
             write_json([{"share": mark, "reader": who} for mark, who in ended])
         else:
@@ -678,7 +688,7 @@ def _shares(place: CommandContext, alias: str) -> list[tuple[str, str, Share]]:
 
     Entries of others are removed from the keyring.
     """
-    found = []
+    shares = []
     for key, name in list(place.keyring.objects.items()):
         if not key.startswith(f"{SHARE_ALIAS}{alias}/" if alias else SHARE_ALIAS):
             continue
@@ -686,12 +696,12 @@ def _shares(place: CommandContext, alias: str) -> list[tuple[str, str, Share]]:
         if records:
             share = decode_share(records[0].read_bytes())
             if share.expires_ns > time.time_ns():
-                found.append((key, records[0].fingerprint, share))
+                shares.append((key, records[0].fingerprint, share))
                 continue
             destroy(place.node, [name])
         if records or not records.incomplete:
             place.keyring.remove(key, section="objects")
-    return found
+    return shares
 
 
 @app.command("ls", epilog="\b\nExamples:\n  dios group ls\n  dios group ls --json")
@@ -731,7 +741,7 @@ def remove_group(
     with reporting("dios group rm", as_json=as_json), opened(node, [alias]) as place:
         group = place.group(alias)
         targets = all_targets(place, alias)
-        files = sum(bool(each.names) and each.former is None for each in targets)
+        files = sum(bool(target.names) and target.former is None for target in targets)
         if files and not everything:
             raise InvalidError(f"group {alias} has {counted(files, 'file')}. Add --all to destroy them, too.")
         confirm(f"destroy group {alias} and its {counted(files, 'file')}", yes=yes)

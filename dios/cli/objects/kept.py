@@ -25,6 +25,10 @@ def kept_text(promise: KeptStatus) -> str:
     return f"{kept}; the bytes of {promise.unverified} of them are still being compared"
 
 
-def why_text(one: ShortObject) -> str:
+def why_text(short_object: ShortObject) -> str:
     """Return why an object is short of its promise, with the versions of replicas in conflict."""
-    return f"{one.reason} ({', '.join(one.conflict)})" if one.conflict else one.reason
+    return (
+        f"{short_object.reason} ({', '.join(short_object.conflict)})"
+        if short_object.conflict
+        else short_object.reason
+    )

@@ -62,12 +62,12 @@ class EntryRow(TypedDict):
 
 
 def _log(place: CommandContext, text: str) -> Log:
-    found = place.object(text)
-    if not isinstance(found, Log):
+    log = place.object(text)
+    if not isinstance(log, Log):
         raise InvalidError(
-            f"{text!r} is a {found.type.name}, not a journal. `dios journal create` makes a journal."
+            f"{text!r} is a {log.type.name}, not a journal. `dios journal create` makes a journal."
         )
-    return found
+    return log
 
 
 @app.command(epilog="\b\nExamples:\n  dios journal create events --group analytics")
@@ -83,19 +83,19 @@ def create(
         checked = checked_path(label)
         staged = StagedFiles(place.files(group))
         staged.require_new(checked)
-        made = place.node.create_log(groups=[place.group(group)], secrecy=staged.files.secrecy or None)
-        name = made.name or b""
+        log = place.node.create_log(groups=[place.group(group)], secrecy=staged.files.secrecy or None)
+        name = log.name or b""
         staged.add_object(checked, name)
         staged.publish()
         if as_json:
             created: CreatedLogRow = {
                 "label": checked,
-                "fingerprint": made.fingerprint,
+                "fingerprint": log.fingerprint,
                 "name": format_name(name),
             }
             write_json(created)
             return
-        facts([("journal", checked), ("group", group), ("fingerprint", made.fingerprint)])
+        facts([("journal", checked), ("group", group), ("fingerprint", log.fingerprint)])
         say(f"next: dios journal append {checked} TEXT")
 
 

@@ -20,13 +20,13 @@ class Target(NamedTuple):
     """A file to destroy with all of its objects, or the own entry of a directory to remove.
 
     ``group`` is the alias of the group whose catalogue has it, "" of an object that is in none. It is one of
-    the ``found`` file, the path of an ``unfinished`` one, and the note of a ``former`` one.
+    the listed ``file``, the path of an ``unfinished`` one, and the note of a ``former`` one.
     """
 
     text: str
     names: list[bytes]
     group: str = ""
-    found: CataloguedFile | None = None
+    file: CataloguedFile | None = None
     unfinished: str = ""
     former: Note | None = None
 
@@ -51,15 +51,15 @@ class Removed(NamedTuple):
     later: list[Target]
 
 
-def file_target(found: CataloguedFile) -> Target:
+def file_target(file: CataloguedFile) -> Target:
     """Return the target for a file or the own entry of a directory."""
-    return Target(f"{found.group}/{found.entry.file}", found.entry.local_names, found.group, found)
+    return Target(f"{file.group}/{file.entry.file}", file.entry.local_names, file.group, file)
 
 
-def unfinished_target(alias: str, one: UnfinishedFile) -> Target:
+def unfinished_target(alias: str, unfinished: UnfinishedFile) -> Target:
     """Return the target for a file that was not stored completely."""
-    names = [part.name for part in one.parts]
-    return Target(f"{alias}/{one.file}", names, alias, unfinished=one.file)
+    names = [part.name for part in unfinished.parts]
+    return Target(f"{alias}/{unfinished.file}", names, alias, unfinished=unfinished.file)
 
 
 def all_targets(place: CommandContext, alias: str) -> list[Target]:
@@ -67,8 +67,8 @@ def all_targets(place: CommandContext, alias: str) -> list[Target]:
     entries = place.files(alias).entries()
     tree = place.files(alias).tree()
     return [
-        *(file_target(CataloguedFile(alias, each)) for each in entries),
-        *(unfinished_target(alias, one) for one in tree.unfinished.values()),
+        *(file_target(CataloguedFile(alias, entry)) for entry in entries),
+        *(unfinished_target(alias, unfinished) for unfinished in tree.unfinished.values()),
         *(
             Target(f"{alias}/{note.former.file}", note.former.local_names, alias, former=note)
             for note in tree.notes
@@ -84,20 +84,20 @@ def destroy_targets(place: CommandContext, targets: list[Target], failures: Fail
     """
     outcomes: dict[bytes, Destroyed] = {}
     _remove_tiered(place, targets, failures)
-    targets = [each for each in targets if each.shown not in failures.reasons]
+    targets = [target for target in targets if target.shown not in failures.reasons]
     due = _unlist(place, targets, failures)
-    targets = [each for each in targets if each.shown not in failures.reasons]
+    targets = [target for target in targets if target.shown not in failures.reasons]
     _remove_unlisted(place, targets, due, failures)
-    named = {each.names[0]: each for each in targets if each.names}
+    named = {target.names[0]: target for target in targets if target.names}
     shown = {
         name: f"{alias}/{note.former.file}"
         for alias, notes in due.items()
         for note in notes
         for name in note.former.local_names
     }
-    shown |= {name: each.shown for each in named.values() for name in each.names}
+    shown |= {name: target.shown for target in named.values() for name in target.names}
     names = list(shown)
-    copied = bool(due) or any(each.is_single for each in targets)
+    copied = bool(due) or any(target.is_single for target in targets)
     try:
         with progress("destroying") as show:
             for start in range(0, len(names), BATCH_OBJECTS):
@@ -106,31 +106,31 @@ def destroy_targets(place: CommandContext, targets: list[Target], failures: Fail
                 show(f"{len(outcomes):,} of {len(names):,}")
     finally:
         gone = [
-            (each, _together(outcomes[name] for name in each.names))
-            for each in named.values()
-            if all(name in outcomes for name in each.names)
+            (target, _together(outcomes[name] for name in target.names))
+            for target in named.values()
+            if all(name in outcomes for name in target.names)
         ]
-        complete = {each.names[0] for each, outcome in gone if outcome.complete}
+        complete = {target.names[0] for target, outcome in gone if outcome.complete}
         for alias, notes in due.items():
             with suppress(DiosError):  # a note that stays is executed later
                 place.files(alias).end(notes, outcomes)
         _forget(
             place,
             (
-                each.found
-                for each in targets
-                if each.found is not None
-                and each.found.group not in due
-                and (not each.names or each.names[0] in complete)
+                target.file
+                for target in targets
+                if target.file is not None
+                and target.file.group not in due
+                and (not target.names or target.names[0] in complete)
             ),
         )
     _note_moved(place, targets, failures)
-    for each, outcome in gone:
-        if each.is_single and outcome.complete and not outcome.replicas:
-            failures.note(each.shown, "it was destroyed, or is in no group of yours")
-    incomplete = [each for each, outcome in gone if not outcome.complete]
-    note_left(place, (each for each in incomplete if each.group not in due), failures)
-    return Removed(gone, later=[each for each in incomplete if each.group in due])
+    for gone_target, outcome in gone:
+        if gone_target.is_single and outcome.complete and not outcome.replicas:
+            failures.note(gone_target.shown, "it was destroyed, or is in no group of yours")
+    incomplete = [target for target, outcome in gone if not outcome.complete]
+    note_left(place, (target for target in incomplete if target.group not in due), failures)
+    return Removed(gone, later=[target for target in incomplete if target.group in due])
 
 
 def _unlist(place: CommandContext, targets: Iterable[Target], failures: Failures) -> dict[str, list[Note]]:
@@ -139,20 +139,20 @@ def _unlist(place: CommandContext, targets: Iterable[Target], failures: Failures
     Return the notes to execute, by the group of each replicated catalogue. What stays listed is noted.
     """
     for_group: dict[str, list[Target]] = {}
-    for each in targets:
-        if each.group:
-            for_group.setdefault(each.group, []).append(each)
+    for target in targets:
+        if target.group:
+            for_group.setdefault(target.group, []).append(target)
     due: dict[str, list[Note]] = {}
     for alias, given in for_group.items():
         files = place.files(alias)
-        with failures.going_on(*(each.shown for each in given)):
+        with failures.going_on(*(given_target.shown for given_target in given)):
             try:
                 notes = _unlist_from(files, given)
             except NotPermittedError:
                 notes = []
-                for each in given:
-                    with failures.going_on(each.shown):
-                        notes += _unlist_from(files, [each]) or ()
+                for target in given:
+                    with failures.going_on(target.shown):
+                        notes += _unlist_from(files, [target]) or ()
             if notes is not None:
                 due[alias] = notes
     return due
@@ -160,10 +160,10 @@ def _unlist(place: CommandContext, targets: Iterable[Target], failures: Failures
 
 def _unlist_from(files: GroupFiles, targets: Sequence[Target]) -> list[Note] | None:
     """Unlist targets of a group; return the notes to execute, None if its catalogue has one replica."""
-    begun = [each.unfinished for each in targets if each.unfinished]
-    notes = files.unlist([each.found.entry for each in targets if each.found is not None], begun)
+    begun = [target.unfinished for target in targets if target.unfinished]
+    notes = files.unlist([target.file.entry for target in targets if target.file is not None], begun)
     if notes is not None:
-        return [*notes, *(each.former for each in targets if each.former is not None)]
+        return [*notes, *(target.former for target in targets if target.former is not None)]
     if begun:
         # A later program cannot continue with an unfinished file whose parts go.
         files.forget_unfinished(begun)
@@ -195,18 +195,19 @@ def _remove_tiered(place: CommandContext, targets: Iterable[Target], failures: F
     The files of a store that fails are noted.
     """
     for_store: dict[tuple[str, str], list[Target]] = {}
-    for each in targets:
-        if each.found is not None and each.found.entry.tier is not None:
-            for_store.setdefault((each.found.group, each.found.entry.tier.place), []).append(each)
+    for target in targets:
+        if target.file is not None and target.file.entry.tier is not None:
+            for_store.setdefault((target.file.group, target.file.entry.tier.place), []).append(target)
     if for_store:
         from dios.lib.tier.removal import remove_bytes  # noqa: PLC0415 - other groups need no store
 
         for (alias, _), tiered in for_store.items():
             if place.files(alias).is_replicated:
                 continue
-            with failures.going_on(*(each.shown for each in tiered)):
+            with failures.going_on(*(tiered_target.shown for tiered_target in tiered)):
                 remove_bytes(
-                    place.files(alias), [each.found.entry for each in tiered if each.found is not None]
+                    place.files(alias),
+                    [tiered_target.file.entry for tiered_target in tiered if tiered_target.file is not None],
                 )
 
 
@@ -215,26 +216,30 @@ def _remove_unlisted(
 ) -> None:
     """Remove the bytes of tiered files from their stores, when replicated catalogues do not list them."""
     tiered: dict[str, list[Target]] = {}
-    for each in targets:
-        if each.group in due and each.found is not None and each.found.entry.tier is not None:
-            tiered.setdefault(each.group, []).append(each)
+    for target in targets:
+        if target.group in due and target.file is not None and target.file.entry.tier is not None:
+            tiered.setdefault(target.group, []).append(target)
     for alias, several in tiered.items():
-        with failures.going_on(*(each.shown for each in several)):
-            entries = [each.found.entry for each in several if each.found is not None]
+        with failures.going_on(*(tiered_target.shown for tiered_target in several)):
+            entries = [
+                tiered_target.file.entry for tiered_target in several if tiered_target.file is not None
+            ]
             due[alias] = place.files(alias).remove_stored(due[alias], entries)
 
 
 def _together(outcomes: Iterable[Destroyed]) -> Destroyed:
     """Return the outcome for a file from those of its objects."""
     several = list(outcomes)
-    return Destroyed(sum(one.replicas for one in several), all(one.complete for one in several))
+    return Destroyed(
+        sum(outcome.replicas for outcome in several), all(outcome.complete for outcome in several)
+    )
 
 
 def note_left(place: CommandContext, left: Iterable[Target], failures: Failures) -> None:
     """Note the objects that may have replicas on nodes that did not answer."""
-    for each in left:
+    for target in left:
         failures.note(
-            each.shown,
+            target.shown,
             f"{silent(place.node.nodes())} did not answer and may have replicas of it. Repeat the command "
             "when `dios node ls` shows that all nodes are alive.",
         )
@@ -243,7 +248,7 @@ def note_left(place: CommandContext, left: Iterable[Target], failures: Failures)
 def show_later(place: CommandContext, later: list[Target]) -> None:
     """Say which objects may have replicas that are destroyed when their nodes are back."""
     if later:
-        shown = ", ".join(each.text for each in later[:SHOWN_MAX])
+        shown = ", ".join(target.text for target in later[:SHOWN_MAX])
         say(
             f"{silent(place.node.nodes())} did not answer and may have replicas of {shown}. They are not "
             "listed any more, and what is left of them is destroyed when the nodes are back."
@@ -253,9 +258,9 @@ def show_later(place: CommandContext, later: list[Target]) -> None:
 def _note_moved(place: CommandContext, targets: Iterable[Target], failures: Failures) -> None:
     """Note the files that are listed still, because another program moved them to or from a store."""
     for_group: dict[str, list[CatalogueEntry]] = {}
-    for each in targets:
-        if each.found is not None:
-            for_group.setdefault(each.found.group, []).append(each.found.entry)
+    for target in targets:
+        if target.file is not None:
+            for_group.setdefault(target.file.group, []).append(target.file.entry)
     for alias, entries in for_group.items():
         with failures.going_on(alias):
             for entry in place.files(alias).moved(entries):
@@ -267,7 +272,7 @@ def _note_moved(place: CommandContext, targets: Iterable[Target], failures: Fail
 def _forget(place: CommandContext, gone: Iterable[CataloguedFile]) -> None:
     """Remove entries, in one write for each catalogue."""
     for_group: dict[str, list[CatalogueEntry]] = {}
-    for each in gone:
-        for_group.setdefault(each.group, []).append(each.entry)
+    for file in gone:
+        for_group.setdefault(file.group, []).append(file.entry)
     for alias, entries in for_group.items():
         place.files(alias).forget(entries)

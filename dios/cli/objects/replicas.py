@@ -169,36 +169,36 @@ def stat(
             return
         replicas = place.replicas(name, group)
         nearest = replicas[0]
-        where = [_where(replica) for replica in replicas]
+        replica_rows = [_where(replica) for replica in replicas]
         short = _short(place, nearest.fingerprint)
-        found: StatRow = {
+        row: StatRow = {
             "type": nearest.type.name,
             "fingerprint": nearest.fingerprint,
             "permissions": [right.name.lower() for right in nearest.permissions if right.name],
             "secrecy": list(nearest.secrecy),
             **_attributes(nearest),
-            "replicas": where,
+            "replicas": replica_rows,
             "incomplete": replicas.incomplete,
             "short": short,
         }
         if as_json:
-            write_json(found)
+            write_json(row)
             return
         size = f"{counted(nearest.size, 'byte')} ({size_text(nearest.size)})"
         facts(
             [
-                ("type", found["type"]),
-                ("fingerprint", found["fingerprint"]),
-                ("permissions", " ".join(found["permissions"])),
-                ("secrecy", " ".join(found["secrecy"]) or "none"),
-                ("persistence", where[0]["persistence"]),
-                ("proximity", where[0]["proximity"]),
+                ("type", row["type"]),
+                ("fingerprint", row["fingerprint"]),
+                ("permissions", " ".join(row["permissions"])),
+                ("secrecy", " ".join(row["secrecy"]) or "none"),
+                ("persistence", replica_rows[0]["persistence"]),
+                ("proximity", replica_rows[0]["proximity"]),
                 ("size", size),
                 *(_versions(nearest) if verbose else ()),
             ]
         )
         if nearest.node or len(replicas) > 1:
-            _show_replicas(where, verbose=verbose)
+            _show_replicas(replica_rows, verbose=verbose)
         if short is not None:
             since = time_text(short.since * 10**9)
             say(
@@ -243,10 +243,10 @@ def _stat_parts(place: CommandContext, listed: CataloguedFile, *, as_json: bool)
     lost, incomplete = 0, False
     with waiting("looking up the parts"):
         for name in entry.names:
-            found = place.node.lookup(name, group=files.group)
-            lost += not found
-            incomplete = incomplete or found.incomplete
-            for replica in found:
+            replicas = place.node.lookup(name, group=files.group)
+            lost += not replicas
+            incomplete = incomplete or replicas.incomplete
+            for replica in replicas:
                 on.setdefault((replica.node, replica.rack), []).append(replica.size)
                 replica.close()
     marks = {fingerprint(name) for name in entry.names}
@@ -258,12 +258,12 @@ def _stat_parts(place: CommandContext, listed: CataloguedFile, *, as_json: bool)
         "parts": len(marks),
         "part_bytes": entry.part_bytes,
         "replicas": [
-            {"node": where, "rack": rack, "parts": len(sizes), "size": sum(sizes)}
-            for (where, rack), sizes in sorted(on.items())
+            {"node": node, "rack": rack, "parts": len(sizes), "size": sum(sizes)}
+            for (node, rack), sizes in sorted(on.items())
         ],
         "lost": lost,
         "incomplete": incomplete,
-        "short": [one for one in _all_short(place) if one.fingerprint in marks],
+        "short": [short_object for short_object in _all_short(place) if short_object.fingerprint in marks],
     }
     if as_json:
         write_json(row)
@@ -280,8 +280,13 @@ def _stat_parts(place: CommandContext, listed: CataloguedFile, *, as_json: bool)
     table(
         ("NODE", "RACK", "PARTS", "SIZE"),
         [
-            (one["node"] or "-", one["rack"] or "-", str(one["parts"]), size_text(one["size"]))
-            for one in row["replicas"]
+            (
+                node_row["node"] or "-",
+                node_row["rack"] or "-",
+                str(node_row["parts"]),
+                size_text(node_row["size"]),
+            )
+            for node_row in row["replicas"]
         ],
         right=("PARTS", "SIZE"),
     )
@@ -296,7 +301,9 @@ def _stat_parts(place: CommandContext, listed: CataloguedFile, *, as_json: bool)
 
 def _short(place: CommandContext, mark: str) -> ShortObject | None:
     """Return how the object is short of its promise, as far as the keeper says so."""
-    return next((one for one in _all_short(place) if one.fingerprint == mark), None)
+    return next(
+        (short_object for short_object in _all_short(place) if short_object.fingerprint == mark), None
+    )
 
 
 def _all_short(place: CommandContext) -> list[ShortObject]:
@@ -348,14 +355,14 @@ def replicate(
             return
         source = place.object(name, group)
         with waiting(f"copying {size_text(source.size)} to {on}"):
-            made = source.copy(host=on, persistence=persistence)
+            copy = source.copy(host=on, persistence=persistence)
         if as_json:
-            row: MadeReplicaRow = {"fingerprint": made.fingerprint, **_where(made)}
+            row: MadeReplicaRow = {"fingerprint": copy.fingerprint, **_where(copy)}
             write_json(row)
         else:
             say(
-                f"{size_text(made.size)} {made.persistence.name.lower()} on {made.node or on}; "
-                f"next: dios stat {made.fingerprint}"
+                f"{size_text(copy.size)} {copy.persistence.name.lower()} on {copy.node or on}; "
+                f"next: dios stat {copy.fingerprint}"
             )
 
 
@@ -370,26 +377,26 @@ def _replicate_parts(
     """Make a replica of each part of a large file that the node does not have yet."""
     entry, files = listed.entry, place.files(listed.group)
     parts, failures = files.parts(entry), Failures("failed")
-    made: list[MadeReplicaRow] = []
+    copies: list[MadeReplicaRow] = []
     with transfer("replicate", entry.size) as moved:
         for number, name in enumerate(entry.names):
             with failures.going_on(f"part {number + 1} of {listed.group}/{listed.path}"):
-                found = place.node.lookup(name, group=files.group)
-                for one in found:
-                    one.close()
-                if all(one.node != to for one in found):
+                replicas = place.node.lookup(name, group=files.group)
+                for replica in replicas:
+                    replica.close()
+                if all(existing.node != to for existing in replicas):
                     with (
                         parts.reference(number) as source,
                         source.copy(host=to, persistence=persistence) as copy,
                     ):
-                        made.append({"fingerprint": copy.fingerprint, **_where(copy)})
+                        copies.append({"fingerprint": copy.fingerprint, **_where(copy)})
             moved(entry.size_of_part(number))
     if as_json:
-        write_json([*made, *failures.rows()])
+        write_json([*copies, *failures.rows()])
     else:
-        size = sum(one["size"] for one in made)
+        size = sum(row["size"] for row in copies)
         say(
-            f"copied {counted(len(made), 'part')} ({size_text(size)}) to {to}; "
+            f"copied {counted(len(copies), 'part')} ({size_text(size)}) to {to}; "
             f"next: dios stat {listed.fingerprint}"
         )
     failures.end()

@@ -88,13 +88,13 @@ def create(
         keyring = Keyring.load()
         if _entry(alias, short) in keyring.objects:
             raise ExistsError(f"your keyring already has a store {store!r}. Choose another name.")
-        chosen = [one.strip() for one in on.split(",")] if on else [""]
+        chosen = [host.strip() for host in on.split(",")] if on else [""]
         group = place.group(alias)
-        made = create_store(place.node, group, hosts=chosen)
-        keyring.add(_entry(alias, short), Name(made.name), section="objects")
+        kv_store = create_store(place.node, group, hosts=chosen)
+        keyring.add(_entry(alias, short), Name(kv_store.name), section="objects")
         if keep:
-            keep_store(place.node, group, made)
-        _show([_described(store, made)], as_json=as_json, many=False)
+            keep_store(place.node, group, kv_store)
+        _show([_described(store, kv_store)], as_json=as_json, many=False)
 
 
 @app.command("add", epilog="\b\nExamples:\n  dios store add papers/users dios1…")
@@ -108,9 +108,9 @@ def add_store(
     """Add a store that a program created to your keyring, so that the other commands find it."""
     alias, short = _split(store)
     with reporting("dios store add", as_json=as_json), opened(node, [alias]) as place:
-        found = open_store(place.node, place.group(alias), parse_name(name))
-        Keyring.load().add(_entry(alias, short), Name(found.name), section="objects")
-        _show([_described(store, found)], as_json=as_json, many=False)
+        kv_store = open_store(place.node, place.group(alias), parse_name(name))
+        Keyring.load().add(_entry(alias, short), Name(kv_store.name), section="objects")
+        _show([_described(store, kv_store)], as_json=as_json, many=False)
 
 
 @app.command("ls", epilog="\b\nExamples:\n  dios store ls\n  dios store ls --json | jq '.[].away'")
@@ -149,16 +149,16 @@ def repair(
     with reporting("dios store repair", as_json=as_json), opened(node, [_split(store)[0]]) as place:
         if new and not replace:
             raise InvalidError("--with NODE takes the place of another node. Add --replace NODE.")
-        found = _open(place, store)
+        kv_store = _open(place, store)
         moved, by = 0, None
         with waiting("repairing"):
             if replace:
-                by = new or _spare(place, found, replace)
-                moved = _replaced(place, found, store, replace, by)
-            restored, behind = found.repair()
+                by = new or _spare(place, kv_store, replace)
+                moved = _replaced(place, kv_store, store, replace, by)
+            restored, behind = kv_store.repair()
         row: RepairedStoreRow = {
             "store": store,
-            "hosts": list(found.hosts),
+            "hosts": list(kv_store.hosts),
             "restored": restored,
             "behind": behind,
             "replaced": replace or None,
@@ -170,27 +170,27 @@ def repair(
             return
         if replace:
             say(f"{by} has taken the place of {replace} in {store}")
-        say(f"restored {counted(restored, 'replica')} of values on {', '.join(found.hosts)}")
+        say(f"restored {counted(restored, 'replica')} of values on {', '.join(kv_store.hosts)}")
         if behind:
-            away = ", ".join(sorted(found.away())) or "a node"
+            away = ", ".join(sorted(kv_store.away())) or "a node"
             say(
                 f"{away} does not answer; if it is lost for good: dios store repair {store} "
                 f"--replace {away.partition(',')[0]}"
             )
 
 
-def _replaced(place: CommandContext, found: KeyValueStore, store: str, lost: str, by: str) -> int:
+def _replaced(place: CommandContext, kv_store: KeyValueStore, store: str, lost: str, by: str) -> int:
     """Replace a node of a store; InvalidError for a node that it does not have, or that does not exist."""
-    if lost not in found.hosts:
-        raise InvalidError(f"{store} is not on {lost}; it is on {', '.join(found.hosts)}")
-    if by not in {one.name for one in place.node.nodes() if one.usable}:
+    if lost not in kv_store.hosts:
+        raise InvalidError(f"{store} is not on {lost}; it is on {', '.join(kv_store.hosts)}")
+    if by not in {member.name for member in place.node.nodes() if member.usable}:
         raise InvalidError(f"{by} is no node that answers. `dios node ls` lists the nodes.")
-    return found.replace(lost, by)
+    return kv_store.replace(lost, by)
 
 
-def _spare(place: CommandContext, found: KeyValueStore, lost: str) -> str:
-    spares = spare_nodes([host for host in found.hosts if host != lost], place.node.nodes())
-    fit = [one for one in spares if one != lost]
+def _spare(place: CommandContext, kv_store: KeyValueStore, lost: str) -> str:
+    spares = spare_nodes([host for host in kv_store.hosts if host != lost], place.node.nodes())
+    fit = [spare for spare in spares if spare != lost]
     if not fit:
         raise InvalidError(
             "no node is left that could replace it. Add one to the cluster: `dios-node invite`."
@@ -230,14 +230,14 @@ def _looked_at(place: CommandContext, store: str) -> StoreRow:
         return _row(store, mark, [], [], None, error.message)
 
 
-def _described(store: str, found: KeyValueStore) -> StoreRow:
-    away = sorted(found.away())
-    mark = fingerprint(found.name)
+def _described(store: str, kv_store: KeyValueStore) -> StoreRow:
+    away = sorted(kv_store.away())
+    mark = fingerprint(kv_store.name)
     try:
-        keys = sum(1 for _ in found)
+        keys = sum(1 for _ in kv_store)
     except UnreachableError as error:
-        return _row(store, mark, list(found.hosts), away, None, error.message)
-    return _row(store, mark, list(found.hosts), away, keys, "")
+        return _row(store, mark, list(kv_store.hosts), away, None, error.message)
+    return _row(store, mark, list(kv_store.hosts), away, keys, "")
 
 
 def _row(
@@ -265,7 +265,7 @@ def _show(rows: list[StoreRow], *, as_json: bool, many: bool = True) -> None:
         [
             (
                 row["store"],
-                ", ".join(one or "this node" for one in row["hosts"]) or "-",
+                ", ".join(host or "this node" for host in row["hosts"]) or "-",
                 ", ".join(row["away"]) or "-",
                 "-" if row["keys"] is None else str(row["keys"]),
                 row["fingerprint"],

@@ -172,10 +172,10 @@ def out(
                 total = sum(here.entry(path).size for path in paths)
                 store = begin_store(to, reader, here.group)
                 with transfer("tier out", total, steps=len(paths)) as moved:
-                    made = tier_out(here, store, paths, moved)
+                    outcome = tier_out(here, store, paths, moved)
         except Stopped as stopped:
             raise typer.Exit(stopped.exit_status) from None
-        _show_out(group, store.place, made, as_json=as_json)
+        _show_out(group, store.place, outcome, as_json=as_json)
 
 
 def _in_group(files: GroupFiles, group: str, text: str) -> str:
@@ -183,10 +183,10 @@ def _in_group(files: GroupFiles, group: str, text: str) -> str:
     inner = stored_path(f"./{text}")
     if files.tree().is_file(inner):
         return inner
-    found = stored_path(f"./{text.removeprefix('dios://').removeprefix(f'{group}/')}")
-    if not files.tree().is_file(found):
+    path = stored_path(f"./{text.removeprefix('dios://').removeprefix(f'{group}/')}")
+    if not files.tree().is_file(path):
         raise InvalidError(f"there is no file {text!r} in group {group}. `dios ls {group}` lists its files.")
-    return found
+    return path
 
 
 def _size(text: str) -> int:
@@ -196,17 +196,17 @@ def _size(text: str) -> int:
         raise InvalidError(f"--larger must be {error}, not {text!r}") from None
 
 
-def _show_out(group: str, store: str, made: Moved, *, as_json: bool) -> None:
-    size = sum(entry.size for entry in made.moved)
+def _show_out(group: str, store: str, outcome: Moved, *, as_json: bool) -> None:
+    size = sum(entry.size for entry in outcome.moved)
     refused = Failures("refused")
-    for path, why in made.refused.items():
+    for path, why in outcome.refused.items():
         refused.note(f"{group}/{path}", why)
     if as_json:
         row: TieredOutRow = {
             "store": store,
-            "moved": [f"{group}/{stored_path(entry.file)}" for entry in made.moved],
+            "moved": [f"{group}/{stored_path(entry.file)}" for entry in outcome.moved],
             "size": size,
-            "before": [f"{group}/{path}" for path in made.before],
+            "before": [f"{group}/{path}" for path in outcome.before],
             "refused": dict(refused.reasons),
         }
         write_json(row)
@@ -215,9 +215,9 @@ def _show_out(group: str, store: str, made: Moved, *, as_json: bool) -> None:
     facts(
         [
             ("store", store),
-            ("moved", f"{counted(len(made.moved), 'file')} ({size_text(size)})"),
-            ("there before", str(len(made.before))),
-            ("refused", str(len(made.refused))),
+            ("moved", f"{counted(len(outcome.moved), 'file')} ({size_text(size)})"),
+            ("there before", str(len(outcome.before))),
+            ("refused", str(len(outcome.refused))),
         ]
     )
     refused.end()
@@ -239,21 +239,23 @@ def bring_in(
     promised, and removes from the store the files whose replicas have the right bytes.
     """
     with reporting("dios tier in", as_json=as_json), opened(node) as place:
-        found = [_found(place, text, group) for text in names]
+        listed = [_found(place, text, group) for text in names]
         failures = Failures("failed")
         rows: list[TieredInRow] = []
         staying: dict[str, dict[str, str]] = {}
-        with transfer("tier in", sum(each.entry.size for each in found), steps=len(found)) as moved:
-            for each in found:
-                path, files = f"{each.group}/{each.path}", place.files(each.group)
+        with transfer(
+            "tier in", sum(listed_file.entry.size for listed_file in listed), steps=len(listed)
+        ) as moved:
+            for file in listed:
+                path, files = f"{file.group}/{file.path}", place.files(file.group)
                 with failures.going_on(path):
-                    reasons = leave_store(files, [bring_back(files, each.path, moved)])
-                    staying.setdefault(each.group, {}).update(reasons)
+                    reasons = leave_store(files, [bring_back(files, file.path, moved)])
+                    staying.setdefault(file.group, {}).update(reasons)
                     rows.append(
                         {
                             "path": path,
-                            "size": each.entry.size,
-                            "brought_back": each.entry.tiered,
+                            "size": file.entry.size,
+                            "brought_back": file.entry.tiered,
                             "in_store": bool(reasons),
                         }
                     )
@@ -275,10 +277,10 @@ def bring_in(
 
 
 def _found(place: CommandContext, text: str, group: str) -> CataloguedFile:
-    found = place.find(text, group)[1]
-    if found is None:
+    file = place.find(text, group)[1]
+    if file is None:
         raise InvalidError(f"{text!r} is in no catalogue of yours. `dios ls` lists the files.")
-    return found
+    return file
 
 
 @app.command("ls", epilog="\b\nExamples:\n  dios tier ls\n  dios tier ls --group papers --json")
@@ -321,15 +323,15 @@ def list_tiered(
         place.unlisted.end()
 
 
-def _rows(found: Iterable[CataloguedFile]) -> Iterable[TieredFileRow]:
-    for each in found:
-        tier = each.entry.tier
+def _rows(files: Iterable[CataloguedFile]) -> Iterable[TieredFileRow]:
+    for file in files:
+        tier = file.entry.tier
         if tier is not None:
             yield {
-                "group": each.group,
-                "file": each.path,
-                "path": f"{each.group}/{each.path}",
-                "size": each.entry.size,
+                "group": file.group,
+                "file": file.path,
+                "path": f"{file.group}/{file.path}",
+                "size": file.entry.size,
                 "store": tier.place,
                 "state": "stored" if tier.stored else "both" if tier.manifest else "leftover",
                 "local_left": tier.stored and tier.left,
@@ -368,15 +370,15 @@ def prune(
     """
     with reporting("dios tier prune", as_json=as_json), opened(node, [group]) as place:
         files = place.files(group)
-        found = begin_store(store, None, files.group)
+        tier_store = begin_store(store, None, files.group)
         with waiting("removing packs"):
             files.sweep()
-            removed = prune_store(files, found)
+            removed = prune_store(files, tier_store)
         if as_json:
-            row: PrunedStoreRow = {"store": found.place, "packs": removed}
+            row: PrunedStoreRow = {"store": tier_store.place, "packs": removed}
             write_json(row)
             return
-        say(f"removed {counted(removed, 'pack')} from {found.place}")
+        say(f"removed {counted(removed, 'pack')} from {tier_store.place}")
 
 
 @app.command("forget", epilog="\b\nExamples:\n  dios tier forget papers/july.csv --yes")
@@ -394,19 +396,21 @@ def forget(
     a file with its bytes. Whatever the store has stays there, encrypted, until `dios tier prune`.
     """
     with reporting("dios tier forget", as_json=as_json), opened(node) as place:
-        found = [_found(place, text, group) for text in names]
-        for each in found:
-            if each.entry.tier is None:
-                raise InvalidError(f"no store has {each.group}/{each.path}. `dios rm` removes it.")
+        listed = [_found(place, text, group) for text in names]
+        for file in listed:
+            if file.entry.tier is None:
+                raise InvalidError(f"no store has {file.group}/{file.path}. `dios rm` removes it.")
         confirm(
-            f"forget {counted(sum(each.entry.tiered for each in found), 'tiered file')} for good", yes=yes
+            f"forget {counted(sum(listed_file.entry.tiered for listed_file in listed), 'tiered file')} "
+            "for good",
+            yes=yes,
         )
         failures = Failures("failed")
         rows: list[ForgottenRow] = []
-        for each in found:
-            path, store = f"{each.group}/{each.path}", each.entry.tier.place if each.entry.tier else ""
+        for file in listed:
+            path, store = f"{file.group}/{file.path}", file.entry.tier.place if file.entry.tier else ""
             with failures.going_on(path):
-                forget_store(place.files(each.group), each.entry)
+                forget_store(place.files(file.group), file.entry)
                 rows.append({"path": path, "store": store})
         if as_json:
             write_json([*rows, *failures.rows()])

@@ -208,10 +208,10 @@ def revoke(
     It counts at the next use, and ends reading that is under way. Bytes that were read cannot be taken back.
     """
     with reporting("dios token revoke", as_json=as_json), opened(node) as place:
-        found = [row for row in _issued(place) if row[1] == mark]
-        if not found:
+        issued = [row for row in _issued(place) if row[1] == mark]
+        if not issued:
             raise InvalidError(f"you have issued no token {mark!r}. `dios token ls` lists yours.")
-        key, _, _ = found[0]
+        key, _, _ = issued[0]
         destroy(place.node, [place.keyring.objects[key]])
         place.keyring.remove(key, section="objects")
         if as_json:
@@ -270,7 +270,7 @@ def _issued(place: CommandContext) -> list[tuple[str, str, _Record]]:
 
     Entries of others are removed from the keyring.
     """
-    found = []
+    issued = []
     for key, name in list(place.keyring.objects.items()):
         if not key.startswith(_RECORD_ALIAS):
             continue
@@ -278,12 +278,12 @@ def _issued(place: CommandContext) -> list[tuple[str, str, _Record]]:
         if records:
             record = _record_of(records[0].read_bytes())
             if record.expires_ns > time.time_ns():
-                found.append((key, key.rpartition("/")[2], record))
+                issued.append((key, key.rpartition("/")[2], record))
                 continue
             records[0].destroy()
         if records or not records.incomplete:
             place.keyring.remove(key, section="objects")
-    return found
+    return issued
 
 
 def _record_of(data: bytes) -> _Record:
@@ -327,7 +327,7 @@ def attenuate_token(
     """
     with reporting("dios token attenuate", as_json=as_json):
         former = token_of(token)
-        caveats: list[Caveat] = [only_path(one) for one in path]
+        caveats: list[Caveat] = [only_path(allowed) for allowed in path]
         if read_only:
             caveats.append(OnlyRights(int(Permission.READ)))
         if span:
@@ -345,10 +345,10 @@ def attenuate_token(
             raise InvalidError(
                 "say how to narrow the token: --path FILE, --for SPAN, --cluster FILE, --user WHO"
             )
-        made = attenuate(former, *caveats)
-        write_token_file(out, made)
+        attenuated = attenuate(former, *caveats)
+        write_token_file(out, attenuated)
         if as_json and out != STANDARD:
-            write_json(_row_of(made))
+            write_json(_row_of(attenuated))
 
 
 def _cluster_named(text: str) -> bytes:
@@ -506,11 +506,11 @@ def get(
             head: FileRow | None = None
             written = 0
             with naming(target), part.open("xb") as file:
-                for each in files.parts(path, known=known):
-                    if isinstance(each, FileRow):
-                        head = each
+                for piece in files.parts(path, known=known):
+                    if isinstance(piece, FileRow):
+                        head = piece
                     else:
-                        written += _append(file, each)
+                        written += _append(file, piece)
             if head is None:
                 raise DamagedError("the border gave no file")
             unchanged = bool(head.size and not written)

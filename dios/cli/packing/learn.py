@@ -68,9 +68,9 @@ def learn(
         with needing_extra("cluster", "jobs over time"):
             from dios.packer.job.ti_mra import JobError  # noqa: PLC0415 - it loads numpy
 
-        found = measured(job, principal, node)
+        learned = measured(job, principal, node)
         try:
-            text = described(found, margin=margin, instant_s=instant_s, spare_s=spare_s, source=source)
+            text = described(learned, margin=margin, instant_s=instant_s, spare_s=spare_s, source=source)
         except JobError as error:
             raise InvalidError(str(error)) from None
         if out != _STDOUT:
@@ -79,7 +79,7 @@ def learn(
             if source is not None and source.resolve().parent != Path(out).resolve().parent:
                 say("its programs are looked for in its folder: move them there, or correct the paths")
         if as_json:
-            write_json(msgspec.convert({**found, "margin": margin, "toml": text}, type=LearnedJobRow))
+            write_json(msgspec.convert({**learned, "margin": margin, "toml": text}, type=LearnedJobRow))
         elif out == _STDOUT:
             typer.echo(text, nl=False)
 
@@ -121,16 +121,16 @@ def measured(job: str, principal: str, node: str | None) -> dict[str, object]:
     members: list[object] = []
     begin: object = 0
     while True:
-        found = ask(node, {"ask": "learn", "job": job, "principal": whose, "begin": begin})
-        some = found.get("members")
+        answer = ask(node, {"ask": "learn", "job": job, "principal": whose, "begin": begin})
+        some = answer.get("members")
         members += some if isinstance(some, list) else []
-        begin = found.pop("next", None)
+        begin = answer.pop("next", None)
         if begin is None:
-            return {**found, "members": members}
+            return {**answer, "members": members}
 
 
 def described(
-    found: dict[str, object],
+    learned: dict[str, object],
     *,
     margin: float = 1.1,
     instant_s: float = 1.0,
@@ -147,26 +147,26 @@ def described(
     from dios.packer.job.ti_mra import TiMra  # noqa: PLC0415 - see above
     from dios.packer.job.timeline import convert_measurements  # noqa: PLC0415 - see above
 
-    members = convert_measurements(found["members"])
-    name = str(found["job"])
+    members = convert_measurements(learned["members"])
+    name = str(learned["job"])
     if spare_s is None:
-        length_s = max((one.start_s + one.length_s for one in members), default=0.0)
+        length_s = max((member.start_s + member.length_s for member in members), default=0.0)
         spare_s = max(_SPARE_S_MIN, _SPARE_PART * length_s)
     if source is None:
         text = fresh_job(name, members, instant_s=instant_s, margin=margin, spare_s=spare_s)
     else:
         text = job_from(source, members, instant_s=instant_s, margin=margin, spare_s=spare_s)
-    whole = "\n".join([*_head(found, margin, spare_s, source), text])
+    whole = "\n".join([*_head(learned, margin, spare_s, source), text])
     # Report a text that cannot be parsed now, and not when it is run.
     TiMra.from_toml(whole)
     return whole
 
 
-def _head(found: dict[str, object], margin: float, spare_s: float, source: Path | None) -> list[str]:
-    runs = int(str(found["runs"]))
+def _head(learned: dict[str, object], margin: float, spare_s: float, source: Path | None) -> list[str]:
+    runs = int(str(learned["runs"]))
     counted = "its last run" if runs == 1 else f"its last {runs} runs"
     # The name may contain a line break, which would end the comment.
-    name = str(found["job"]).encode("unicode_escape").decode()
+    name = str(learned["job"]).encode("unicode_escape").decode()
     head = [
         f"# The use of the tasks of {name} in {counted}, times {margin:g}; from `{DOING}`.",
         "# cpu in cores, memory in MiB, disks in MB/s, bandwidth in Mbit/s; the maximum of all runs counts.",

@@ -149,14 +149,14 @@ def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
 
 
 def _job_row(job: _Job) -> tuple[str, ...]:
-    tasks = [one for one in job.members if not one.service]
+    tasks = [member for member in job.members if not member.service]
     return (
         job.job,
         job.principal,
         f"in {span_text(round(job.waits_s * _S))}" if job.waits_s else span_text(round(job.age_s * _S)),
         "-" if job.length_s is None else span_text(round(job.length_s * _S)),
-        f"{sum(one.running for one in tasks)} of {len(tasks)}",
-        " ".join(sorted({one.node for one in job.members})),
+        f"{sum(task.running for task in tasks)} of {len(tasks)}",
+        " ".join(sorted({member.node for member in job.members})),
     )
 
 

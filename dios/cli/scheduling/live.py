@@ -107,18 +107,18 @@ def ask_at(place: CommandContext, question: dict[str, object]) -> dict[str, obje
 def status(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
     """Show the coordinator, its cost model, the resources set aside on each node, and recent problems."""
     with reporting("dios sched status", as_json=as_json):
-        found = ask(node, {"ask": "status"})
+        answer = ask(node, {"ask": "status"})
         if as_json:
-            write_json(found)
+            write_json(answer)
             return
         facts(
             [
-                ("coordinator", f"{found['coordinator']} ({found['set_up']})"),
-                ("model", str(found["model"])),
-                ("placed by", _placed_by(found)),
-                ("tasks", f"{found['running']} run, {found['waiting']} wait"),
-                ("rounds", _last_round(found)),
-                ("measured", _measured(found)),
+                ("coordinator", f"{answer['coordinator']} ({answer['set_up']})"),
+                ("model", str(answer["model"])),
+                ("placed by", _placed_by(answer)),
+                ("tasks", f"{answer['running']} run, {answer['waiting']} wait"),
+                ("rounds", _last_round(answer)),
+                ("measured", _measured(answer)),
             ]
         )
         rows = [
@@ -130,28 +130,28 @@ def status(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
                 f"{_size(row['memory_set_aside'])} of {_size(row['memory_bytes'])}",
                 ("draining" if row["draining"] else "") + ("" if row["coordinator"] else " no coordinator"),
             )
-            for row in rows_of(found, "nodes")
+            for row in rows_of(answer, "nodes")
         ]
         table(("NODE", "RACK", "TASKS", "CPUS SET ASIDE", "MEMORY SET ASIDE", ""), rows, right=("TASKS",))
-        for problem in _texts(found, "problems"):
+        for problem in _texts(answer, "problems"):
             say(f"problem: {problem}")
 
 
 def models(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
     """List the cost models, and mark the model in use."""
     with reporting("dios sched models", as_json=as_json):
-        found = ask(node, {"ask": "models"})
+        answer = ask(node, {"ask": "models"})
         if as_json:
-            write_json(found)
+            write_json(answer)
             return
         rows = [
             (
-                "*" if row["model"] == found["current"] else "",
+                "*" if row["model"] == answer["current"] else "",
                 str(row["model"]),
                 " ".join(_texts(row, "considers")) or "-",
                 str(row["summary"]),
             )
-            for row in rows_of(found, "models")
+            for row in rows_of(answer, "models")
         ]
         table(("", "MODEL", "CONSIDERS", "WHAT IT DOES"), rows)
 
@@ -184,11 +184,11 @@ def set_model(
         question: dict[str, object] = {"ask": "set-model", "parameters": _words(parameters or ())}
         is_file = name.endswith(SUFFIX)
         question |= {"model": Path(name).stem, "source": read_source(name)} if is_file else {"model": name}
-        found = ask(node, question)
+        answer = ask(node, question)
         if as_json:
-            write_json(found)
+            write_json(answer)
         else:
-            say(f"the cluster is now scheduled by {found['model']}; before, it was {found['before']}")
+            say(f"the cluster is now scheduled by {answer['model']}; before, it was {answer['before']}")
 
 
 def check_model(
@@ -212,15 +212,15 @@ def check_model(
         from dios.firmament.custom_model.loading import ModelFile  # noqa: PLC0415 - see above
         from dios.firmament.parameters import text_of  # noqa: PLC0415 - see above
 
-        found = ModelFile(source)
+        model = ModelFile(source)
         given = _words(parameters or ())
-        contract.check(lambda: found.make(given))
-        usual = {name: text_of(value) for name, value in found.parameters.items()}
+        contract.check(lambda: model.make(given))
+        usual = {name: text_of(value) for name, value in model.parameters.items()}
         if as_json:
-            row: CheckedModelRow = {"model": found.name, "summary": found.summary, "parameters": usual}
+            row: CheckedModelRow = {"model": model.name, "summary": model.summary, "parameters": usual}
             write_json(row)
             return
-        say(f"{found.name} keeps the contract of cost models: {found.summary or 'it has no summary'}")
+        say(f"{model.name} keeps the contract of cost models: {model.summary or 'it has no summary'}")
         table(("PARAMETER", "DEFAULT"), list(usual.items()))
 
 
@@ -255,24 +255,24 @@ def reset(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
 
 def _words(given: Iterable[str]) -> dict[str, str]:
     """Return NAME=VALUE words by name; raise InvalidError for any other word, and for a name given twice."""
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for word in given:
         name, equals, value = word.partition("=")
         if not (name and equals and value):
             raise InvalidError(f"{word!r} is not written as NAME=VALUE")
-        if name in found:
+        if name in words:
             raise InvalidError(f"{name} is given twice")
-        found[name] = value
-    return found
+        words[name] = value
+    return words
 
 
-def _show_settings(found: dict[str, object], *, as_json: bool) -> None:
+def _show_settings(answer: dict[str, object], *, as_json: bool) -> None:
     if as_json:
-        write_json(found)
+        write_json(answer)
         return
     rows = [
         tuple(str(row[key]) for key in ("setting", "value", "default", "from"))
-        for row in rows_of(found, "settings")
+        for row in rows_of(answer, "settings")
     ]
     table(("SETTING", "VALUE", "DEFAULT", "FROM"), rows)
 
@@ -280,9 +280,9 @@ def _show_settings(found: dict[str, object], *, as_json: bool) -> None:
 def history(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
     """Show the last rounds: changes, cost, duration, and the solver that answered first."""
     with reporting("dios sched history", as_json=as_json):
-        found = ask(node, {"ask": "history"})
+        answer = ask(node, {"ask": "history"})
         if as_json:
-            write_json(found)
+            write_json(answer)
             return
         rows = [
             (
@@ -296,7 +296,7 @@ def history(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
                 f"{float(str(row['total_s'])) * _MS:.1f}",
                 "; ".join(_texts(row, "faults")) or ("" if row["stands"] else "the last schedule stands"),
             )
-            for row in rows_of(found, "rounds")
+            for row in rows_of(answer, "rounds")
         ]
         head = ("ROUND", "MODEL", "SOLVER", "CHANGES", "WAIT", "RUN", "SOLVE MS", "ALL MS", "FAULTS")
         table(head, rows, right=("ROUND", "WAIT", "RUN", "SOLVE MS", "ALL MS"))
@@ -320,8 +320,8 @@ def export(
     with reporting("dios sched export", as_json=as_json):
         if bool(dimacs) == bool(dot):
             raise InvalidError("give --dimacs FILE or --dot FILE; - as FILE is the standard output")
-        found = ask(node, {"ask": "export", "as": "dot" if dot else "dimacs"})
-        text, path = str(found["text"]), dimacs or dot
+        answer = ask(node, {"ask": "export", "as": "dot" if dot else "dimacs"})
+        text, path = str(answer["text"]), dimacs or dot
         if as_json:
             row: NetworkRow = {"format": "dot" if dot else "dimacs", "text": text}
             write_json(row)
@@ -365,7 +365,7 @@ def explain(
             raise ExistsError(f"cannot write {picture}: it exists. Add --force, or choose another file.")
         with opened(node) as place:
             tasks = place.node.tasks()
-            living = [one.fingerprint for one in tasks_called(tasks, task) if not one.ended]
+            living = [candidate.fingerprint for candidate in tasks_called(tasks, task) if not candidate.ended]
             word = living[0] if len(living) == 1 else task
             explained: Mapping[str, object] = (
                 start_queues.explanation(tasks, word)
@@ -373,7 +373,10 @@ def explain(
                 or ask_at(place, {"ask": "explain", "task": word})
             )
         if picture is not None:
-            read = next((one.secrecy for one in tasks if one.fingerprint == explained.get("task")), ())
+            read = next(
+                (candidate.secrecy for candidate in tasks if candidate.fingerprint == explained.get("task")),
+                (),
+            )
             page = decision_page(explained, time.time_ns(), read)
             write_file(picture, page, is_new=not force)
         if as_json:
@@ -385,20 +388,20 @@ def explain(
             say(f"written: {picture}")
 
 
-def rows_of(found: dict[str, object], key: str) -> list[dict[str, object]]:
+def rows_of(answer: dict[str, object], key: str) -> list[dict[str, object]]:
     """Return the rows that an answer has under a key."""
-    rows = found.get(key)
+    rows = answer.get(key)
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def _texts(found: Mapping[str, object], key: str) -> list[str]:
-    texts = found.get(key)
+def _texts(answer: Mapping[str, object], key: str) -> list[str]:
+    texts = answer.get(key)
     return [str(text) for text in texts] if isinstance(texts, list) else []
 
 
-def _placed_by(found: dict[str, object]) -> str:
-    kernels = found.get("kernels")
-    if found.get("placed_by") != "first-fit" or not isinstance(kernels, dict):
+def _placed_by(answer: dict[str, object]) -> str:
+    kernels = answer.get("kernels")
+    if answer.get("placed_by") != "first-fit" or not isinstance(kernels, dict):
         return "the flow scheduler"
     compiled, total = kernels.get("compiled"), kernels.get("total")
     number = f" ({compiled} of {total})" if total else ""
@@ -410,8 +413,8 @@ def _placed_by(found: dict[str, object]) -> str:
     return f"{text}; the last attempt failed: {problem}" if problem else text
 
 
-def _measured(found: dict[str, object]) -> str:
-    missing = found.get("unmeasured")
+def _measured(answer: dict[str, object]) -> str:
+    missing = answer.get("unmeasured")
     if not isinstance(missing, dict) or not missing:
         return "all of a task's counters (Table 6.4 of the thesis)"
     return f"all of a task's counters but the {len(missing)} that this machine lacks (--json lists them)"
@@ -421,16 +424,16 @@ def _size(value: object) -> str:
     return size_text(int(str(value)))
 
 
-def _last_round(found: dict[str, object]) -> str:
-    last = found.get("last_round")
+def _last_round(answer: dict[str, object]) -> str:
+    last = answer.get("last_round")
     if not isinstance(last, dict):
         return "none yet"
     return (
-        f"{found['rounds']}; the last took {float(str(last['total_s'])) * _MS:.1f} ms ({last['algorithm']})"
+        f"{answer['rounds']}; the last took {float(str(last['total_s'])) * _MS:.1f} ms ({last['algorithm']})"
     )
 
 
 def _changes(row: dict[str, object]) -> str:
     kinds = row.get("kinds")
-    found = kinds.items() if isinstance(kinds, dict) else ()
-    return ", ".join(f"{count} {kind}" for kind, count in found) or "-"
+    counts = kinds.items() if isinstance(kinds, dict) else ()
+    return ", ".join(f"{count} {kind}" for kind, count in counts) or "-"

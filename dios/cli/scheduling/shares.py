@@ -79,18 +79,18 @@ def shares(
     """
     with reporting("dios shares", as_json=as_json):
         if not watch:
-            found = ask(node, {"ask": "shares"})
-            write_json(found) if as_json else _show(found)
+            answer = ask(node, {"ask": "shares"})
+            write_json(answer) if as_json else _show(answer)
             return
         with contextlib.suppress(KeyboardInterrupt):
             while True:
-                found = ask(node, {"ask": "shares"})
+                answer = ask(node, {"ask": "shares"})
                 if as_json:
-                    sys.stdout.write(json.dumps(found) + "\n")
+                    sys.stdout.write(json.dumps(answer) + "\n")
                 else:
                     if sys.stdout.isatty():
                         sys.stdout.write(_CLEAR)
-                    _show(found)
+                    _show(answer)
                 sys.stdout.flush()
                 time.sleep(WATCH_S)
 
@@ -103,11 +103,11 @@ def quota(context: typer.Context, *, node: NodeOption = None, as_json: JsonOptio
             if node is not None or as_json:
                 raise InvalidError("put options after the command: dios quota set ... --json")
             return
-        found = ask(node, {"ask": "shares"})
+        answer = ask(node, {"ask": "shares"})
         if as_json:
-            write_json(found["principals"])
+            write_json(answer["principals"])
         else:
-            _show_terms(found)
+            _show_terms(answer)
 
 
 @quota_app.command("set", epilog=_SET)
@@ -143,11 +143,11 @@ def set_quota(
         who = principal_of(principal)
         if not who:
             raise InvalidError(f"{principal!r} is not a principal: give uid:1000, or a user name")
-        found = ask(node, {"ask": "quota", "principal": who, "weight": weight, "quota": wanted})
+        answer = ask(node, {"ask": "quota", "principal": who, "weight": weight, "quota": wanted})
         if as_json:
-            write_json(found["principals"])
+            write_json(answer["principals"])
             return
-        _show_terms(found)
+        _show_terms(answer)
         say("`dios shares` shows the share of each principal")
 
 
@@ -166,12 +166,12 @@ def _bound(word: str) -> tuple[str, float | None]:
         raise InvalidError(f"{name} is {value!r}; it must be {hint}") from None
 
 
-def _accounts(found: dict[str, object]) -> list[dict[str, object]]:
-    rows = found["principals"]
+def _accounts(answer: dict[str, object]) -> list[dict[str, object]]:
+    rows = answer["principals"]
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def _show(found: dict[str, object]) -> None:
+def _show(answer: dict[str, object]) -> None:
     rows = [
         (
             principal_text(str(row["principal"])),
@@ -186,23 +186,23 @@ def _show(found: dict[str, object]) -> None:
             _turn_text(row),
             _quota_text(row["quota"]),
         )
-        for row in _accounts(found)
+        for row in _accounts(answer)
     ]
     if rows:
         table(_HEAD, rows, right=_RIGHT)
     else:
         say("no principal has run anything that was scheduled yet; try `dios run --cpus 1 job.py`")
-    rule = str(found["fairness"])
+    rule = str(answer["fairness"])
     if rule == "sdrf":
-        span = f"; the past counts for {span_text(round(float(str(found['memory_s'])) * 1e9))}"
+        span = f"; the past counts for {span_text(round(float(str(answer['memory_s'])) * 1e9))}"
     else:
         span = ""
-    say(f"{rule}: {_RULES.get(rule, '')}{span}; shared by {found['sharing']}")
-    rates = found.get("rates")
+    say(f"{rule}: {_RULES.get(rule, '')}{span}; shared by {answer['sharing']}")
+    rates = answer.get("rates")
     for row in rates if isinstance(rates, list) else []:
         who = principal_text(str(row["principal"]))
         say(f"rate: {who} at most {size_text(int(row['bytes_s']))}/s of {row['traffic']} at {row['node']}")
-    by = found.get("rates_by")
+    by = answer.get("rates_by")
     if rates and isinstance(by, dict):
         say(rate_solution_text(by))
 
@@ -218,7 +218,7 @@ def rate_solution_text(by: dict[str, object]) -> str:
     return f"rates by DC-DRF in {took}, because exact ones took {exact}; {end}: {size}"
 
 
-def _show_terms(found: dict[str, object]) -> None:
+def _show_terms(answer: dict[str, object]) -> None:
     rows = [
         (
             principal_text(str(row["principal"])),
@@ -226,7 +226,7 @@ def _show_terms(found: dict[str, object]) -> None:
             _part(row["entitlement"]),
             _quota_text(row["quota"]),
         )
-        for row in _accounts(found)
+        for row in _accounts(answer)
     ]
     table(("PRINCIPAL", "WEIGHT", "RIGHT", "QUOTA"), rows, right=("WEIGHT", "RIGHT"))
 
@@ -250,9 +250,9 @@ def _turn_text(row: dict[str, object]) -> str:
 
 
 def _quota_text(value: object) -> str:
-    found = value if isinstance(value, dict) else {}
+    bounds = value if isinstance(value, dict) else {}
     parts = [
         f"{name}={size_text(int(bound)) if name in _BYTES else format(bound, 'g')}"
-        for name, bound in found.items()
+        for name, bound in bounds.items()
     ]
     return " ".join(parts) or "-"

@@ -46,9 +46,11 @@ def explanation(tasks: Sequence[Status], word: str) -> QueuedRow | None:
         )
     (task,) = matches
     place, _, reason = task.detail.partition(_QUEUE)
-    where = f"node {task.node}" if task.node else "this node"
-    lines = [f"{task.label or task.fingerprint} waits until {where} has room for it: {place}{_QUEUE}"]
-    first = next((one for one in waiting if one.node == task.node and f"{_QUEUE}: " in one.detail), None)
+    location = f"node {task.node}" if task.node else "this node"
+    lines = [f"{task.label or task.fingerprint} waits until {location} has room for it: {place}{_QUEUE}"]
+    first = next(
+        (queued for queued in waiting if queued.node == task.node and f"{_QUEUE}: " in queued.detail), None
+    )
     if first is not None and first is not task:
         reason = first.detail.partition(_QUEUE)[2]
         lines.append(f"your runs start in their order there; the first of them is {first.fingerprint}")

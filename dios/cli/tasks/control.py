@@ -220,10 +220,10 @@ def kill(
     with reporting("dios kill", as_json=as_json), opened(node) as place:
         if not tasks and not title and not group:
             raise InvalidError("give the tasks to end, or choose them with --title or --group")
-        found = {status.fingerprint: (handle, status) for handle, status in map(place.task, tasks or ())}
+        chosen = {status.fingerprint: (handle, status) for handle, status in map(place.task, tasks or ())}
         if title or group:
-            found |= _chosen(place, title, group)
-        ended = [(status, _end(handle, status)) for handle, status in found.values()]
+            chosen |= _chosen(place, title, group)
+        ended = [(status, _end(handle, status)) for handle, status in chosen.values()]
         if as_json:
             rows: list[KilledRow] = [
                 {"fingerprint": row.fingerprint, "label": row.label, "killed": done} for row, done in ended
@@ -258,6 +258,6 @@ def _chosen(place: CommandContext, title: str, group: str) -> dict[str, tuple[Ta
     return chosen
 
 
-def _tell(status: Status, what: str) -> None:
+def _tell(status: Status, outcome: str) -> None:
     label = plain(status.label) or "without title"
-    say(f"task {label} ({status.fingerprint}) {what}")
+    say(f"task {label} ({status.fingerprint}) {outcome}")

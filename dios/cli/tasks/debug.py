@@ -115,7 +115,7 @@ class DebugConversation:
             self._answer(self._prompt)
             return False
         sources: list[Reference] = [self.task]
-        sources += [one for one in (self._hear, self._console) if one is not None]
+        sources += [source for source in (self._hear, self._console) if source is not None]
         try:
             with self._breakable():
                 ready = self._node.select(sources)
@@ -199,29 +199,29 @@ class DebugConversation:
         self._output.flush()
 
 
-def differences(found: Description) -> list[str]:
+def differences(description: Description) -> list[str]:
     """Return sentences about what will differ from the first run."""
     told = ["the time, random numbers, and everything that depends on them"]
     told += [
         f"input {plain(given.label or given.fingerprint)} was written since"
-        for given in found.inputs
+        for given in description.inputs
         if given.changed
     ]
     told += [
         f"output {plain(given.label or given.fingerprint)} has the first run's data and is written again"
-        for given in found.outputs
+        for given in description.outputs
     ]
-    if not found.status.ended:
+    if not description.status.ended:
         told.append("the first run is still running")
     return told
 
 
-def _announce(found: Description, *, post_mortem: bool) -> None:
-    status = found.status
+def _announce(description: Description, *, post_mortem: bool) -> None:
+    status = description.status
     label = plain(status.label) or "task"
     say(f"{label} ({status.fingerprint}) again: same program, arguments, groups, inputs, limits, sandbox")
     say(f"  first run: {time_text(status.started_ns)}, {cause_text(status)}")
-    for line in differences(found):
+    for line in differences(description):
         say(f"  differs: {line}")
     if status.brand is Brand.LIMBO:
         say("  it runs outside the sandbox, like the first run")
@@ -264,14 +264,14 @@ def debug(
                 f"the task ran on {status.node} and can be repeated only there. Name that node with --node, "
                 "or run the program here: dios run --here"
             )
-        found = place.node.describe(handle)
-        if found.not_repeatable:
-            raise InvalidError(f"cannot repeat the task: {found.not_repeatable}")
-        at_the_end = found.status.cause is Cause.EXCEPTION if post_mortem is None else post_mortem
-        _announce(found, post_mortem=at_the_end)
+        description = place.node.describe(handle)
+        if description.not_repeatable:
+            raise InvalidError(f"cannot repeat the task: {description.not_repeatable}")
+        at_the_end = description.status.cause is Cause.EXCEPTION if post_mortem is None else post_mortem
+        _announce(description, post_mortem=at_the_end)
         output = bytes_output(sys.stderr if as_json else sys.stdout)
         conversation = DebugConversation(
-            place.node, handle, output, label=found.status.label, post_mortem=at_the_end
+            place.node, handle, output, label=description.status.label, post_mortem=at_the_end
         )
         ended = _attend(conversation)
         if as_json:

@@ -130,8 +130,8 @@ def _records(data: Path | None, node: str | None, task: str) -> list[AuditEntry]
         return None
 
 
-def _show_identity(found: Description, groups: dict[str, str]) -> None:
-    status = found.status
+def _show_identity(description: Description, groups: dict[str, str]) -> None:
+    status = description.status
     until = status.ended_ns or time.time_ns()
     began = time_text(status.started_ns)
     ran = span_text(until - status.started_ns) if status.started_ns else "-"
@@ -142,18 +142,18 @@ def _show_identity(found: Description, groups: dict[str, str]) -> None:
         ("brand", status.brand.name.lower()),
         ("for", status.principal),
         ("started by", status.parent or "-"),
-        ("program", found.executable),
-        ("groups", ", ".join(groups.get(mark, mark) for mark in found.groups) or "none but its own"),
-        ("arguments", " ".join(map(repr, found.arguments)) or "none"),
+        ("program", description.executable),
+        ("groups", ", ".join(groups.get(mark, mark) for mark in description.groups) or "none but its own"),
+        ("arguments", " ".join(map(repr, description.arguments)) or "none"),
         ("began", f"{began}, {'ran' if status.ended else 'runs for'} {ran}"),
     ]
     if status.secrecy:
         pairs.append(("secrecy", f"has read {', '.join(status.secrecy)}"))
-    if found.processors:
-        pairs.append(("processors", ", ".join(map(str, found.processors))))
-    if found.devices:
+    if description.processors:
+        pairs.append(("processors", ", ".join(map(str, description.processors))))
+    if description.devices:
         pairs.append(
-            ("devices", " ".join(f"{kind}={','.join(names)}" for kind, names in found.devices.items()))
+            ("devices", " ".join(f"{kind}={','.join(names)}" for kind, names in description.devices.items()))
         )
     if status.pid and not status.ended:
         pairs.append(("process", str(status.pid)))
@@ -161,15 +161,19 @@ def _show_identity(found: Description, groups: dict[str, str]) -> None:
         kept = f", from a checkpoint of {size_text(status.kept_bytes)}" if status.kept_bytes else ""
         pairs.append(("earlier", f"moves: {status.moves}, restarts: {status.restarts}{kept}"))
     if status.ended:
-        pairs.append(("used", f"{span_text(found.cpu_ms * 1_000_000)} of CPU time, {_peak(found)}"))
+        pairs.append(
+            ("used", f"{span_text(description.cpu_ms * 1_000_000)} of CPU time, {_peak(description)}")
+        )
     facts(pairs)
-    for title, handed in (("inputs", found.inputs), ("outputs", found.outputs)):
+    for title, handed in (("inputs", description.inputs), ("outputs", description.outputs)):
         _section(title, [_given_line(given) for given in handed])
 
 
-def _peak(found: Description) -> str:
+def _peak(description: Description) -> str:
     return (
-        f"{size_text(found.memory_bytes)} of memory at its peak" if found.memory_bytes else "memory unknown"
+        f"{size_text(description.memory_bytes)} of memory at its peak"
+        if description.memory_bytes
+        else "memory unknown"
     )
 
 
@@ -178,21 +182,21 @@ def _section(title: str, lines: list[str]) -> None:
         sys.stdout.write("\n".join([title, *map(plain, lines)]) + "\n")
 
 
-def _show_use(found: Description) -> None:
+def _show_use(description: Description) -> None:
     own = [
-        ("memory", size_text(found.memory_limit_bytes) if found.memory_limit_bytes else "none"),
-        ("CPU time", span_text(found.cpu_limit_ms * 1_000_000) if found.cpu_limit_ms else "none"),
-        ("time", span_text(found.time_ms * 1_000_000) if found.time_ms else "none"),
+        ("memory", size_text(description.memory_limit_bytes) if description.memory_limit_bytes else "none"),
+        ("CPU time", span_text(description.cpu_limit_ms * 1_000_000) if description.cpu_limit_ms else "none"),
+        ("time", span_text(description.time_ms * 1_000_000) if description.time_ms else "none"),
     ]
     lines = [f"  of its process: {name} {value}" for name, value in own]
-    for _, word, used, limit, share, bar in usage_rows("", found.usage):
+    for _, word, used, limit, share, bar in usage_rows("", description.usage):
         use = f"{used} used, no limit" if limit == NONE else f"{used} of {limit}, {share}  {bar}"
         lines.append(f"  with all it starts: {word:<10} {use}")
     _section("limits", lines)
 
 
-def _show_end(found: Description) -> None:
-    status = found.status
+def _show_end(description: Description) -> None:
+    status = description.status
     lines = [f"  {line}" for line in reason_lines(status)]
     advice = advice_for(status)
     if advice:
@@ -200,13 +204,13 @@ def _show_end(found: Description) -> None:
     _section("why it ended", lines)
 
 
-def _next_commands(found: Description) -> list[str]:
-    mark = found.status.fingerprint
+def _next_commands(description: Description) -> list[str]:
+    mark = description.status.fingerprint
     told = [f"next: dios logs {mark}"]
-    if found.status.ended:
+    if description.status.ended:
         told.append(
-            f"      dios debug {mark}   (cannot: {plain(found.not_repeatable)})"
-            if found.not_repeatable
+            f"      dios debug {mark}   (cannot: {plain(description.not_repeatable)})"
+            if description.not_repeatable
             else f"      dios debug {mark}"
         )
     else:
@@ -232,45 +236,45 @@ def describe(
     """
     with reporting("dios describe", as_json=as_json), opened(node) as place:
         handle, _ = place.task(task)
-        found = place.node.describe(handle)
+        description = place.node.describe(handle)
         lines, more = console_tail(handle)
-        records = _records(data, node, found.status.fingerprint)
+        records = _records(data, node, description.status.fingerprint)
         if as_json:
-            write_json(_as_json(found, lines, records))
+            write_json(_as_json(description, lines, records))
             return
         groups = {fingerprint(name): alias for alias, name in place.keyring.groups.items()}
-        _show_identity(found, groups)
-        _show_use(found)
-        if found.status.ended:
-            _show_end(found)
+        _show_identity(description, groups)
+        _show_use(description)
+        if description.status.ended:
+            _show_end(description)
         _section(f"last lines{' (dios logs shows all)' if more else ''}", [f"  {line}" for line in lines])
         _section("audit log", [entry_line(entry) for entry in records or ()])
         if records is None:
             say("you may not read the node's audit log")
-        for line in _next_commands(found):
+        for line in _next_commands(description):
             say(line)
 
 
-def _as_json(found: Description, lines: list[str], records: list[AuditEntry] | None) -> TaskDetailsRow:
+def _as_json(description: Description, lines: list[str], records: list[AuditEntry] | None) -> TaskDetailsRow:
     return {
-        **described(found.status),
-        "secrecy": list(found.status.secrecy),
-        "why": reason_lines(found.status),
-        "advice": advice_for(found.status),
-        "executable": found.executable,
-        "groups": list(found.groups),
-        "inputs": [_given_json(given) for given in found.inputs],
-        "outputs": [_given_json(given) for given in found.outputs],
-        "arguments": list(found.arguments),
-        "memory_limit_bytes": found.memory_limit_bytes,
-        "cpu_limit_ms": found.cpu_limit_ms,
-        "time_limit_ms": found.time_ms,
-        "cpu_ms": found.cpu_ms,
-        "memory_bytes": found.memory_bytes,
-        "usage": usage_json(found.usage),
-        "not_repeatable": found.not_repeatable,
-        "processors": list(found.processors),
-        "devices": {kind: list(names) for kind, names in found.devices.items()},
+        **described(description.status),
+        "secrecy": list(description.status.secrecy),
+        "why": reason_lines(description.status),
+        "advice": advice_for(description.status),
+        "executable": description.executable,
+        "groups": list(description.groups),
+        "inputs": [_given_json(given) for given in description.inputs],
+        "outputs": [_given_json(given) for given in description.outputs],
+        "arguments": list(description.arguments),
+        "memory_limit_bytes": description.memory_limit_bytes,
+        "cpu_limit_ms": description.cpu_limit_ms,
+        "time_limit_ms": description.time_ms,
+        "cpu_ms": description.cpu_ms,
+        "memory_bytes": description.memory_bytes,
+        "usage": usage_json(description.usage),
+        "not_repeatable": description.not_repeatable,
+        "processors": list(description.processors),
+        "devices": {kind: list(names) for kind, names in description.devices.items()},
         "last_lines": lines,
         "audit": None
         if records is None

@@ -149,9 +149,9 @@ def sentence_of_move(ended: Status, end: TaskEnd, following: Task) -> str:
     """Return the report that a run goes on with another task."""
     reason = end.reason or cause_text(ended)
     kept = f"from its checkpoint of {size_text(end.kept_bytes)}" if end.kept_bytes else "from its beginning"
-    where = f"on {following.node} " if following.node else ""
+    location = f"on {following.node} " if following.node else ""
     left = f"task {ended.fingerprint} has left {end.node or 'its node'} ({reason})"
-    return f"{left}; the run continues {where}{kept}"
+    return f"{left}; the run continues {location}{kept}"
 
 
 class EndRow(TypedDict):

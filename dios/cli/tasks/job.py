@@ -177,24 +177,24 @@ def _programs(file: Path, text: str) -> dict[str, _Program]:
         near = near_word("tasks", table)
         hint = f" instead of {near!r}" if near else ""
         raise InvalidError(f"{file}: it has no tasks. Add a section [tasks.NAME]{hint}.")
-    found = {}
+    programs = {}
     for name, given in tasks.items():
         place = f"{file}: tasks.{name}"
         if not isinstance(given, dict) or not isinstance(given.get("program"), str):
             raise InvalidError(f'{place}.program is missing: name its program, like program = "work.py"')
-        found[name] = _Program(
+        programs[name] = _Program(
             file.parent / given["program"],
             _texts(f"{place}.args", given.get("args", [])),
             _texts(f"{place}.inputs", given.get("inputs", [])),
         )
-    return found
+    return programs
 
 
 def _texts(place: str, given: object) -> tuple[str, ...]:
     if (
         not isinstance(given, Sequence)
         or isinstance(given, str)
-        or not all(isinstance(one, str) for one in given)
+        or not all(isinstance(text, str) for text in given)
     ):
         raise InvalidError(f'{place} must be a list of texts, like ["one", "two"]')
     return tuple(given)

@@ -87,27 +87,27 @@ def attach(
 def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """List your kept jobs, the oldest first; those that have ended stay until `dios job rm`."""
     with reporting("dios job ls", as_json=as_json), opened(node) as place:
-        found = KeptJobs(place.node).statuses()
+        statuses = KeptJobs(place.node).statuses()
         if as_json:
-            write_json([described(one) for one in found])
-        elif found:
+            write_json([described(status) for status in statuses])
+        elif statuses:
             rows = [
                 (
-                    title_of(one),
-                    one.label,
-                    state_text(one),
-                    f"{one.attempt}/{one.attempts}",
-                    _node_of(one),
-                    time_text(one.created_ns),
-                    span_text(_until(one) - one.created_ns),
+                    title_of(status),
+                    status.label,
+                    state_text(status),
+                    f"{status.attempt}/{status.attempts}",
+                    _node_of(status),
+                    time_text(status.created_ns),
+                    span_text(_until(status) - status.created_ns),
                 )
-                for one in found
+                for status in statuses
             ]
             head = ("JOB", "PROGRAM", "STATE", "ATTEMPT", "NODE", "CREATED", "FOR")
             table(head, rows, right=("ATTEMPT", "FOR"))
         else:
             say("you have no kept job; `dios run --keep` starts one")
-        if any(one.incomplete for one in found):
+        if any(status.incomplete for status in statuses):
             who = silent(place.node.nodes())
             say(f"{who} did not answer, so tasks there are not shown; see `dios node ls`")
 
@@ -116,26 +116,26 @@ def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
 def describe(job: JobArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Show a kept job: its attempt, its node, its progress, and why it ended last."""
     with reporting("dios job describe", as_json=as_json), opened(node) as place:
-        found = KeptJobs(place.node).status(job)
+        status = KeptJobs(place.node).status(job)
         if as_json:
-            write_json(described(found))
+            write_json(described(status))
             return
-        share = None if found.task is None else found.task.progress
-        reason = plain(found.reason if found.end is None else found.end.detail.partition("\n")[0])
+        share = None if status.task is None else status.task.progress
+        reason = plain(status.reason if status.end is None else status.end.detail.partition("\n")[0])
         facts(
             [
-                ("job", found.name),
-                ("program", found.label),
-                ("state", state_text(found)),
-                ("attempt", f"{found.attempt} of {found.attempts}"),
-                ("node", _node_of(found)),
-                ("task", "-" if found.task is None else found.task.fingerprint),
+                ("job", status.name),
+                ("program", status.label),
+                ("state", state_text(status)),
+                ("attempt", f"{status.attempt} of {status.attempts}"),
+                ("node", _node_of(status)),
+                ("task", "-" if status.task is None else status.task.fingerprint),
                 ("progress", "-" if share is None else f"{share:.0%}"),
                 ("last end", reason or "-"),
             ]
         )
-        if found.array is not None:
-            _show_elements(found.name, _elements(found.array, found.running))
+        if status.array is not None:
+            _show_elements(status.name, _elements(status.array, status.running))
 
 
 def _show_elements(job: str, rows: Sequence[JobElementRow]) -> None:
@@ -337,7 +337,7 @@ def _of_task(task: Status) -> str:
 
 def array_state_text(array: JobArray, running: Mapping[int, Status]) -> str:
     """Return how many elements of an array run, are done, have failed, and are still to run."""
-    ends = [one.end for one in array.ends if one.end is not None]
+    ends = [element.end for element in array.ends if element.end is not None]
     runs = sum(task.state is not TaskState.WAITING for task in running.values())
     done = sum(not end.exit_status for end in ends)
     counts = {
@@ -415,7 +415,7 @@ def described(status: JobStatus) -> JobRow:
         "exit_status": None if end is None else end.exit_status,
         "detail": None if end is None else end.detail,
         "incomplete": status.incomplete,
-        "after": [waiting_text([one]) for one in status.after],
+        "after": [waiting_text([dependency]) for dependency in status.after],
         "array": None if status.shape is None else array_text(status.shape),
         "elements": [] if status.array is None else _elements(status.array, status.running),
     }

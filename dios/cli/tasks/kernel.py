@@ -113,8 +113,8 @@ def install(
             network_headers=network_header or [],
             node=place,
         )
-        where = None if user else str(prefix or sys.prefix)
-        done = specs.install(options, name=name, display_name=title, user=user, prefix=where)
+        install_prefix = None if user else str(prefix or sys.prefix)
+        done = specs.install(options, name=name, display_name=title, user=user, prefix=install_prefix)
         if as_json:
             write_json(_described(*done))
         else:
@@ -139,11 +139,11 @@ def list_kernels(*, as_json: JsonOption = False) -> None:
     with reporting("dios kernel ls", as_json=as_json):
         with needing_extra("jupyter", _WHAT):
             from dios.bridges import jupyter_specs as specs  # noqa: PLC0415 - an optional dependency
-        found = specs.installed()
+        kernels = specs.installed()
         if as_json:
-            write_json([_described(*each) for each in found])
-        elif found:
-            table(("NAME", "TITLE", "FOLDER"), [tuple(map(plain, each)) for each in found])
+            write_json([_described(*kernel) for kernel in kernels])
+        elif kernels:
+            table(("NAME", "TITLE", "FOLDER"), [tuple(map(plain, kernel)) for kernel in kernels])
         else:
             say("no kernel of dios is installed; `dios kernel install` installs one")
 

@@ -100,18 +100,18 @@ def _jobs_among(place: CommandContext, tasks: Gathered[Status]) -> JobTasks | No
 def _show(
     tasks: Sequence[Status], jobs: JobTasks | None, promises: Mapping[str, PromisedRow], *, everything: bool
 ) -> None:
-    shown = [] if jobs is None else [one for one in jobs.jobs if one.array is not None or one.after]
-    compact = [one for one in shown if everything or one.end is None]
-    hidden = {one.name for one in compact if one.array is not None}
+    shown = [] if jobs is None else [job for job in jobs.jobs if job.array is not None or job.after]
+    compact = [job for job in shown if everything or job.end is None]
+    hidden = {job.name for job in compact if job.array is not None}
     single = [task for task in tasks if jobs is None or _job_of(task, jobs) not in hidden]
     # A terminal line has space for only one of the two columns; --json has both.
-    where = "NODE" if any(task.node for task in tasks) else "STARTED"
-    rows = [_row(task, where, promises.get(task.fingerprint)) for task in single]
-    rows += [_job_row(one, where) for one in compact]
+    column = "NODE" if any(task.node for task in tasks) else "STARTED"
+    rows = [_row(task, column, promises.get(task.fingerprint)) for task in single]
+    rows += [_job_row(job, column) for job in compact]
     if not rows:
         say("no task runs" + ("" if everything else "; `dios ps --all` also shows ended tasks"))
         return
-    head: tuple[str, ...] = ("TASK", "TITLE", "STATE", "BRAND", "PID", where, "FOR")
+    head: tuple[str, ...] = ("TASK", "TITLE", "STATE", "BRAND", "PID", column, "FOR")
     if any(task.secrecy for task in single):
         head = (*head, "SECRECY")
         labels = [" ".join(task.secrecy) or "-" for task in single] + ["-"] * len(compact)
@@ -119,7 +119,7 @@ def _show(
     table(head, rows, right=("PID", "FOR"))
 
 
-def _row(task: Status, where: str, promised: PromisedRow | None) -> tuple[str, ...]:
+def _row(task: Status, column: str, promised: PromisedRow | None) -> tuple[str, ...]:
     until = task.ended_ns or time.time_ns()
     state = cause_text(task)
     if promised is not None:
@@ -130,12 +130,12 @@ def _row(task: Status, where: str, promised: PromisedRow | None) -> tuple[str, .
         state,
         task.brand.name.lower(),
         str(task.pid) if task.pid else "-",
-        task.node if where == "NODE" else time_text(task.started_ns),
+        task.node if column == "NODE" else time_text(task.started_ns),
         span_text(until - task.started_ns),
     )
 
 
-def _job_row(job: JobStatus, where: str) -> tuple[str, ...]:
+def _job_row(job: JobStatus, column: str) -> tuple[str, ...]:
     """Return the line of an array, or of a kept job that waits for other runs."""
     from dios.cli.tasks.kept_jobs import state_text, title_of  # noqa: PLC0415 - as for KeptJobs
 
@@ -148,7 +148,7 @@ def _job_row(job: JobStatus, where: str) -> tuple[str, ...]:
         state_text(job),
         "pure",
         "-",
-        place if where == "NODE" else time_text(job.created_ns),
+        place if column == "NODE" else time_text(job.created_ns),
         span_text(until - job.created_ns),
     )
 
@@ -161,7 +161,7 @@ def _job_of(task: Status, jobs: JobTasks) -> str | None:
 def _listed(task: Status, jobs: JobTasks | None, promises: Mapping[str, PromisedRow]) -> ListedTaskRow:
     """Return a task for JSON."""
     place = None if jobs is None else jobs.places.get(task.fingerprint)
-    arrays = set() if jobs is None else {one.name for one in jobs.jobs if one.array is not None}
+    arrays = set() if jobs is None else {job.name for job in jobs.jobs if job.array is not None}
     return {
         **described(task),
         "job": None if place is None else place[0],
@@ -183,13 +183,13 @@ def _promises(place: CommandContext, tasks: Sequence[Status]) -> dict[str, Promi
     with suppress(DiosError, msgspec.ValidationError):
         answer = msgspec.convert(ask_at(place, {"ask": "promises"}), _Promises)
         return {
-            one.task: {
-                "start": now + round(one.starts_in_s * _S),
-                "nodes": one.nodes,
-                "after": one.after,
-                "others": one.others,
+            promise.task: {
+                "start": now + round(promise.starts_in_s * _S),
+                "nodes": promise.nodes,
+                "after": promise.after,
+                "others": promise.others,
             }
-            for one in answer.promises
+            for promise in answer.promises
         }
     return {}
 

@@ -108,7 +108,7 @@ def mcp(
         if not 0 < idle_s < math.inf:
             raise InvalidError(f"--idle must be a positive number of seconds, not {idle_s:g}")
         given = given_inputs(inputs)
-        origins = tuple(str(each) for each in parse_origins(network or ()))
+        origins = tuple(str(origin) for origin in parse_origins(network or ()))
         headers = headers_from_variables(network_header or ())
 
         def make() -> Sandbox:

@@ -66,15 +66,15 @@ def report(
         if output.exists() and not force:
             raise ExistsError(f"cannot write {output}: it exists. Add --force, or choose another -o FILE.")
         with opened(node) as place, progress("reading the job") as show:
-            found = collect(place.node, job, show)
-        page = page_of(found)
+            collected = collect(place.node, job, show)
+        page = page_of(collected)
         write_file(output, page, is_new=not force)
         if as_json:
             row: ReportRow = {
                 "file": str(output),
-                "job": found.mark,
-                "tasks": [described(task) for task in found.tasks],
+                "job": collected.mark,
+                "tasks": [described(task) for task in collected.tasks],
             }
             write_json(row)
             return
-        say(f"{output}: tasks: {len(found.tasks)}, {size_text(output.stat().st_size)}")
+        say(f"{output}: tasks: {len(collected.tasks)}, {size_text(output.stat().st_size)}")

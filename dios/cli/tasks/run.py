@@ -307,7 +307,7 @@ def run(
             job = ServiceProgram(
                 Path(file or "") if trace is None else with_trace(Path(file or ""), trace.traceparent),
                 chosen.arguments,
-                {each.label: place.object(each.name) for each in files.inputs},
+                {task_input.label: place.object(task_input.name) for task_input in files.inputs},
                 files.labels,
                 tuple(place.group(alias) for alias in group or ()),
                 work,
@@ -525,7 +525,7 @@ def _note_enforcement(place: CommandContext, work: Work, host: str, *, limbo: bo
                 names = ", ".join(unknown)
                 say(f"{option} sets nothing aside on {names}: the capacity is unknown (`dios node describe`)")
     reported = {str(row["node"]): row.get("enforcement") for row in nodes}
-    known = {name: one for name, one in reported.items() if isinstance(one, Mapping)}
+    known = {name: enforcement for name, enforcement in reported.items() if isinstance(enforcement, Mapping)}
     return _Enforcement(wanted, known, limbo)
 
 
@@ -563,8 +563,8 @@ def _show_started(task: Task, label: str, enforcement: _Enforcement, *, as_json:
         }
         write_json(row)
     else:
-        where = [("node", task.node)] if task.node else []
-        facts([("task", task.fingerprint), ("title", label), *where])
+        node_facts = [("node", task.node)] if task.node else []
+        facts([("task", task.fingerprint), ("title", label), *node_facts])
         say(f"next: dios logs {task.fingerprint} --follow")
 
 

@@ -43,47 +43,52 @@ class FilesOfRun(NamedTuple):
     @property
     def labels(self) -> list[str]:
         """The labels of the inputs and outputs that are files."""
-        return [each.label for each in self.inputs if each.is_file] + [each.label for each in self.outputs]
+        return [task_input.label for task_input in self.inputs if task_input.is_file] + [
+            output.label for output in self.outputs
+        ]
 
     def inputs_at(self, place: CommandContext) -> list[Handed]:
         """Return the inputs as references of the connection of ``place``.
 
         A file in parts is one reference for each part, which all have its label. Raise ``InvalidError``.
         """
-        found = [
-            one.restrict("read", "delegate", label=each.label)
-            for each in self.inputs
-            for one in (place.file_objects(each.name) if each.is_file else [place.object(each.name)])
+        references = [
+            reference.restrict("read", "delegate", label=task_input.label)
+            for task_input in self.inputs
+            for reference in (
+                place.file_objects(task_input.name) if task_input.is_file else [place.object(task_input.name)]
+            )
         ]
-        if len(found) > limits.RUN_INPUTS_MAX:
+        if len(references) > limits.RUN_INPUTS_MAX:
             raise InvalidError(
                 f"a task gets at most {limits.RUN_INPUTS_MAX} objects as inputs, and these files have "
-                f"{len(found)} parts. Give the task the group, and let it read the files as dios:// paths."
+                f"{len(references)} parts. Give the task the group, and let it read the files as dios:// "
+                "paths."
             )
-        return found
+        return references
 
     def outputs_at(self) -> list[Handed]:
         """Return the outputs, which the task may write and read."""
-        return [each.written.restrict("read", "write", label=each.label) for each in self.outputs]
+        return [output.written.restrict("read", "write", label=output.label) for output in self.outputs]
 
     def store(self) -> None:
         """Store every output under its path; each group changes as a whole. Raise ``InvalidError``.
 
         Nothing is stored if the task left out an output.
         """
-        missing = [f"/outputs/{each.label}" for each in self.outputs if not each.written.v_w]
+        missing = [f"/outputs/{expected.label}" for expected in self.outputs if not expected.written.v_w]
         if missing:
             raise InvalidError(
                 f"the task ended with 0, but left no file {', '.join(missing)}. Nothing was stored."
             )
-        for group in dict.fromkeys(each.group for each in self.outputs):
+        for group in dict.fromkeys(expected.group for expected in self.outputs):
             # The outputs of one run have the same label, and so have the files.
             secrecy = self.outputs[0].written.secrecy
             staged = StagedFiles(self.place.files(group), secrecy=secrecy)
             try:
-                for each in self.outputs:
-                    if each.group == group:
-                        staged.add_bytes(each.path, each.written.view_bytes())
+                for output in self.outputs:
+                    if output.group == group:
+                        staged.add_bytes(output.path, output.written.view_bytes())
             except BaseException:
                 staged.discard()
                 raise
@@ -107,7 +112,9 @@ def files_of_run(
         )
     read = tuple(_input(text) for text in inputs)
     wanted = [_output(place, groups, text) for text in outputs]
-    labels = [each.label for each in read if each.is_file] + [label for label, _, _ in wanted]
+    labels = [task_input.label for task_input in read if task_input.is_file] + [
+        label for label, _, _ in wanted
+    ]
     for label in labels:
         if labels.count(label) > 1:
             raise InvalidError(f"two inputs or outputs have the file name {label!r}; give each its own")
@@ -143,9 +150,9 @@ def _output(place: CommandContext, groups: Sequence[str], text: str) -> tuple[st
         raise InvalidError(
             f"--output {text!r} needs the name of the file and a path, like out.csv=result.csv"
         )
-    found = place.split(file)
-    if found is not None and found[1] and "/" in file:
-        return file_label(label), found[0], checked_path(found[1])
+    location = place.split(file)
+    if location is not None and location[1] and "/" in file:
+        return file_label(label), location[0], checked_path(location[1])
     if not groups:
         raise InvalidError(f"--output {text!r} needs a group: add --group ALIAS, or give ALIAS/{file}")
     return file_label(label), groups[0], checked_path(file)

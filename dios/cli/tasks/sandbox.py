@@ -151,9 +151,9 @@ def run(
                     row["outputs"] = {name: str(path) for name, path in places.items()}
             forks: dict[str, SandboxRow] = {}
             ok = result.ok
-            for name, each in others.items() if ok else ():
+            for name, fork_source in others.items() if ok else ():
                 with box.fork() as fork:
-                    result = fork.run(each)
+                    result = fork.run(fork_source)
                 ok = ok and result.ok
                 if as_json:
                     forks[name] = _document(result, pictures)
@@ -248,8 +248,8 @@ def _converse(first: Sandbox, pictures: _Pictures) -> bool:
             if typed and box.ended:
                 _renew(box)
     finally:
-        for each in boxes[1:]:
-            each.close()
+        for forked in boxes[1:]:
+            forked.close()
     return ok
 
 
@@ -288,12 +288,12 @@ def list_sessions(*, node: NodeOption = None, as_json: JsonOption = False) -> No
     A program that found no node has a private one, whose sessions are not listed and end with the program.
     """
     with reporting("dios sandbox ls", as_json=as_json), opened(node) as place:
-        found = _sessions(place)
+        running = _sessions(place)
         if as_json:
-            write_json([_described(each) for each in found])
-        elif found:
+            write_json([_described(session) for session in running])
+        elif running:
             columns = ("SESSION", "FAMILY", "PID", "STATE", "STARTED", "FOR")
-            table(columns, list(map(_row, found)), right=("PID", "FOR"))
+            table(columns, list(map(_row, running)), right=("PID", "FOR"))
         else:
             say("no session of a sandbox runs; `dios sandbox shell` starts one")
 
@@ -327,17 +327,18 @@ def stop(
     with reporting("dios sandbox stop", as_json=as_json), opened(node) as place:
         if bool(sessions) == everything:
             raise InvalidError("name the sessions to stop, or give --all; `dios sandbox ls` lists them")
-        found = _sessions(place)
-        chosen = found if everything else _chosen(found, sessions or [], families=family)
-        failed = {each.fingerprint: _stopped(place, each) for each in chosen}
+        running = _sessions(place)
+        chosen = running if everything else _chosen(running, sessions or [], families=family)
+        failed = {chosen_session.fingerprint: _stopped(place, chosen_session) for chosen_session in chosen}
         if as_json:
             rows: list[StoppedSessionRow] = [
-                {**_described(each), "stopped": not failed[each.fingerprint]} for each in chosen
+                {**_described(chosen_session), "stopped": not failed[chosen_session.fingerprint]}
+                for chosen_session in chosen
             ]
             write_json(rows)
         elif chosen:
-            for each, why in zip(chosen, failed.values(), strict=True):
-                say(f"session {each.fingerprint} " + (f"was not stopped: {why}" if why else "stopped"))
+            for session, why in zip(chosen, failed.values(), strict=True):
+                say(f"session {session.fingerprint} " + (f"was not stopped: {why}" if why else "stopped"))
         else:
             say("no session of a sandbox runs")
         if any(failed.values()):
@@ -347,13 +348,15 @@ def stop(
 def _sessions(place: CommandContext) -> list[Status]:
     """Return the sessions that run on the asked node; a sandbox never starts one elsewhere."""
     tasks = place.node.tasks(local_only=True)
-    found = [each for each in tasks if family_of(each) is not None and not each.ended]
+    sessions = [task for task in tasks if family_of(task) is not None and not task.ended]
     # The members of a family one below the other, in the order in which they started.
     began: dict[str | None, int] = {}
-    for each in found:
-        family = family_of(each)
-        began[family] = min(each.started_ns, began.get(family, each.started_ns))
-    return sorted(found, key=lambda each: (began[family_of(each)], family_of(each), each.started_ns))
+    for session in sessions:
+        family = family_of(session)
+        began[family] = min(session.started_ns, began.get(family, session.started_ns))
+    return sorted(
+        sessions, key=lambda status: (began[family_of(status)], family_of(status), status.started_ns)
+    )
 
 
 def _row(session: Status) -> tuple[str, ...]:
@@ -367,7 +370,7 @@ def _row(session: Status) -> tuple[str, ...]:
     )
 
 
-def _chosen(found: list[Status], texts: list[str], *, families: bool) -> list[Status]:
+def _chosen(sessions: list[Status], texts: list[str], *, families: bool) -> list[Status]:
     """Return the sessions that texts name, or all of their families.
 
     Raise InvalidError for a text that fits none, or several.
@@ -375,24 +378,26 @@ def _chosen(found: list[Status], texts: list[str], *, families: bool) -> list[St
     chosen: dict[str, Status] = {}
     for text in texts:
         fitting = [
-            each
-            for each in found
-            if text and (each.fingerprint.startswith(text.lower()) or str(each.pid) == text)
+            session
+            for session in sessions
+            if text and (session.fingerprint.startswith(text.lower()) or str(session.pid) == text)
         ]
         # The first session of a family may have ended.
-        members = [each for each in found if text and (family_of(each) or "").startswith(text.lower())]
-        if families and not fitting and len({family_of(each) for each in members}) == 1:
+        members = [
+            session for session in sessions if text and (family_of(session) or "").startswith(text.lower())
+        ]
+        if families and not fitting and len({family_of(session) for session in members}) == 1:
             fitting = members[:1]
         if not fitting:
             raise InvalidError(f"no session {text!r} of your sandboxes runs. `dios sandbox ls` lists them.")
         if len(fitting) > 1:
-            listed = "".join(f"\n  {each.fingerprint}  {each.pid}" for each in fitting[:SHOWN_MAX])
+            listed = "".join(f"\n  {session.fingerprint}  {session.pid}" for session in fitting[:SHOWN_MAX])
             raise InvalidError(
                 f"{text!r} fits {counted(len(fitting), 'session')}. Give more of the fingerprint:{listed}"
             )
-        for each in found if families else fitting:
-            if family_of(each) == family_of(fitting[0]):
-                chosen[each.fingerprint] = each
+        for member in sessions if families else fitting:
+            if family_of(member) == family_of(fitting[0]):
+                chosen[member.fingerprint] = member
     return list(chosen.values())
 
 
@@ -572,8 +577,8 @@ def _show(result: SandboxResult, pictures: _Pictures) -> None:
         say(f"figure: {path}")
     if result.figures and pictures.directory is None:
         count = len(result.figures)
-        what = "1 figure is" if count == 1 else f"{counted(count, 'figure')} are"
-        say(f"{what} not shown; --figures DIR writes figures to a directory")
+        subject = "1 figure is" if count == 1 else f"{counted(count, 'figure')} are"
+        say(f"{subject} not shown; --figures DIR writes figures to a directory")
     if result.error is not None:
         say(str(result.error))
 
@@ -623,12 +628,12 @@ def _document(result: SandboxResult, pictures: _Pictures) -> SandboxRow:
         "error": result.error,
         "tables": [
             {
-                "columns": list(each.columns),
-                "rows": [[_number(cell) for cell in row] for row in each.rows],
-                "row_count": each.row_count,
-                "column_count": each.column_count,
+                "columns": list(result_table.columns),
+                "rows": [[_number(cell) for cell in row] for row in result_table.rows],
+                "row_count": result_table.row_count,
+                "column_count": result_table.column_count,
             }
-            for each in result.tables
+            for result_table in result.tables
         ],
         "figures": paths or [base64.b64encode(figure).decode() for figure in result.figures],
         "cpu_seconds": result.cpu_seconds,

@@ -27,10 +27,10 @@ class NameCompleter:
         self._commands: Final = sorted(commands)
         self._found: list[str] = []
 
-    def found(self, line: str, text: str) -> list[str]:
+    def completions(self, line: str, text: str) -> list[str]:
         """Return what the last word of a line may be, in full; nothing if the session has no answer."""
         if line.lstrip().startswith("%"):
-            return [each[1:] for each in self._commands if each[1:].startswith(text)]
+            return [command[1:] for command in self._commands if command[1:].startswith(text)]
         try:
             names = self._present().complete(text, timeout=COMPLETION_S)
         except DiosError:
@@ -51,7 +51,7 @@ class NameCompleter:
                     readline.redisplay()
                 return None
             if not state:
-                self._found = self.found(readline.get_line_buffer(), text)
+                self._found = self.completions(readline.get_line_buffer(), text)
             return self._found[state] if state < len(self._found) else None
 
         readline.set_completer_delims(_DELIMITERS)

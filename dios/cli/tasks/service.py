@@ -191,40 +191,46 @@ def create(
 def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """List your services, with the numbers of replicas that run and that are wanted."""
     with reporting("dios service ls", as_json=as_json), opened(node) as place:
-        found = Services(place.node).statuses()
+        statuses = Services(place.node).statuses()
         if as_json:
-            write_json([_described(one) for one in found])
-        elif found:
+            write_json([_described(status) for status in statuses])
+        elif statuses:
             rows = [
-                (one.name, f"{one.running}/{one.wanted}", str(one.generation), one.label, _state(one))
-                for one in found
+                (
+                    status.name,
+                    f"{status.running}/{status.wanted}",
+                    str(status.generation),
+                    status.label,
+                    _state(status),
+                )
+                for status in statuses
             ]
             table(("SERVICE", "RUNNING", "VERSION", "PROGRAM", "STATE"), rows, right=("RUNNING", "VERSION"))
         else:
             say("you have no service; `dios service create` makes one")
-        _warn_of_silent(place, found)
+        _warn_of_silent(place, statuses)
 
 
 @app.command(epilog="\b\nExamples:\n  dios service describe web")
 def describe(service: NameArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Show the replicas of a service: their nodes, and why one does not run."""
     with reporting("dios service describe", as_json=as_json), opened(node) as place:
-        found = Services(place.node).describe(service)
+        status = Services(place.node).describe(service)
         if as_json:
-            write_json(_described(found))
+            write_json(_described(status))
         else:
             facts(
                 [
-                    ("service", found.name),
-                    ("program", found.label),
-                    ("version", str(found.generation)),
-                    ("state", _state(found)),
-                    ("leader", found.leader or "-"),
+                    ("service", status.name),
+                    ("program", status.label),
+                    ("version", str(status.generation)),
+                    ("state", _state(status)),
+                    ("leader", status.leader or "-"),
                 ]
             )
             head = ("REPLICA", "VERSION", "TASK", "NODE", "FOR", "RESTARTS", "LAST END")
-            table(head, [_row(one) for one in found.replicas], right=("VERSION", "FOR", "RESTARTS"))
-        _warn_of_silent(place, [found])
+            table(head, [_row(replica) for replica in status.replicas], right=("VERSION", "FOR", "RESTARTS"))
+        _warn_of_silent(place, [status])
 
 
 @app.command(epilog="\b\nExamples:\n  dios service scale web 5")
@@ -365,18 +371,23 @@ def logs(
         if follow and replica is None:
             raise InvalidError("choose the replica to follow with --replica")
         services = Services(place.node)
-        found = services.describe(service)
-        shown = [one for one in found.replicas if one.task is not None and replica in {None, one.slot}]
+        status = services.describe(service)
+        shown = [
+            candidate
+            for candidate in status.replicas
+            if candidate.task is not None and replica in {None, candidate.slot}
+        ]
         if not shown:
             say("no such replica runs" if replica is not None else "no replica runs")
         output = bytes_output(sys.stdout)
-        for one in shown:
-            task = services.task(one)
+        for shown_replica in shown:
+            task = services.task(shown_replica)
             if task is None:
                 continue
             if replica is None:
-                where = "" if one.task is None else one.task.node
-                output.write(f"==> {service}.{one.slot} version {one.generation} on {where}\n".encode())
+                host = "" if shown_replica.task is None else shown_replica.task.node
+                heading = f"==> {service}.{shown_replica.slot} version {shown_replica.generation} on {host}\n"
+                output.write(heading.encode())
             console = task.console()
             if follow:
                 pour(console, output)
@@ -436,24 +447,24 @@ def _input(text: str) -> tuple[str, str]:
     return label, name
 
 
-def _state(found: ServiceStatus) -> str:
-    if found.updating:
-        return f"updating from version {found.previous_generation}"
-    if found.running < found.wanted:
+def _state(status: ServiceStatus) -> str:
+    if status.updating:
+        return f"updating from version {status.previous_generation}"
+    if status.running < status.wanted:
         return "starting"
     return "complete"
 
 
-def _row(one: ReplicaStatus) -> tuple[str, ...]:
-    task = one.task
+def _row(replica: ReplicaStatus) -> tuple[str, ...]:
+    task = replica.task
     return (
-        str(one.slot),
-        str(one.generation),
-        ("pauses" if one.waits else "-") if task is None else task.fingerprint,
+        str(replica.slot),
+        str(replica.generation),
+        ("pauses" if replica.waits else "-") if task is None else task.fingerprint,
         "-" if task is None else task.node,
         "-" if task is None else span_text(time.time_ns() - task.started_ns),
-        str(one.restarts),
-        one.reason or "-",
+        str(replica.restarts),
+        replica.reason or "-",
     )
 
 
@@ -487,39 +498,39 @@ class ServiceRow(ServiceNameRow):
     replicas: list[ServiceReplicaRow]
 
 
-def _described(found: ServiceStatus) -> ServiceRow:
+def _described(status: ServiceStatus) -> ServiceRow:
     return {
-        "service": found.name,
-        "program": found.label,
-        "wanted": found.wanted,
-        "running": found.running,
-        "version": found.generation,
-        "updating": found.updating,
-        "leader": found.leader,
-        "incomplete": found.incomplete,
+        "service": status.name,
+        "program": status.label,
+        "wanted": status.wanted,
+        "running": status.running,
+        "version": status.generation,
+        "updating": status.updating,
+        "leader": status.leader,
+        "incomplete": status.incomplete,
         "replicas": [
             {
-                "replica": one.slot,
-                "version": one.generation,
-                "task": None if one.task is None else one.task.fingerprint,
-                "node": None if one.task is None else one.task.node,
-                "restarts": one.restarts,
-                "reason": one.reason,
+                "replica": replica.slot,
+                "version": replica.generation,
+                "task": None if replica.task is None else replica.task.fingerprint,
+                "node": None if replica.task is None else replica.task.node,
+                "restarts": replica.restarts,
+                "reason": replica.reason,
             }
-            for one in found.replicas
+            for replica in status.replicas
         ],
     }
 
 
-def _confirm(service: str, what: str, *, as_json: bool) -> None:
+def _confirm(service: str, outcome: str, *, as_json: bool) -> None:
     if as_json:
         row: ServiceNameRow = {"service": service}
         write_json(row)
     else:
-        say(f"service {service} {what}")
+        say(f"service {service} {outcome}")
 
 
-def _warn_of_silent(place: CommandContext, found: Sequence[ServiceStatus]) -> None:
-    if any(one.incomplete for one in found):
+def _warn_of_silent(place: CommandContext, statuses: Sequence[ServiceStatus]) -> None:
+    if any(status.incomplete for status in statuses):
         who = silent(place.node.nodes())
         say(f"{who} did not answer, so replicas there are not shown; see `dios node ls`")

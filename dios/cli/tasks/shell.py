@@ -143,10 +143,10 @@ class Shell(cmd.Cmd):
         return label
 
     def _reference(self, label: str) -> Reference:
-        found = self._held.get(label)
-        if found is None:
+        reference = self._held.get(label)
+        if reference is None:
             raise InvalidError(f"there is no reference {label!r}; `refs` lists the references")
-        return found
+        return reference
 
     def do_groups(self, arg: str) -> None:
         """``groups``: list the groups of your keyring that this node knows."""
@@ -170,20 +170,20 @@ class Shell(cmd.Cmd):
         if kind not in ObjectType.__members__:
             raise InvalidError(f"there is no type {kind}; known: {', '.join(ObjectType.__members__)}")
         groups = [self._place.group(alias) for alias in words[1:]]
-        made = self._place.node.create(ObjectType[kind], groups=groups)
-        self._hold(made)
-        if made.name is not None:
-            say(f"name: {format_name(made.name)}")
+        created = self._place.node.create(ObjectType[kind], groups=groups)
+        self._hold(created)
+        if created.name is not None:
+            say(f"name: {format_name(created.name)}")
 
     def do_lookup(self, arg: str) -> None:
         """``lookup NAME [GROUP]``: get references to all objects of that name, in one or all groups."""
         words = _words(arg, 1, 2)
         name, _ = self._place.find(words[0])
         group = self._place.group(words[1]) if len(words) > 1 else None
-        found = self._place.node.lookup(name, group=group)
-        for reference in found:
+        references = self._place.node.lookup(name, group=group)
+        for reference in references:
             self._hold(reference)
-        if not found:
+        if not references:
             say("nothing found: no such object, or you are in none of its groups")
 
     def do_refs(self, arg: str) -> None:

@@ -74,7 +74,7 @@ def stat(names: NamesArgument = None, *, node: NodeOption = None, as_json: JsonO
             write_json([_document(row) for row in rows])
             return
         for row in rows:
-            found = [
+            pairs = [
                 ("template", plain(row.name)),
                 ("modules", " ".join(row.modules)),
                 ("state", row.state),
@@ -84,7 +84,7 @@ def stat(names: NamesArgument = None, *, node: NodeOption = None, as_json: JsonO
                 ("tasks started", f"{row.tasks:,}"),
                 ("prepared", f"{row.prepared:,}"),
             ]
-            facts([*found, *([("failed", plain(row.why))] if row.why else [])])
+            facts([*pairs, *([("failed", plain(row.why))] if row.why else [])])
 
 
 def _chosen(place: CommandContext, names: list[str] | None) -> list[TemplateRow]:

@@ -114,12 +114,12 @@ def _print(view: ClusterView, column: str, *, everything: bool, as_json: bool) -
     now = time.time_ns()
     tasks = chosen_tasks(view.tasks, now, column, reverse=False, ended=everything)
     if as_json:
-        found: OverviewRow = {
+        row: OverviewRow = {
             "nodes": [_node_row(view, member) for member in view.nodes],
             "tasks": [described(task) for task in tasks],
             "problems": list(view.problems),
         }
-        write_json(found)
+        write_json(row)
         return
     for problem in view.problems:
         say(problem)

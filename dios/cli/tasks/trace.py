@@ -61,9 +61,9 @@ def record(
 
         spans: list[SpanRecord] = []
         with tempfile.TemporaryDirectory(prefix="dios-trace-") as folder:
-            found = read_traceparent(os.environ.get(active.TRACEPARENT, ""))
+            parent = read_traceparent(os.environ.get(active.TRACEPARENT, ""))
             recorder = Recorder(spans.extend)
-            whole = recorder.begin(command[0], found if found is not None and found.sampled else None)
+            whole = recorder.begin(command[0], parent if parent is not None and parent.sampled else None)
             if whole is None:
                 raise InvalidError("cannot record: the trace has no context")
             environment = {

@@ -229,23 +229,23 @@ def gang_of(text: str) -> GangSize | None:
     """Parse a gang like 3/4; return None for an empty text. Raise InvalidError."""
     if not text:
         return None
-    found = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", text)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]) <= limits.GANG_TASKS_MAX:
+    match = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]) <= limits.GANG_TASKS_MAX:
         raise InvalidError(
             f"--gang must be K/N with 1 <= K <= N <= {limits.GANG_TASKS_MAX}, like 3/4, not {text!r}"
         )
-    return GangSize(int(found[1]), int(found[2]))
+    return GangSize(int(match[1]), int(match[2]))
 
 
 def devices_of(texts: Sequence[str]) -> dict[str, int]:
     """Parse devices like gpu=1; a kind alone means one. Raise InvalidError."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for text in texts:
         kind, equals, count = text.strip().partition("=")
-        if not re.fullmatch(r"\d{1,4}", count if equals else "1") or kind in found:
+        if not re.fullmatch(r"\d{1,4}", count if equals else "1") or kind in counts:
             raise InvalidError(f"--device must be KIND=N, like gpu=1, once for each kind, not {text!r}")
-        found[kind] = int(count) if equals else 1
-    return found
+        counts[kind] = int(count) if equals else 1
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class TaskNeeds:
         return replace(
             self.work,
             equivalence=label.encode()[: limits.NODE_NAME_BYTES_MAX].decode(errors="ignore"),
-            near=tuple(Near(one.node, one.size) for one in objects if one.node),
+            near=tuple(Near(reference.node, reference.size) for reference in objects if reference.node),
             job=1 + secrets.randbelow(2**62) if self.gang is not None else self.work.job,
             copy_of=original,
         )
@@ -305,7 +305,7 @@ def needs_of(
         raise InvalidError(
             "--series-minimum and --series-maximum need a series: name it with --series, or give a --gang"
         )
-    found = work(
+    requested = work(
         cpus=cpus,
         memory=_size(reserve_memory, "--reserve-memory"),
         disk_io=_size(disk_io, "--disk-io"),
@@ -330,7 +330,7 @@ def needs_of(
     )
     if together is not None and copy_of:
         raise InvalidError("a copy is one task: leave out --gang or --copy-of")
-    return TaskNeeds(together, tuple(near or ()), copy_of, found.restartable, found)
+    return TaskNeeds(together, tuple(near or ()), copy_of, requested.restartable, requested)
 
 
 def with_needs(command: Callable[P, None]) -> Callable[P, None]:
@@ -350,7 +350,7 @@ def with_needs(command: Callable[P, None]) -> Callable[P, None]:
         parameters += list(options.parameters.values()) if name == "needs" else [parameter]
     # Typer inspects both.
     taking.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined] # it may be set
-    taking.__annotations__ = {one.name: one.annotation for one in parameters}
+    taking.__annotations__ = {option.name: option.annotation for option in parameters}
     return cast("Callable[P, None]", taking)
 
 

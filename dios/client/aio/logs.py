@@ -33,18 +33,18 @@ class AsyncLog(LogOps, AsyncReference):
 
     async def entries(self, position: int = 0) -> AsyncGenerator[Entry, None]:
         """Yield the entries from ``position`` to the end at the time it is reached."""
-        while found := await self.read_entries(position):
-            for entry in found:
+        while entries := await self.read_entries(position):
+            for entry in entries:
                 yield entry
-            position = found[-1].next
+            position = entries[-1].next
 
     async def follow(self, position: int = 0) -> AsyncGenerator[Entry, None]:
         """Yield the entries from ``position`` on, for ever: at the end it waits for the next entry."""
         while True:
-            found = await self.read_entries(position, wait=True)
-            for entry in found:
+            entries = await self.read_entries(position, wait=True)
+            for entry in entries:
                 yield entry
-            position = found[-1].next
+            position = entries[-1].next
 
     def __aiter__(self) -> AsyncIterator[Entry]:
         return self.entries()

@@ -227,30 +227,30 @@ class AsyncNode(
         """
         direction = mode_of(mode)
         ends, others = await drive(self, ends_op(list(references), direction))
-        found: list[AsyncReference] = []
+        ready: list[AsyncReference] = []
         failed: list[DiosError] = []
         loop = loop_of(self)
 
         async def watch(end: RingEnd) -> None:
             try:
                 await rings.wait_ready(loop, end)
-                found.append(ends[end])
+                ready.append(ends[end])
             except DiosError as error:
                 failed.append(error)
 
         async def ask() -> None:
             try:
                 index = await drive(self, select_op(others, direction, timeout))
-                found.extend([] if index < 0 else [others[index]])
+                ready.extend([] if index < 0 else [others[index]])
             except DiosError as error:
                 failed.append(error)
 
         functions = [partial(watch, end) for end in ends]
         # The node keeps the time limit of its own part.
         await loop.first_of([*functions, ask] if others else functions, None if others else timeout)
-        if failed and not found:
+        if failed and not ready:
             raise failed[0]
-        return found[0] if found else None
+        return ready[0] if ready else None
 
     async def close(self) -> None:
         """Close the connection; in a task this does nothing, because the task ends with its connection."""

@@ -60,11 +60,11 @@ class ContentOps(Handle):
         self.has_reported(counted)
         memory = memory_of(result, fd, writable=False)
         try:
-            found = self._viewed(memory)
+            view = self._viewed(memory)
         finally:
             memory.close()
-        self.has_read(result.v_w, found, offset)
-        return found[:]
+        self.has_read(result.v_w, view, offset)
+        return view[:]
 
     def _viewed(self, memory: MappedMemory) -> memoryview:
         try:
@@ -126,7 +126,7 @@ class ArrayMakers(NodeBase, Generic[R]):
         npy = import_module("numpy.lib.format")
         npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(source))
         size = head.tell() + source.nbytes
-        made = yield from self._create_blob(groups, durable=durable, host=host)
+        blob = yield from self._create_blob(groups, durable=durable, host=host)
 
         def fill(request: WriteOps) -> None:
             request.fill(memoryview(head.getvalue()))
@@ -139,8 +139,8 @@ class ArrayMakers(NodeBase, Generic[R]):
             with request.view[head.tell() :] as part:
                 numpy.copyto(numpy.frombuffer(part, source.dtype).reshape(source.shape), source)
 
-        yield from _write(made, size, fill)
-        return made
+        yield from _write(blob, size, fill)
+        return blob
 
     def create_table_op(
         self, table: object, *, groups: Iterable[Handle] = (), durable: bool = False, host: str = ""
@@ -159,15 +159,15 @@ class ArrayMakers(NodeBase, Generic[R]):
             raise InvalidError(f"{type(table).__name__} cannot be stored as a table: {error}") from None
         measured = arrow.MockOutputStream()
         _write_rows(arrow, measured, rows)
-        made = yield from self._create_blob(groups, durable=durable, host=host)
+        blob = yield from self._create_blob(groups, durable=durable, host=host)
 
         def fill(request: WriteOps) -> None:
             # The sink keeps the view until it is closed; afterwards the buffer can be unmapped.
             with arrow.FixedSizeBufferWriter(arrow.py_buffer(request.view)) as sink:
                 _write_rows(arrow, sink, rows)
 
-        yield from _write(made, measured.size(), fill)
-        return made
+        yield from _write(blob, measured.size(), fill)
+        return blob
 
     def _create_blob(self, groups: Iterable[Handle], *, durable: bool, host: str) -> Operation[R]:
         inside = refs_of(groups)
@@ -177,9 +177,9 @@ class ArrayMakers(NodeBase, Generic[R]):
         return cast("R", self.handle(created.reference, created.name))
 
 
-def _write(made: Handle, size: int, fill: Callable[[WriteOps], None]) -> Operation[None]:
+def _write(blob: Handle, size: int, fill: Callable[[WriteOps], None]) -> Operation[None]:
     """Write the first content of a new object, which is destroyed if that fails."""
-    request = WriteOps(made, size, 0, Semantics.ANY, blank=True, replace=True)
+    request = WriteOps(blob, size, 0, Semantics.ANY, blank=True, replace=True)
     try:
         yield from request.acquire_op()
         fill(request)
@@ -187,7 +187,7 @@ def _write(made: Handle, size: int, fill: Callable[[WriteOps], None]) -> Operati
     except BaseException as error:
         if isinstance(error, Exception):
             yield from request.release_op()
-            yield messages.Delete(made.ref, int(Flag.DESTROY))
+            yield messages.Delete(blob.ref, int(Flag.DESTROY))
         raise
 
 
@@ -204,9 +204,9 @@ def _array_of(view: memoryview, dtype: ItemType, shape: Shape) -> Array:
         kind = numpy.dtype(dtype)
         if kind.hasobject or not kind.itemsize:
             raise InvalidError(f"bytes cannot be an array of {kind}")
-        found = numpy.frombuffer(view, kind) if view.nbytes else numpy.empty(0, kind)
-        found.flags.writeable = False
-        return cast("Array", found if shape is None else found.reshape(shape))
+        array = numpy.frombuffer(view, kind) if view.nbytes else numpy.empty(0, kind)
+        array.flags.writeable = False
+        return cast("Array", array if shape is None else array.reshape(shape))
     except (TypeError, ValueError) as error:
         raise InvalidError(f"{view.nbytes} bytes are no array of {dtype} with this shape: {error}") from None
 
@@ -233,8 +233,8 @@ def _self_described(numpy: ModuleType, view: memoryview, shape: Shape) -> Array:
             else numpy.empty(count, kind)
         )
         flat.flags.writeable = False
-        found = flat.reshape(stored, order="F" if fortran else "C")
-        return cast("Array", found if shape is None else found.reshape(shape))
+        array = flat.reshape(stored, order="F" if fortran else "C")
+        return cast("Array", array if shape is None else array.reshape(shape))
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidError(f"the object is a damaged .npy file, or has another shape: {error}") from None
 

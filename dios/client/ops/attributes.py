@@ -104,8 +104,8 @@ class Handle:
 
     def _live(self) -> PublicAttributes | messages.Reference:
         page = self.link.page
-        found = None if page is None else page.attributes(self._info)
-        return self._info if found is None else found
+        attributes = None if page is None else page.attributes(self._info)
+        return self._info if attributes is None else attributes
 
     @property
     def info(self) -> messages.Reference:
@@ -226,8 +226,8 @@ class Handle:
         page = self.link.page
         if page is None or self._closed:
             return self._closed
-        found = page.attributes(self._info)
-        return found is None or found.zombie
+        attributes = page.attributes(self._info)
+        return attributes is None or attributes.zombie
 
     def detach(self) -> None:
         """Release this process' resources of the handle; the reference stays until ``close``."""
@@ -271,12 +271,12 @@ class Handle:
         kept, page = self._kept, self.link.page
         if page is None or self._closed:
             return
-        found = page.keep(self._info, v_w, data, start)
+        fresh = page.keep(self._info, v_w, data, start)
         if kept is not None:
             page.forget(kept)
-        if found is not None:
-            found.reads = 0 if kept is None else kept.reads
-            self._kept = found
+        if fresh is not None:
+            fresh.reads = 0 if kept is None else kept.reads
+            self._kept = fresh
 
     def restrict(self, *rights: Rights, label: str = "", expires: float | None = None) -> Handed:
         """Return this reference with at most these rights, for a new task.
@@ -299,17 +299,17 @@ def lifetime_ns(expires: float | None) -> int:
 
 def rights_of(rights: Sequence[Rights]) -> Permission:
     """Return rights given by name or as a Permission; all rights if none is given."""
-    found = Permission.NONE if rights else Permission.ALL
+    permissions = Permission.NONE if rights else Permission.ALL
     for right in rights:
         if isinstance(right, Permission):
-            found |= right
+            permissions |= right
             continue
         try:
-            found |= Permission[right.upper()]
+            permissions |= Permission[right.upper()]
         except KeyError:
             known = ", ".join(str(item.name).lower() for item in Permission if item.name)
             raise InvalidError(f"there is no right {right!r}; known: {known}") from None
-    return found
+    return permissions
 
 
 def rights_text(permissions: Permission) -> str:

@@ -51,7 +51,7 @@ class Gathered(list[T]):
         first = self[0] if self else None
         if is_dataclass(first) and not isinstance(first, type):
             # A field without a place in the text form is a secret.
-            columns = [each.name for each in fields(first) if each.repr]
+            columns = [dataclass_field.name for dataclass_field in fields(first) if dataclass_field.repr]
             rows = [[_shown(getattr(item, name, "")) for name in columns] for item in self]
             return table(title, columns, rows)
         return table(title, ("result",), [(repr(item),) for item in self])
@@ -124,8 +124,8 @@ class ClusterOps(SchedulingOps):
 
         Return after ``wait_ms`` anyway. The load of a node does not change the version.
         """
-        found = expect(messages.Nodes, (yield messages.ListNodes(known, wait_ms)))
-        return found.version, _members(found)
+        listing = expect(messages.Nodes, (yield messages.ListNodes(known, wait_ms)))
+        return listing.version, _members(listing)
 
     def set_node_op(self, host: str, wish: NodeWish | str) -> Operation[list[Member]]:
         """Change the node called ``host``, and return the cluster as it is then.
@@ -163,10 +163,10 @@ class ClusterOps(SchedulingOps):
         be missing or there twice.
         """
         names = expect(messages.TableRows, (yield messages.ReadTable())).tables
-        found: dict[str, list[dict[str, int | str]]] = {}
+        tables: dict[str, list[dict[str, int | str]]] = {}
         for name in names:
-            found[name] = yield from self.read_table_op(name)
-        return found
+            tables[name] = yield from self.read_table_op(name)
+        return tables
 
     def read_table_op(self, name: str, *, start: int = 0) -> Operation[list[dict[str, int | str]]]:
         """Return the rows of one table of the node from a position on; for those who may read its state.
@@ -191,7 +191,7 @@ def wish_of(wish: NodeWish | str) -> NodeWish:
         raise InvalidError(f"cannot {wish!r} a node; known: {known}", call="set_node") from None
 
 
-def _members(found: messages.Nodes) -> list[Member]:
+def _members(listing: messages.Nodes) -> list[Member]:
     return Gathered(
         [
             Member(
@@ -214,6 +214,6 @@ def _members(found: messages.Nodes) -> list[Member]:
                 row.fitness,
                 row.barred,
             )
-            for row in found.nodes
+            for row in listing.nodes
         ]
     )

@@ -98,8 +98,8 @@ class ReferenceOps(Handle, Generic[R]):
     # -- the reference itself ---------------------------------------------------------------------
     def stat_op(self) -> Operation[messages.Reference]:
         """Return the public attributes, from the node."""
-        found = expect(messages.References, (yield messages.Stat(self._info.ref)))
-        return found.references[0]
+        answer = expect(messages.References, (yield messages.Stat(self._info.ref)))
+        return answer.references[0]
 
     def close_op(self) -> Operation[None]:
         """Close this handle, if it is open. The object stays as long as its other references and its
@@ -183,8 +183,8 @@ class ReferenceOps(Handle, Generic[R]):
             buffering=buffering,
             host=host,
         )
-        found = expect(messages.References, (yield call))
-        return cast("R", self._node.handle(found.references[0], self.name))
+        answer = expect(messages.References, (yield call))
+        return cast("R", self._node.handle(answer.references[0], self.name))
 
 
 class TaskOps(Handle, Generic[C]):
@@ -236,8 +236,8 @@ class TaskOps(Handle, Generic[C]):
 
     def console_op(self) -> Operation[C]:
         """Return the task's console, with the part of its output that the node keeps."""
-        found = expect(messages.References, (yield messages.ConsoleOf(self._info.ref)))
-        return cast("C", self._node.handle(found.references[0]))
+        answer = expect(messages.References, (yield messages.ConsoleOf(self._info.ref)))
+        return cast("C", self._node.handle(answer.references[0]))
 
 
 class ConsoleOps(Handle):

@@ -60,15 +60,15 @@ class LogOps(Handle):
 
     def next_op(self, position: int, timeout: float) -> Operation[list[Entry]]:
         """Return entries like ``read`` with ``wait``; TimeLimitError after ``timeout`` seconds."""
-        found = yield from self.read_op(position)
-        if not found:
+        entries = yield from self.read_op(position)
+        if not entries:
             # The node knows the position of this reader from its last read, which was at the end.
             call = messages.Select((self._info.ref,), timeout_ns=nanoseconds(timeout))
             expect(messages.Selected, (yield call))
-            found = yield from self.read_op(position)
-        if not found:
+            entries = yield from self.read_op(position)
+        if not entries:
             raise TimeLimitError("nothing was appended in time", fingerprint=self.fingerprint)
-        return found
+        return entries
 
 
 class LogMakers(NodeBase, Generic[L]):
@@ -90,7 +90,7 @@ class LogMakers(NodeBase, Generic[L]):
 
 
 def _entries(data: bytes, position: int) -> list[Entry]:
-    found: list[Entry] = []
+    entries: list[Entry] = []
     place = 0
     while place < len(data):
         if len(data) - place < LOG_HEAD_BYTES:
@@ -99,6 +99,6 @@ def _entries(data: bytes, position: int) -> list[Entry]:
         begin, end = place + LOG_HEAD_BYTES, place + LOG_HEAD_BYTES + size
         if end > len(data):
             raise ProtocolError("the node answered with an incomplete entry")
-        found.append(Entry(data[begin:end], position + place, position + end))
+        entries.append(Entry(data[begin:end], position + place, position + end))
         place = end
-    return found
+    return entries

@@ -67,11 +67,11 @@ class UdpOps(StreamOps):
 
 def datagram(data: Data, address: str) -> bytes:
     """Return a datagram for ``address`` as a message of the ring; InvalidError if it is too long."""
-    where = address.encode()
+    encoded = address.encode()
     view = memoryview(data).cast("B")
-    if len(where) > _ADDRESS_BYTES_MAX or view.nbytes > DATAGRAM_BYTES_MAX:
-        raise InvalidError(f"no datagram has {view.nbytes} bytes, or an address of {len(where)}")
-    return bytes((len(where),)) + where + view
+    if len(encoded) > _ADDRESS_BYTES_MAX or view.nbytes > DATAGRAM_BYTES_MAX:
+        raise InvalidError(f"no datagram has {view.nbytes} bytes, or an address of {len(encoded)}")
+    return bytes((len(encoded),)) + encoded + view
 
 
 def taken_apart(message: bytes) -> tuple[bytes, str]:
@@ -104,8 +104,8 @@ class AcceptorOps(Handle, Generic[N]):
                 continue  # another task was faster
 
     def _taken(self, answer: tuple[messages.AnyResult, tuple[int, ...]]) -> N:
-        found = expect(messages.References, answer)
-        return cast("N", self._node.handle(found.references[0]))
+        accepted = expect(messages.References, answer)
+        return cast("N", self._node.handle(accepted.references[0]))
 
 
 class NetworkOps(NodeBase, Generic[R, N, A, U]):
@@ -133,12 +133,12 @@ class NetworkOps(NodeBase, Generic[R, N, A, U]):
             created = expect(messages.Created, (yield call))
             return cast("R", self.handle(created.reference, created.name))
         if self._network is None:
-            found = expect(messages.References, (yield messages.Lookup(NETWORK_NAME)))
-            if not found.references:
+            answer = expect(messages.References, (yield messages.Lookup(NETWORK_NAME)))
+            if not answer.references:
                 raise NotPermittedError(
                     "the network belongs to the node's own user; a task gets it as an input", call="network"
                 )
-            self._network = self.handle(found.references[0])
+            self._network = self.handle(answer.references[0])
         return cast("R", self._network)
 
     def connect_tcp_op(

@@ -87,7 +87,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
             (group for group in self.groups if welcome.home and group.ref == welcome.home.ref), None
         )
         """The home group of the user whose process this is; None in a task."""
-        self.devices: Final = {one.kind: one for one in welcome.devices if one.names}
+        self.devices: Final = {grant.kind: grant for grant in welcome.devices if grant.names}
         """The devices of this task by kind, with their names and files."""
 
     @property
@@ -141,18 +141,18 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         )
         call = labelled_call(call, secrecy)
         created = expect(messages.Created, (yield call))
-        made = cast("R", self.handle(created.reference, created.name))
+        handle = cast("R", self.handle(created.reference, created.name))
         if view is not None and large:
-            yield from self._first_bytes(made, view)
-        return made
+            yield from self._first_bytes(handle, view)
+        return handle
 
-    def _first_bytes(self, made: R, view: memoryview) -> Operation[None]:
-        request = WriteOps(made, view.nbytes, 0, Semantics.ANY, blank=True, replace=True)
+    def _first_bytes(self, handle: R, view: memoryview) -> Operation[None]:
+        request = WriteOps(handle, view.nbytes, 0, Semantics.ANY, blank=True, replace=True)
         try:
             yield from write_whole(request, view)
         except DiosError:
             # An object without its bytes is useless.
-            yield messages.Delete(made.ref, int(Flag.DESTROY))
+            yield messages.Delete(handle.ref, int(Flag.DESTROY))
             raise
 
     def create_group_op(self, *, parents: Iterable[Handle] | None = None) -> Operation[G]:
@@ -175,14 +175,14 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         Raises:
             NotPermittedError: the caller may not declassify these tags.
         """
-        made = yield from self.create_op(ObjectType.SHMEM_BLOB, naming=NameKind.ANONYMOUS, secrecy=tags)
-        if not made.permissions & Permission.DECLASSIFY:
-            yield messages.Delete(made.ref)
+        handle = yield from self.create_op(ObjectType.SHMEM_BLOB, naming=NameKind.ANONYMOUS, secrecy=tags)
+        if not handle.permissions & Permission.DECLASSIFY:
+            yield messages.Delete(handle.ref)
             raise NotPermittedError(
-                f"cannot get the right to declassify {', '.join(made.secrecy)}: only processes of the "
+                f"cannot get the right to declassify {', '.join(handle.secrecy)}: only processes of the "
                 "owner of all these tags have it"
             )
-        return made
+        return handle
 
     def create_stream_op(
         self,
@@ -221,8 +221,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         known = next((group for group in self.groups if group.fingerprint == mark), None)
         if known is not None or self.ambient:
             return known
-        found = yield from self._present((raw,))
-        return found[0] if found else None
+        presented = yield from self._present((raw,))
+        return presented[0] if presented else None
 
     def present_all_op(self) -> Operation[None]:
         """Become a member of all groups of the user's keyring that a session can have."""
@@ -232,9 +232,9 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
 
     def _present(self, names: Sequence[Name]) -> Operation[tuple[G, ...]]:
         answer = expect(messages.References, (yield messages.Present(tuple(names))))
-        found = tuple(cast("G", self.handle(info)) for info in answer.references)
-        self.groups = (*self.groups, *found)
-        return found
+        presented = tuple(cast("G", self.handle(info)) for info in answer.references)
+        self.groups = (*self.groups, *presented)
+        return presented
 
     def share_group_op(self, group: Handle, reader: str, *, nonce: bytes, expires_ns: int) -> Operation[R]:
         """Let the processes of another user (``uid:1000``) read what is in a group, until ``expires_ns``.
@@ -254,8 +254,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         share is for another user, over, or withdrawn.
         """
         call = messages.AcceptShare(group, nonce, issuer, expires_ns)
-        found = expect(messages.References, (yield call))
-        return cast("G", self.handle(found.references[0], group))
+        answer = expect(messages.References, (yield call))
+        return cast("G", self.handle(answer.references[0], group))
 
     def issue_token_op(self, group: Handle, grant: TokenGrant) -> Operation[R]:
         """Record the grant of a sealed token for a group; return the record.
@@ -280,8 +280,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         from dios.wire.sealed_tokens import encode_token  # noqa: PLC0415 - as above
 
         call = messages.RedeemToken(encode_token(token), cluster, user)
-        found = expect(messages.References, (yield call))
-        return cast("G", self.handle(found.references[0], token.grant.group))
+        answer = expect(messages.References, (yield call))
+        return cast("G", self.handle(answer.references[0], token.grant.group))
 
     # -- lookup -----------------------------------------------------------------------------------
     def lookup_op(
@@ -302,17 +302,17 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         call = messages.Lookup(raw, 0 if group is None else refs_of((group,))[0], limit, flags)
         if group is None and limit > 1:
             yield from self.present_all_op()
-        found = expect(messages.References, (yield call))
-        if group is None and not found.references and self.present_later is not None:
+        answer = expect(messages.References, (yield call))
+        if group is None and not answer.references and self.present_later is not None:
             yield from self.present_all_op()
-            found = expect(messages.References, (yield call))
-        handles = [cast("R", self.handle(info, raw)) for info in found.references]
-        return Gathered(handles, incomplete=found.incomplete)
+            answer = expect(messages.References, (yield call))
+        handles = [cast("R", self.handle(info, raw)) for info in answer.references]
+        return Gathered(handles, incomplete=answer.incomplete)
 
     def find_op(self, name: bytes | str, *, group: Handle | None = None) -> Operation[R | None]:
         """Return one reference to a name, or None."""
-        found = yield from self.lookup_op(name, group=group, limit=1)
-        return found[0] if found else None
+        handles = yield from self.lookup_op(name, group=group, limit=1)
+        return handles[0] if handles else None
 
     # -- run --------------------------------------------------------------------------------------
     def create_program_op(
@@ -402,8 +402,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
             program = _with_files(program, files, _handed(inputs), _handed(outputs), brand)
         own, executable = 0, program.ref if isinstance(program, Handle) else 0
         if program is not None and not isinstance(program, Handle):
-            made = yield from self.create_program_op(program, modules=modules)
-            executable = own = made.ref
+            own_program = yield from self.create_program_op(program, modules=modules)
+            executable = own = own_program.ref
         drop = messages.Delete(own, int(Flag.HANDLE_ONLY))
         given, started = _handed(outputs), None
         if active.recorder is not None and like is None and not detach:
@@ -492,9 +492,9 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         asked, and ``dead_only`` if all of those are dead.
         """
         flags = int(Flag.LOCAL_ONLY) if local_only else 0
-        found = expect(messages.Tasks, (yield messages.ListTasks(flags)))
-        rows = [status_of(row) for row in found.tasks]
-        return Gathered(rows, incomplete=found.incomplete, dead_only=found.dead_only)
+        answer = expect(messages.Tasks, (yield messages.ListTasks(flags)))
+        rows = [status_of(row) for row in answer.tasks]
+        return Gathered(rows, incomplete=answer.incomplete, dead_only=answer.dead_only)
 
     def shutdown_op(self) -> Operation[None]:
         """End the node; for its own user and root."""
@@ -566,11 +566,11 @@ def select_op(references: Sequence[Handle], mode: Mode, timeout: float | None) -
     return expect(messages.Selected, (yield call)).index
 
 
-def _labelled(references: tuple[R, ...], label: str, what: str) -> R:
+def _labelled(references: tuple[R, ...], label: str, kind: str) -> R:
     for reference in references:
         if reference.label == label:
             return reference
-    raise InvalidError(f"this task has no {what} with the label {label!r}")
+    raise InvalidError(f"this task has no {kind} with the label {label!r}")
 
 
 def _brand_of(brand: Brand | str) -> Brand:
@@ -593,8 +593,8 @@ def _with_files(
         raise InvalidError("files need the program itself, not a reference to it", call="run")
     if _brand_of(brand) is not Brand.PURE:
         raise InvalidError("only pure tasks have inputs and outputs as files", call="run")
-    read = [each.label for each in inputs if each.label in files]
-    written = [each.label for each in outputs if each.label in files]
+    read = [handed.label for handed in inputs if handed.label in files]
+    written = [handed.label for handed in outputs if handed.label in files]
     for label in files:
         if written.count(label) + (label in read) != 1:
             raise InvalidError(

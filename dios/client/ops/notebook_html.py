@@ -18,8 +18,8 @@ def escaped(value: object) -> str:
         text = text[: _CHARS_MAX - 1] + "…"
     # Letters that change the direction of text, or that a terminal obeys, are written as escapes.
     text = "".join(
-        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
-        for each in text
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in text
     )
     return html.escape(text, quote=True)
 

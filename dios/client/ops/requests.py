@@ -133,17 +133,17 @@ class ReadOps(RequestOps):
         """Return the bytes of the request without a copy; they are invalid after the release."""
         memory = self._held()
         try:
-            found = memory.view()
+            view = memory.view()
         except OutOfMemoryError:
             # Bytes that are kept for further reads may fill the address space.
             if self.link.page is None:
                 raise
             self.link.page.drop_kept()
-            found = memory.view()
+            view = memory.view()
         if self._mapped:
             self._mapped = False
-            self.reference.has_read(self.v_w, found[:], self.offset)
-        return found
+            self.reference.has_read(self.v_w, view[:], self.offset)
+        return view
 
     def _took(self, result: messages.Buffer, fd: int | None, *, writable: bool) -> None:
         super()._took(result, fd, writable=writable)
@@ -382,8 +382,8 @@ def finish_together(sizes: Mapping[WriteOps, int]) -> Operation[dict[WriteOps, D
     errors: dict[WriteOps, DiosError | None] = {}
     # Bytes for other nodes and bytes for this one are not sent in the same message.
     for remote in (True, False):
-        group = [one for one in sizes if (one.reference.proximity > Proximity.NODE) is remote]
-        outcomes = yield from vector([call for one in group for call in one.last_calls(sizes[one])])
+        group = [write for write in sizes if (write.reference.proximity > Proximity.NODE) is remote]
+        outcomes = yield from vector([call for write in group for call in write.last_calls(sizes[write])])
         for request, answer in zip(group, outcomes[::2], strict=True):
             if isinstance(answer, DiosError):
                 errors[request] = answer

@@ -227,10 +227,10 @@ class SchedulingOps(UsageOps):
         reasons. For the nodes' own user.
         """
         named = threads or {}
-        where = tuple(
+        rows = tuple(
             messages.Placement(submission, node, named.get(submission, ())) for submission, node in placements
         )
-        return expect(messages.Placed, (yield messages.Place(host, where, tuple(preempted))))
+        return expect(messages.Placed, (yield messages.Place(host, rows, tuple(preempted))))
 
     def keep_rooms_op(
         self, host: str, promised: Iterable[messages.PromisedStart]

@@ -29,8 +29,8 @@ def begin_op(label: str, outputs: tuple[messages.Handed, ...]) -> Operation[Star
     if span is None:
         return None
     create = messages.Create(ObjectType.SHMEM_BLOB, name_kind=NameKind.ANONYMOUS)
-    made = expect(messages.Created, (yield create))
-    return StartedTask(span, label, made.reference.ref)
+    created = expect(messages.Created, (yield create))
+    return StartedTask(span, label, created.reference.ref)
 
 
 def output_of(started: StartedTask) -> messages.Handed:

@@ -83,8 +83,8 @@ class UsageOps(NodeBase):
 
     def limits_op(self) -> Operation[list[Usage]]:
         """Return use and limits of this principal, its groups and tasks; for the node's user of everyone."""
-        found = expect(messages.LimitRows, (yield messages.ListLimits()))
-        return [usage_of(row) for row in found.rows]
+        answer = expect(messages.LimitRows, (yield messages.ListLimits()))
+        return [usage_of(row) for row in answer.rows]
 
     def set_limits_op(self, subject: Subject, /, **bounds: int | None) -> Operation[list[Usage]]:
         """Set limits of a principal ("uid:1000"), or of the task or group of a reference; return its usage.
@@ -106,8 +106,8 @@ class UsageOps(NodeBase):
                     call="set_limits",
                 )
             call = messages.SetLimits(scope, chosen, subject.ref)
-        found = expect(messages.LimitRows, (yield call))
-        return [usage_of(row) for row in found.rows]
+        answer = expect(messages.LimitRows, (yield call))
+        return [usage_of(row) for row in answer.rows]
 
     def describe_op(self, task: Handle) -> Operation[Description]:
         """Return a task's references, limits and use; for tasks that may read it."""
@@ -162,6 +162,6 @@ def description_of(detail: messages.TaskDetail) -> Description:
         detail.executable,
         detail.repeatable,
         detail.processors,
-        {one.kind: one.names for one in detail.devices},
+        {grant.kind: grant.names for grant in detail.devices},
         detail.time_ms,
     )

@@ -46,7 +46,7 @@ class Checkpoints:
         self._every: Final = every
         self._node: Final = connect() if node is None else node
         self._object: Final[Reference | None] = next(
-            (one for one in self._node.outputs if one.label == LABEL), None
+            (output for output in self._node.outputs if output.label == LABEL), None
         )
         self._look_at = 0.0
         self._save_at = float("inf")

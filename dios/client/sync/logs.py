@@ -32,16 +32,16 @@ class Log(LogOps, Reference):
 
     def entries(self, position: int = 0) -> Iterator[Entry]:
         """Yield the entries from ``position`` to the end at the time it is reached."""
-        while found := self.read_entries(position):
-            yield from found
-            position = found[-1].next
+        while entries := self.read_entries(position):
+            yield from entries
+            position = entries[-1].next
 
     def follow(self, position: int = 0) -> Iterator[Entry]:
         """Yield the entries from ``position`` on, for ever: at the end it waits for the next entry."""
         while True:
-            found = self.read_entries(position, wait=True)
-            yield from found
-            position = found[-1].next
+            entries = self.read_entries(position, wait=True)
+            yield from entries
+            position = entries[-1].next
 
     def __iter__(self) -> Iterator[Entry]:
         return self.entries()

@@ -62,17 +62,17 @@ def start(sink: Sink, *, ratio: float = 1.0) -> Recorder:
     from dios.client.tracing.recorder import Recorder  # noqa: PLC0415 - most programs need none
 
     root = read_traceparent(os.environ.get(TRACEPARENT, ""))
-    made = Recorder(sink, root=root, ratio=ratio)
-    begin_recording(made)
-    return made
+    new_recorder = Recorder(sink, root=root, ratio=ratio)
+    begin_recording(new_recorder)
+    return new_recorder
 
 
-def begin_recording(made: Recorder) -> None:
+def begin_recording(new_recorder: Recorder) -> None:
     """Record the calls of this process with this recorder from now on."""
     global recorder
-    recorder = made
-    atexit.register(made.flush)
-    os.register_at_fork(after_in_child=made.forget)
+    recorder = new_recorder
+    atexit.register(new_recorder.flush)
+    os.register_at_fork(after_in_child=new_recorder.forget)
 
 
 def stop() -> None:
@@ -88,9 +88,9 @@ def stop() -> None:
 def span(name: str) -> Iterator[OpenSpan | None]:
     """Record the body as a span of this process; the calls in it are its parts."""
     start_by_environment()
-    made = recorder
-    opened = None if made is None else made.begin(name)
-    if made is None or opened is None:
+    active = recorder
+    opened = None if active is None else active.begin(name)
+    if active is None or opened is None:
         yield None
         return
     token = current.set(opened.context)
@@ -100,7 +100,7 @@ def span(name: str) -> Iterator[OpenSpan | None]:
         failed = False
     finally:
         current.reset(token)
-        made.end(opened, failed=failed)
+        active.end(opened, failed=failed)
 
 
 def begin(name: str, parent: OpenSpan | None = None) -> OpenSpan | None:

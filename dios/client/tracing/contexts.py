@@ -32,13 +32,13 @@ class SpanContext(NamedTuple):
 
 def read_traceparent(text: str) -> SpanContext | None:
     """Return the context in a ``traceparent``, or None for a text that must be ignored."""
-    found = _TEXT.fullmatch(text.strip()) if len(text) <= 512 else None
-    if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
+    match = _TEXT.fullmatch(text.strip()) if len(text) <= 512 else None
+    if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
         return None
-    trace, span = bytes.fromhex(found[2]), bytes.fromhex(found[3])
+    trace, span = bytes.fromhex(match[2]), bytes.fromhex(match[3])
     if not any(trace) or not any(span):
         return None
-    return SpanContext(trace, span, bool(int(found[4], 16) & _SAMPLED))
+    return SpanContext(trace, span, bool(int(match[4], 16) & _SAMPLED))
 
 
 def context_in(label: str) -> SpanContext | None:

@@ -102,13 +102,13 @@ def decode_spans(
     if len(data) > limits.TASK_SPANS_BYTES_MAX:
         return []
     try:
-        found = _decoder.decode(data)
+        decoded = _decoder.decode(data)
     except (msgspec.DecodeError, ValueError):
         return []
-    length_ns = max((span.start_ns + span.length_ns for span in found.spans), default=0)
-    begin_ns = window.begin(found.begun_ns, length_ns)
+    length_ns = max((span.start_ns + span.length_ns for span in decoded.spans), default=0)
+    begin_ns = window.begin(decoded.begun_ns, length_ns)
     records: list[SpanRecord] = []
-    for number, span in enumerate(found.spans):
+    for number, span in enumerate(decoded.spans):
         above = handed.get(span.above, own)
         inner = 0 <= span.parent < number
         start_ns = min(begin_ns + span.start_ns, window.end_ns)

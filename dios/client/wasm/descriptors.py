@@ -153,9 +153,9 @@ class InputFile(OpenFile):
         """Copy bytes from an offset on into the parts."""
         begin = offset
         for part in parts:
-            found = self._content[offset : offset + part.nbytes]
-            part[: found.nbytes] = found
-            offset += found.nbytes
+            chunk = self._content[offset : offset + part.nbytes]
+            part[: chunk.nbytes] = chunk
+            offset += chunk.nbytes
         return offset - begin
 
     def seek(self, offset: int, whence: int) -> int:
@@ -191,10 +191,10 @@ class StreamInput(OpenFile):
         self._wait(None)
         done = 0
         for part in parts:
-            found = self._rest[: part.nbytes]
-            part[: len(found)] = found
-            self._rest = self._rest[len(found) :]
-            done += len(found)
+            chunk = self._rest[: part.nbytes]
+            part[: len(chunk)] = chunk
+            self._rest = self._rest[len(chunk) :]
+            done += len(chunk)
         return done
 
     def wait_readable(self, timeout_s: float) -> bool:
@@ -261,10 +261,10 @@ class FolderFile(OpenFile):
         """Fill the parts from an offset on."""
         begin = offset
         for part in _in_pieces(parts):
-            found = os.pread(self._number, part.nbytes, offset)
-            part[: len(found)] = found
-            offset += len(found)
-            if len(found) < part.nbytes:
+            chunk = os.pread(self._number, part.nbytes, offset)
+            part[: len(chunk)] = chunk
+            offset += len(chunk)
+            if len(chunk) < part.nbytes:
                 break
         return offset - begin
 
@@ -402,14 +402,14 @@ class FolderDirectory(Directory):
 
     def entries(self) -> list[DirectoryEntry]:
         """Return all entries by name."""
-        with os.scandir(self._path) as found:
+        with os.scandir(self._path) as scan:
             return sorted(
                 DirectoryEntry(
-                    os.fsencode(each.name),
-                    FileType.DIRECTORY if each.is_dir(follow_symlinks=False) else FileType.REGULAR,
-                    each.inode(),
+                    os.fsencode(entry.name),
+                    FileType.DIRECTORY if entry.is_dir(follow_symlinks=False) else FileType.REGULAR,
+                    entry.inode(),
                 )
-                for each in found
+                for entry in scan
             )
 
     def host_path(self, path: str) -> str:
@@ -436,7 +436,7 @@ class OutputDirectory(FolderDirectory):
 
     def entries(self) -> list[DirectoryEntry]:
         """Return the streams and the files."""
-        streams = [DirectoryEntry(name.encode(), each.file_type) for name, each in self._streams.items()]
+        streams = [DirectoryEntry(name.encode(), stream.file_type) for name, stream in self._streams.items()]
         return streams + super().entries()
 
 
@@ -460,10 +460,10 @@ class DescriptorTable:
 
     def directory(self, number: int) -> Directory:
         """Return an open directory."""
-        found = self.get(number)
-        if not isinstance(found, Directory):
+        directory = self.get(number)
+        if not isinstance(directory, Directory):
             raise WasiError(WasiCode.NOT_DIRECTORY)
-        return found
+        return directory
 
     def path_of(self, number: int) -> bytes:
         """Return the path of a directory that the module starts with."""
@@ -479,7 +479,9 @@ class DescriptorTable:
     def add(self, file: OpenFile) -> int:
         """Give an open file the lowest free number from 3 on, and return it."""
         number = next(
-            each for each in range(_FIRST_FREE, WASM_DESCRIPTORS_MAX + 1) if each not in self._files
+            candidate
+            for candidate in range(_FIRST_FREE, WASM_DESCRIPTORS_MAX + 1)
+            if candidate not in self._files
         )
         self._files[number] = file
         return number
@@ -530,10 +532,10 @@ def _is_directory(path: str) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - the same
 
 
-def _status_of(found: os.stat_result) -> FileStatus:
-    kind = FileType.DIRECTORY if stat.S_ISDIR(found.st_mode) else FileType.REGULAR
-    times = found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns
-    return FileStatus(kind, found.st_size, found.st_ino, found.st_nlink, *times)
+def _status_of(status: os.stat_result) -> FileStatus:
+    kind = FileType.DIRECTORY if stat.S_ISDIR(status.st_mode) else FileType.REGULAR
+    times = status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns
+    return FileStatus(kind, status.st_size, status.st_ino, status.st_nlink, *times)
 
 
 def _in_pieces(parts: Iterable[memoryview], size: int = WASM_TRANSFER_BYTES) -> Iterable[memoryview]:

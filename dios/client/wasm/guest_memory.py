@@ -35,7 +35,7 @@ class GuestMemory:
         """Return views of the buffers in an array of ``count`` addresses and sizes."""
         if count > WASM_BUFFERS_MAX:
             raise WasiError(WasiCode.INVALID)
-        return [self.view(*each) for each in _BUFFER.iter_unpack(self.read(at, count * _BUFFER.size))]
+        return [self.view(*buffer) for buffer in _BUFFER.iter_unpack(self.read(at, count * _BUFFER.size))]
 
     def read(self, at: int, size: int) -> bytes:
         """Return a copy of ``size`` bytes."""

@@ -74,7 +74,7 @@ class HostCalls:
         self, arguments: list[str], environment: Mapping[str, str], descriptors: DescriptorTable
     ) -> None:
         self.memory: GuestMemory | None = None
-        self._arguments: Final = [os.fsencode(each) for each in arguments]
+        self._arguments: Final = [os.fsencode(argument) for argument in arguments]
         self._environment: Final = [f"{name}={value}".encode() for name, value in environment.items()]
         self._descriptors: Final = descriptors
 
@@ -84,7 +84,7 @@ class HostCalls:
 
     def _guarded(self, name: str, parameters: str) -> HostFunction:
         call = getattr(self, name)
-        masks = [_MASKS[each] for each in parameters]
+        masks = [_MASKS[letter] for letter in parameters]
 
         def guarded(*values: int) -> int | None:
             try:
@@ -299,8 +299,8 @@ class HostCalls:
 
     def path_filestat_get(self, number: int, lookup: int, path: int, size: int, at: int) -> None:
         """Write the attributes of a file below a directory."""
-        found = self._descriptors.directory(number).status_of(self._memory.path(path, size))
-        self._write_status(at, found)
+        status = self._descriptors.directory(number).status_of(self._memory.path(path, size))
+        self._write_status(at, status)
 
     def path_filestat_set_times(
         self, number: int, lookup: int, path: int, size: int, accessed: int, modified: int, flags: int
@@ -369,7 +369,10 @@ class HostCalls:
         ready = ready or _waited(clocks, streams)
         self._memory.write(
             events,
-            b"".join(_EVENT.pack(each.user_data, each.error, each.kind, each.size, 0) for each in ready),
+            b"".join(
+                _EVENT.pack(ready_event.user_data, ready_event.error, ready_event.kind, ready_event.size, 0)
+                for ready_event in ready
+            ),
         )
         self._memory.write_u32(at, len(ready))
 
@@ -401,9 +404,9 @@ class HostCalls:
         self._memory.write_u32(first, count)
         self._memory.write_u32(second, size)
 
-    def _write_status(self, at: int, found: FileStatus) -> None:
-        times = found.accessed, found.modified, found.changed
-        fields = 0, found.inode, found.file_type, found.links, found.size, *times
+    def _write_status(self, at: int, status: FileStatus) -> None:
+        times = status.accessed, status.modified, status.changed
+        fields = 0, status.inode, status.file_type, status.links, status.size, *times
         self._memory.write(at, _FILE_STATUS.pack(*fields))
 
 

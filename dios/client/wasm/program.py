@@ -48,8 +48,8 @@ _TRAP: Final = "wasm trap: "
 
 def labels_of_files(references: tuple[Reference, ...]) -> tuple[str, ...]:
     """Return the labels that can be names of files, each once."""
-    found = dict.fromkeys(each.label for each in references)
-    return tuple(label for label in found if _is_file_name(label))
+    labels = dict.fromkeys(reference.label for reference in references)
+    return tuple(label for label in labels if _is_file_name(label))
 
 
 def run_module(module: bytes, node: Node, label: str) -> int:
@@ -116,7 +116,7 @@ def _define(linker: Linker, calls: HostCalls) -> None:
     kinds = {"i": ValType.i32(), "I": ValType.i64()}
     for name, function in calls.functions().items():
         results = [] if name == WITHOUT_RESULT else [kinds["i"]]
-        kind = FuncType([kinds[each] for each in SIGNATURES[name]], results)
+        kind = FuncType([kinds[letter] for letter in SIGNATURES[name]], results)
         linker.define_func(MODULE, name, kind, function)
 
 
@@ -139,8 +139,8 @@ def _directories(node: Node) -> dict[str, Directory]:
         temporary = FolderDirectory(os.environ.get("TMPDIR", TEMPORARY))
         directories |= {TEMPORARY: temporary, ".": temporary}
         if labels_of_files(node.outputs):
-            found = [each for each in node.outputs if isinstance(each, Stream)]
-            streams = {each.label: StreamOutput(each.send) for each in found}
+            outputs = [output for output in node.outputs if isinstance(output, Stream)]
+            streams = {output.label: StreamOutput(output.send) for output in outputs}
             directories[OUTPUTS] = OutputDirectory(os.path.realpath(OUTPUTS), streams)
     return directories
 

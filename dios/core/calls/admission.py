@@ -141,8 +141,8 @@ def _shortage(first: Account, resource: Resource, amount: int) -> LimitError | N
 
 def _require_references(step: Step, parent: Holder, account: Account, recipe: Recipe) -> None:
     """Require room for the child's first references, and for its parent's reference to the child."""
-    found = (step.state.groups.get(name) for name in recipe.groups)
-    member_of = [group for group in found if group is not None]
+    candidates = (step.state.groups.get(name) for name in recipe.groups)
+    member_of = [group for group in candidates if group is not None]
     given = [*recipe.inputs, *recipe.outputs]
     count = len(given) + max(len(member_of), 1) + _OWN_REFERENCES  # a child without groups gets a fresh one
     account.require(Resource.REFERENCES, count)

@@ -17,7 +17,7 @@ from dios.wire.types import Brand
 
 def kinds_of(here: Here) -> tuple[messages.DeviceRequest, ...]:
     """Return the number of the node's devices of each kind."""
-    counts = Counter(one.kind for one in here.devices)
+    counts = Counter(device.kind for device in here.devices)
     return tuple(messages.DeviceRequest(kind, count) for kind, count in sorted(counts.items()))
 
 
@@ -27,13 +27,13 @@ def require_devices(state: State, here: Here, work: messages.Work, brand: Brand)
     Raise NotSupportedError for a pure task that asks for devices with files, which it could never open.
     """
     for wanted in work.devices:
-        of_kind = [one for one in here.devices if one.kind == wanted.kind]
-        if brand is Brand.PURE and any(one.files for one in of_kind):
+        of_kind = [device for device in here.devices if device.kind == wanted.kind]
+        if brand is Brand.PURE and any(device.files for device in of_kind):
             raise NotSupportedError(
                 f"a pure task cannot have a {wanted.kind} of node {here.name}: it opens no files, and the "
                 "device is a file. Run the task with --limbo."
             )
-        taken = sum(one.kind == wanted.kind for one in _taken(state))
+        taken = sum(device.kind == wanted.kind for device in _taken(state))
         if taken + wanted.count > len(of_kind):
             raise WouldBlockError(
                 f"node {here.name} has {len(of_kind)} devices of the kind {wanted.kind}; with this task "
@@ -45,29 +45,29 @@ def free_devices(state: State, work: messages.Work) -> tuple[messages.Device, ..
     """Return the devices for a task that starts now, the first free ones of each kind."""
     if state.cluster is None or not work.devices:
         return ()
-    taken = {(one.kind, one.name) for one in _taken(state)}
-    found: list[messages.Device] = []
+    taken = {(device.kind, device.name) for device in _taken(state)}
+    chosen: list[messages.Device] = []
     for wanted in work.devices:
         free = [
-            one
-            for one in state.cluster.here.devices
-            if one.kind == wanted.kind and (one.kind, one.name) not in taken
+            device
+            for device in state.cluster.here.devices
+            if device.kind == wanted.kind and (device.kind, device.name) not in taken
         ]
-        found += free[: wanted.count]
-    return tuple(found)
+        chosen += free[: wanted.count]
+    return tuple(chosen)
 
 
 def granted(state: State, task: Task) -> tuple[messages.DeviceGrant, ...]:
     """Return the devices of a task by kind, with an entry for each kind that the node has."""
     if state.cluster is None or not state.cluster.here.devices:
         return ()
-    found: list[messages.DeviceGrant] = []
-    for kind in sorted({one.kind for one in state.cluster.here.devices}):
-        own = [one for one in task.devices if one.kind == kind]
-        files = tuple(file for one in own for file in one.files)
-        found.append(messages.DeviceGrant(kind, tuple(one.name for one in own), files))
-    return tuple(found)
+    grants: list[messages.DeviceGrant] = []
+    for kind in sorted({device.kind for device in state.cluster.here.devices}):
+        own = [device for device in task.devices if device.kind == kind]
+        files = tuple(file for device in own for file in device.files)
+        grants.append(messages.DeviceGrant(kind, tuple(device.name for device in own), files))
+    return tuple(grants)
 
 
 def _taken(state: State) -> list[messages.Device]:
-    return [one for task in state.living_tasks() for one in task.devices]
+    return [device for task in state.living_tasks() for device in task.devices]

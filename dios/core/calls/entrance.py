@@ -31,14 +31,14 @@ _CLOSING: Final[dict[type, CallRow]] = {
 
 def closed_by(task: Holder, calls: Iterable[messages.AnyCall]) -> tuple[PhysicalObject, ...]:
     """Return the objects of this node that some calls of a task close to leases."""
-    found: dict[int, PhysicalObject] = {}
+    objects_by_id: dict[int, PhysicalObject] = {}
     for call in calls:
         row = _CLOSING.get(type(call))
         field = None if row is None else row.reference
         reference = None if field is None else task.table.find(getattr(call, field))
         if row is not None and reference is not None and _closes(reference, call, row):
-            found[reference.object.id] = reference.object
-    return tuple(found.values())
+            objects_by_id[reference.object.id] = reference.object
+    return tuple(objects_by_id.values())
 
 
 def _closes(reference: Reference, call: messages.AnyCall, row: CallRow) -> bool:

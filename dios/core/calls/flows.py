@@ -95,12 +95,12 @@ def _bound(step: Step, task: Holder, tags: Label) -> Label:
     return tuple(tag for tag in tags if not may_declassify(step, task, tag)) if tags else PUBLIC
 
 
-def require_authority(step: Step, task: Holder, tags: Label, what: str) -> None:
+def require_authority(step: Step, task: Holder, tags: Label, subject: str) -> None:
     """Raise NotPermittedError unless the holder may declassify all of the tags."""
     bound = _bound(step, task, tags)
     if bound:
         raise NotPermittedError(
-            f"{what} would release what is labelled {', '.join(bound)}. Only its owner, and tasks with a "
+            f"{subject} would release what is labelled {', '.join(bound)}. Only its owner, and tasks with a "
             "reference that has the right to declassify it, may do that."
         )
 

@@ -26,17 +26,17 @@ from dios.wire.types import Deletion, ObjectType, Permission, Resource
 
 def names_for_creation(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
     """Return the names of the groups for a new object. The task may use every group it has a reference to."""
-    found: dict[Name, None] = {}
+    names: dict[Name, None] = {}
     for ref_id in refs:
         reference = access.typed(access.living(access.held(task, ref_id, Permission.WRITE)), ObjectType.GROUP)
         if reference.object.name is not None:
-            found[reference.object.name] = None
-    return tuple(found)
+            names[reference.object.name] = None
+    return tuple(names)
 
 
 def names_for_child(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
     """Return a child's memberships. The parent must be a member or the creator of each (Figure 4.5)."""
-    found: dict[Name, None] = {}
+    names: dict[Name, None] = {}
     for ref_id in refs:
         reference = access.typed(access.living(access.held(task, ref_id)), ObjectType.GROUP)
         if not access.may_grant(task, reference):
@@ -45,8 +45,8 @@ def names_for_child(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
                 fingerprint=reference.object.fingerprint,
             )
         if reference.object.name is not None:
-            found[reference.object.name] = None
-    return tuple(found)
+            names[reference.object.name] = None
+    return tuple(names)
 
 
 def require_room(task: Holder) -> None:
@@ -135,18 +135,18 @@ def present(step: Step, task: Holder, seq: int, call: messages.Present) -> None:
     task.table.require_room(len(names))
     task.account.require(Resource.REFERENCES, len(names))
     step.spend(1 + len(names) // 2)
-    found = owned_by(step, names, task.principal)
-    require_each((account for group in found for account in group.sharing), Resource.REFERENCES)
+    owned = owned_by(step, names, task.principal)
+    require_each((account for group in owned for account in group.sharing), Resource.REFERENCES)
     shown: list[messages.Reference] = []
-    for group in found:
+    for group in owned:
         if group.name is not None and group.name not in task.memberships:
             step.state.enter_member(task, group.name)
         shown.append(lifetimes.grant_shown(step, task, group, Permission.ALL, Provenance.INITIAL))
     mark = task.object.fingerprint
-    if found:
-        step.audit(task, "present", "ok", mark, f"{len(found)} groups")
-    if len(found) < len(names):
-        step.audit(task, "present", "denied", mark, f"{len(names) - len(found)} groups refused")
+    if owned:
+        step.audit(task, "present", "ok", mark, f"{len(owned)} groups")
+    if len(owned) < len(names):
+        step.audit(task, "present", "denied", mark, f"{len(names) - len(owned)} groups refused")
     step.answer(task, seq, messages.References(tuple(shown)))
 
 
@@ -156,7 +156,7 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
     The name of a group from another node of the cluster carries a signature that proves the owner.
     """
     state = step.state
-    found: list[PhysicalObject] = []
+    groups: list[PhysicalObject] = []
     for name in dict.fromkeys(names):
         # Verify every name, so that the time a call takes does not reveal which groups exist.
         signed = is_signed(state.secret, name, principal)
@@ -165,8 +165,8 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
             group = group_for(step, GroupName(name, principal))
         owned = group is not None and (signed or group.owner == principal)
         if group is not None and owned:
-            found.append(group)
-    return tuple(found)
+            groups.append(group)
+    return tuple(groups)
 
 
 def enter_share(
@@ -250,14 +250,16 @@ def _proven_owner(step: Step, described_group: GroupName) -> Principal:
 
 def described(step: Step, names: tuple[Name, ...]) -> tuple[GroupName, ...]:
     """Return the groups with these names, as they are described to another node."""
-    found = (step.state.groups.get(name) for name in names)
-    return tuple(GroupName(group.name, group.owner) for group in found if group is not None and group.name)
+    candidates = (step.state.groups.get(name) for name in names)
+    return tuple(
+        GroupName(group.name, group.owner) for group in candidates if group is not None and group.name
+    )
 
 
 def names_for(step: Step, described_groups: tuple[GroupName, ...]) -> tuple[Name, ...]:
     """Return the names of these groups without destroyed groups; enter the groups if they are unknown."""
-    found = (group_for(step, described_group) for described_group in described_groups)
-    return tuple(group.name for group in found if group is not None and group.name is not None)
+    candidates = (group_for(step, described_group) for described_group in described_groups)
+    return tuple(group.name for group in candidates if group is not None and group.name is not None)
 
 
 def disband(step: Step, name: Name) -> None:

@@ -123,7 +123,7 @@ def describe(step: Step, task: Holder, seq: int, call: messages.Describe) -> Non
             executable=recipe.executable.fingerprint,
             repeatable=shortened(not_repeatable(recipe, step.now)),
             processors=other.processors,
-            devices=tuple(one for one in devices.granted(step.state, other) if one.names),
+            devices=tuple(grant for grant in devices.granted(step.state, other) if grant.names),
             time_ms=recipe.work.time_ms,
         ),
     )

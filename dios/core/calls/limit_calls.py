@@ -30,10 +30,10 @@ def list_limits(step: Step, task: Holder, seq: int, call: messages.ListLimits) -
     """List the accounts of the caller's principal; for the node's own user those of all principals."""
     del call
     access.refuse_pure(task)
-    found = chain(
+    all_rows = chain(
         [step.state.account.row("")], _principals(step, task), _groups(step, task), _tasks(step, task)
     )
-    rows = tuple(islice(found, limits.LIMIT_ROWS_MAX))
+    rows = tuple(islice(all_rows, limits.LIMIT_ROWS_MAX))
     step.spend((len(rows) + len(step.state.principals) + len(step.state.tasks)) // 8)
     step.answer(task, seq, messages.LimitRows(rows))
 

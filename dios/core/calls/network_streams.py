@@ -129,14 +129,14 @@ def record_request(step: Step, task: Holder, seq: int, call: messages.RecordRequ
     if not (call.method.isascii() and call.method.isalpha()):
         raise InvalidError("a method has letters alone")
     end = call.end
-    what = f"{call.method} {limited.origins[call.origin]}"
+    request = f"{call.method} {limited.origins[call.origin]}"
     if end is RequestEnd.REFUSED:
         # Without numbers, so that equal refusals become one record.
-        step.audit(task, "request", "denied", target.fingerprint, what)
+        step.audit(task, "request", "denied", target.fingerprint, request)
     else:
         outcome = "ok" if end is RequestEnd.ANSWERED else "failed"
         text = str(call.status) if end is RequestEnd.ANSWERED else str(end)
-        detail = f"{what} {text}, {call.sent} bytes sent, {call.received} received"
+        detail = f"{request} {text}, {call.sent} bytes sent, {call.received} received"
         step.audit(task, "request", outcome, target.fingerprint, detail)
     step.answer(task, seq, messages.Done())
 
@@ -211,9 +211,9 @@ def _find(step: Step, object_id: ObjectId) -> tuple[PhysicalObject, NetworkState
 
 def opened(step: Step, event: NetworkOpened) -> None:
     """Note that the socket is open."""
-    found = _find(step, event.object)
-    if found is not None:
-        target, state = found
+    stream = _find(step, event.object)
+    if stream is not None:
+        target, state = stream
         state.opened = True
         target.address = event.address
         step.changed(target)
@@ -221,9 +221,9 @@ def opened(step: Step, event: NetworkOpened) -> None:
 
 def failed(step: Step, event: NetworkFailed) -> None:
     """Note that the socket could not be opened, or broke, so that readers do not see a normal end."""
-    found = _find(step, event.object)
-    if found is not None:
-        target, state = found
+    stream = _find(step, event.object)
+    if stream is not None:
+        target, state = stream
         state.failure = messages.Failure(event.code, event.message, target.fingerprint)
         # Published before the rings end, so that a reader that finds the end can see that it is not normal.
         target.zombie = True
@@ -234,20 +234,20 @@ def failed(step: Step, event: NetworkFailed) -> None:
 
 def dropped(step: Step, event: DatagramsDropped) -> None:
     """Count datagrams that a full ring dropped in the counter of failed writes."""
-    found = _find(step, event.object)
-    if found is not None:
-        found[0].dirty += event.count
-        step.changed(found[0])
+    stream = _find(step, event.object)
+    if stream is not None:
+        stream[0].dirty += event.count
+        step.changed(stream[0])
 
 
 def arrived(step: Step, event: ConnectionArrived) -> None:
     """Queue a connection until a reader accepts it."""
-    found = _find(step, event.object)
-    if found is not None and isinstance(found[1], AcceptState):
-        found[1].arrived.append((event.number, event.address))
-        found[0].size = len(found[1].arrived)
-        found[0].v_w += 1
-        step.changed(found[0])
+    stream = _find(step, event.object)
+    if stream is not None and isinstance(stream[1], AcceptState):
+        stream[1].arrived.append((event.number, event.address))
+        stream[0].size = len(stream[1].arrived)
+        stream[0].v_w += 1
+        step.changed(stream[0])
 
 
 # -- connections ----------------------------------------------------------------------------------------

@@ -147,7 +147,11 @@ def _suits(step: Step, queued: QueuedRun) -> bool:
     if (call.brand is Brand.PURE or step.state.restricted) and step.state.fitness is not Fitness.FIT:
         return False
     labels = {"node": here.name, "rack": here.rack, **dict(here.labels)}
-    if not all(satisfies(labels, one.key, one.operator, one.value) for one in work.constraints if one.hard):
+    if not all(
+        satisfies(labels, constraint.key, constraint.operator, constraint.value)
+        for constraint in work.constraints
+        if constraint.hard
+    ):
         return False
     amounts = (
         (work.cpus_milli, here.cpus * 1000),

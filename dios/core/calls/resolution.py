@@ -38,7 +38,7 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
     if number and records is None:
         task.table.require_room()
         task.account.require(Resource.REFERENCES, 1)  # both checked before a timer is created
-        found = _special(step, task, number)
+        targets = _special(step, task, number)
     else:
         searched, share = _groups_to_search(task, call.group)
         if records is not None:
@@ -46,26 +46,27 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
             call, searched = replace(call, name=name), (group,)
         names = tuple(internal_name(name, group) for group in searched)
         step.spend(len(names) // 16)
-        found = _reachable(step, task, names, call.limit, shared=share is not None)
+        targets = _reachable(step, task, names, call.limit, shared=share is not None)
         further = step.state.cluster is not None and not flags & Flag.LOCAL_ONLY
-        if further and len(found) < call.limit:
+        if further and len(targets) < call.limit:
             if step.parts is None and not flags & Flag.NON_BLOCKING:
                 shared = RefId(0) if share is None else share.id
-                remote_lookup.search(step, task, seq, call, found, names, share=shared)
+                remote_lookup.search(step, task, seq, call, targets, names, share=shared)
                 return
             incomplete = True
-    found = found[: call.limit]
-    task.table.require_room(len(found))
-    task.account.require(Resource.REFERENCES, len(found))
-    require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
+    targets = targets[: call.limit]
+    task.table.require_room(len(targets))
+    task.account.require(Resource.REFERENCES, len(targets))
+    require_each((account for target in targets for account in target.sharing), Resource.REFERENCES)
     if share is None:
         references = tuple(
-            lifetimes.grant_shown(step, task, target, Permission.ALL, Provenance.RESOLVED) for target in found
+            lifetimes.grant_shown(step, task, target, Permission.ALL, Provenance.RESOLVED)
+            for target in targets
         )
     else:
         references = tuple(
             lifetimes.grant(step, task, target, Permission.READ, Provenance.RESOLVED, origin=share).public()
-            for target in found
+            for target in targets
         )
     step.audit(task, "lookup", "ok" if references else "empty", fingerprint(name))
     step.answer(task, seq, messages.References(references, incomplete))

@@ -49,9 +49,9 @@ def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
     roots = [reference]
     if everyone:
         roots = [
-            one
-            for one in reversed(target.references.values())
-            if call.holder in {"", one.task.object.fingerprint}
+            root
+            for root in reversed(target.references.values())
+            if call.holder in {"", root.task.object.fingerprint}
         ]
     item = Retirement(row, roots, everyone=everyone)
     if is_short:
@@ -68,12 +68,12 @@ def _is_short(above: Reference | PhysicalObject) -> bool:
     room = limits.STEP_UNITS // 2
     if isinstance(above, PhysicalObject) and len(above.references) > room:
         return False
-    found = list(above.references.values()) if isinstance(above, PhysicalObject) else [above]
-    for reference in found:
+    references = list(above.references.values()) if isinstance(above, PhysicalObject) else [above]
+    for reference in references:
         room -= 2 + len(reference.buffers)
         if room < len(reference.descendants):
             return False
-        found.extend(reference.descendants.values())
+        references.extend(reference.descendants.values())
     return True
 
 

@@ -238,7 +238,7 @@ def start_queued(step: Step, item: QueuedStarts) -> bool:
     queue = step.state.starts
     blocked: set[Principal] = set()
     while True:
-        principal = next((one for one in queue.by_principal if one not in blocked), None)
+        principal = next((candidate for candidate in queue.by_principal if candidate not in blocked), None)
         if principal is None:
             queue.is_served = False
             return True

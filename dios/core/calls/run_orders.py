@@ -126,10 +126,10 @@ def executable(task: Holder, ref_id: int) -> Reference:
 
 
 def _delegable(task: Holder, handed: Iterable[messages.Handed]) -> tuple[Reference, ...]:
-    found = tuple(access.delegable(task, item.ref) for item in handed)
-    if any(reference.object.type is ObjectType.PRIVMEM_BLOB for reference in found):
+    references = tuple(access.delegable(task, item.ref) for item in handed)
+    if any(reference.object.type is ObjectType.PRIVMEM_BLOB for reference in references):
         raise NotPermittedError("private memory cannot be delegated to a child; make a shared copy first")
-    return found
+    return references
 
 
 def _program(reference: Reference) -> HandedReference:

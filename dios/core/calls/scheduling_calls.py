@@ -118,15 +118,15 @@ def _promise(step: Step, promised: messages.PromisedStart) -> None:
 
 
 def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
-    found = step.state.tasks.get(victim)
-    if not isinstance(found, Task) or not found.alive or found.cause is not Cause.NONE:
+    victim_task = step.state.tasks.get(victim)
+    if not isinstance(victim_task, Task) or not victim_task.alive or victim_task.cause is not Cause.NONE:
         raise NoSuchTaskError("the task has ended")
-    if found.recipe is None or not found.recipe.work.restartable:
+    if victim_task.recipe is None or not victim_task.recipe.work.restartable:
         raise NotPermittedError("the task is not restartable, so it cannot be preempted")
-    late = found.recipe.work.reservation
+    late = victim_task.recipe.work.reservation
     reason = "the time of its job is over" if late else "the scheduler needs its place, or has a better one"
-    step.audit(task, "preempt", "ok", found.object.fingerprint, reason)
-    moves.ask(step, found, reason)
+    step.audit(task, "preempt", "ok", victim_task.object.fingerprint, reason)
+    moves.ask(step, victim_task, reason)
 
 
 # -- the submission queue ---------------------------------------------------------------------------
@@ -242,8 +242,10 @@ def _tasks(step: Step, call: messages.ReadQueue, *, whole: bool) -> tuple[list[m
     changed = table.tasks_since(0 if whole else call.tasks_listed or call.since)
     step.spend(len(changed) // 64)
     part = changed[: limits.QUEUE_TASKS_MAX]
-    found = [step.state.tasks.get(task) for task in part]
-    living = [submissions.occupant(task, step.now) for task in found if isinstance(task, Task) and task.alive]
+    holders = [step.state.tasks.get(task) for task in part]
+    living = [
+        submissions.occupant(task, step.now) for task in holders if isinstance(task, Task) and task.alive
+    ]
     return living, table.tasks[part[-1]] if len(part) < len(changed) else 0
 
 
@@ -263,15 +265,15 @@ def _submissions(
     """Return waiting runs in their order, and True if there are more than one answer holds."""
     after = 0 if whole else call.listed or call.since
     queued = step.state.queue.runs_since(after, limits.QUEUE_ROWS_MAX + 1)
-    found: list[messages.Submission] = []
+    rows: list[messages.Submission] = []
     room = limits.QUEUE_REPLY_BYTES_MAX
     for run in queued[: limits.QUEUE_ROWS_MAX]:
         row = _submission(step, run)
         room -= _ROW_BYTES + len(row.label) + _size(row.work)
         if room < 0:
             break
-        found.append(row)
-    return found, len(found) < len(queued)
+        rows.append(row)
+    return rows, len(rows) < len(queued)
 
 
 def _submission(step: Step, queued: QueuedRun) -> messages.Submission:

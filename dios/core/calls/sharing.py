@@ -110,15 +110,15 @@ def look_for_record(step: Step, task: Session, seq: int, name: Name, call: messa
     task.account.require(Resource.REFERENCES, 2)
     home = _home_name(step, Principal(call.issuer))
     names = (internal_name(name, home),)
-    found = next(iter(step.state.find_named(names)), None)
-    if found is None and step.state.cluster is not None:
+    target = next(iter(step.state.find_named(names)), None)
+    if target is None and step.state.cluster is not None:
         wanted = messages.Lookup(name, limit=1)
         remote_lookup.search(step, task, seq, wanted, (), names, accepts=call)
         return
     record = None
-    if found is not None:
+    if target is not None:
         record = lifetimes.grant(
-            step, task, found, Permission.READ, Provenance.SHARED, expires_ns=call.expires_ns
+            step, task, target, Permission.READ, Provenance.SHARED, expires_ns=call.expires_ns
         )
     groups.enter_share(step, task, seq, call, record, incomplete=False)
 

@@ -130,7 +130,7 @@ def require_sound(work: messages.Work) -> None:
         )
     if work.best_effort and work.job_minimum:
         raise InvalidError("nobody makes room for a best-effort task, so its job has no minimum")
-    if len({one.kind for one in work.devices}) < len(work.devices):
+    if len({request.kind for request in work.devices}) < len(work.devices):
         raise InvalidError("a kind of devices is named twice; give one number for each kind")
 
 
@@ -167,15 +167,15 @@ def require_fit(step: Step, work: messages.Work, brand: Brand, *, scheduled: boo
         if task.recipe and not task.recipe.work.best_effort
     ]
     for wanted, reserved, most, amount in (
-        (work.cpus_milli, (one.cpus_milli for one in others), here.cpus * _MILLI, _processors),
+        (work.cpus_milli, (other.cpus_milli for other in others), here.cpus * _MILLI, _processors),
         (
             work.memory_bytes,
-            (one.memory_bytes for one in others),
+            (other.memory_bytes for other in others),
             here.memory_bytes,
             "{} B of memory".format,
         ),
-        (work.disk_io, (one.disk_io for one in others), here.disk_io, "{} B/s of its disk".format),
-        (work.network, (one.network for one in others), here.network, "{} B/s of its network".format),
+        (work.disk_io, (other.disk_io for other in others), here.disk_io, "{} B/s of its disk".format),
+        (work.network, (other.network for other in others), here.network, "{} B/s of its network".format),
     ):
         total = wanted + sum(reserved)
         if wanted and most and total > most:
@@ -210,12 +210,12 @@ def _chosen_processors(step: Step, here: Here, work: messages.Work) -> tuple[int
     if not count:
         return ()
     taken = {
-        one
+        processor
         for task in step.state.living_tasks()
         if task.recipe is not None and task.recipe.work.pinned
-        for one in task.processors
+        for processor in task.processors
     }
-    free = [one for one in here.processors if one not in taken]
+    free = [processor for processor in here.processors if processor not in taken]
     return threads.choose_threads(here.threads or threads.flat(here.processors), free, count, work.threads)
 
 
@@ -301,7 +301,7 @@ def occupant(task: Task, now: int) -> messages.Occupant:
         task.memory_bytes,
         task.cause is Cause.EXITED and task.exit_code == 0,
         bool(task.leave_ns),
-        tuple(messages.Device(one.kind, one.name) for one in task.devices),
+        tuple(messages.Device(device.kind, device.name) for device in task.devices),
         task.processors,
         task.progress,
         task.secrecy,

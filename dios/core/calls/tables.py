@@ -182,18 +182,18 @@ def _references(state: State, start: int) -> Iterator[Row]:
         return lambda first: (
             (
                 task.object.fingerprint,
-                one.object.fingerprint,
-                int(one.permissions),
-                one.provenance.value,
-                one.slot,
-                one.object.home,
-                one.expires_ns,
-                len(one.buffers),
-                len(one.descendants),
-                one.origin.task.object.fingerprint if one.origin is not None else "",
-                " ".join(one.object.secrecy),
+                reference.object.fingerprint,
+                int(reference.permissions),
+                reference.provenance.value,
+                reference.slot,
+                reference.object.home,
+                reference.expires_ns,
+                len(reference.buffers),
+                len(reference.descendants),
+                reference.origin.task.object.fingerprint if reference.origin is not None else "",
+                " ".join(reference.object.secrecy),
             )
-            for one in islice(task.table, first, None)
+            for reference in islice(task.table, first, None)
         )
 
     return _nested(((len(task.table), of(task)) for task in state.everybody()), start)
@@ -220,14 +220,14 @@ def _requests(state: State, start: int) -> Iterator[Row]:
         return lambda first: (
             (
                 peer.node,
-                one.number,
-                type(one.body).__name__,
-                type(one.then).__name__ if one.then is not None else "",
-                one.repeats,
-                one.silent_since,
-                one.repeat_at,
+                request.number,
+                type(request.body).__name__,
+                type(request.then).__name__ if request.then is not None else "",
+                request.repeats,
+                request.silent_since,
+                request.repeat_at,
             )
-            for one in islice(peer.asked.values(), first, None)
+            for request in islice(peer.asked.values(), first, None)
         )
 
     peers = [] if state.cluster is None else list(state.cluster.peers.values())
@@ -322,5 +322,5 @@ TABLES: Final[dict[str, Table]] = {
     "kept": Table(("principal",), _kept),
     "metrics": Table(node_metrics.COLUMNS, node_metrics.rows),
     LOG: Table(LOG_COLUMNS, _no_rows),
-    "accounts": Table(("scope", "subject", *(one.name.lower() for one in Resource)), _accounts),
+    "accounts": Table(("scope", "subject", *(resource.name.lower() for resource in Resource)), _accounts),
 }  # fmt: skip

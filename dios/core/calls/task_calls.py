@@ -145,7 +145,7 @@ def _select_row(
     for place, reference in enumerate(references):
         if not reference.object.home:
             places.setdefault(reference.object, []).append(place)
-    watched = {target: tuple(found) for target, found in places.items()}
+    watched = {target: tuple(indices) for target, indices in places.items()}
     return Pending(task, seq, call, watched, _deadline(step, here, limit), limit)
 
 

@@ -26,32 +26,32 @@ def choose_threads(
     first, and the threads of a core are not divided without need.
     """
     usable = frozenset(free)
-    left = {one.thread: one for one in places if one.thread in usable}
+    left = {place.thread: place for place in places if place.thread in usable}
     chosen = [left.pop(thread) for thread in dict.fromkeys(named) if thread in left][:count]
     missing = count - len(chosen)
     if missing <= 0 or not left:
-        return tuple(sorted(one.thread for one in chosen))
-    room = Counter(one.cache for one in left.values())
+        return tuple(sorted(place.thread for place in chosen))
+    room = Counter(place.cache for place in left.values())
     anchor = (
-        chosen[0] if chosen else min(left.values(), key=lambda one: _cache_rank(room[one.cache], missing))
+        chosen[0] if chosen else min(left.values(), key=lambda place: _cache_rank(room[place.cache], missing))
     )
-    begun = {one.core for one in chosen}
-    sizes = Counter(one.core for one in places)
-    cores = Counter(one.core for one in left.values())
+    begun = {place.core for place in chosen}
+    sizes = Counter(place.core for place in places)
+    cores = Counter(place.core for place in left.values())
 
-    def rank(one: ThreadPlace) -> tuple[object, ...]:
+    def rank(place: ThreadPlace) -> tuple[object, ...]:
         return (
-            one.core not in begun,
-            one.socket != anchor.socket,
-            one.numa != anchor.numa,
-            one.cache != anchor.cache,
-            cores[one.core] < sizes[one.core],
-            one.core,
-            one.thread,
+            place.core not in begun,
+            place.socket != anchor.socket,
+            place.numa != anchor.numa,
+            place.cache != anchor.cache,
+            cores[place.core] < sizes[place.core],
+            place.core,
+            place.thread,
         )
 
     chosen += sorted(left.values(), key=rank)[:missing]
-    return tuple(sorted(one.thread for one in chosen))
+    return tuple(sorted(place.thread for place in chosen))
 
 
 def _cache_rank(room: int, missing: int) -> tuple[bool, int]:

@@ -87,8 +87,8 @@ def redeem(step: Step, task: Holder, seq: int, call: messages.RedeemToken) -> No
         raise
     step.audit(task, "redeem", "verified", task.object.fingerprint, mark)
     grant = token.grant
-    found = messages.AcceptShare(grant.group, grant.nonce, grant.issuer, terms.expires_ns)
-    sharing.look_for_record(step, task, seq, record_name(step.state.secret, grant), found)
+    acceptance = messages.AcceptShare(grant.group, grant.nonce, grant.issuer, terms.expires_ns)
+    sharing.look_for_record(step, task, seq, record_name(step.state.secret, grant), acceptance)
 
 
 def _check_paths(terms: TokenTerms, *, is_own: bool) -> None:

@@ -44,7 +44,7 @@ def groups_for(step: Step, task: Holder, call: messages.Create) -> tuple[Name, .
     if kind is None or call.groups or call.object_type not in _TYPES or call.name_kind is not NameKind.RANDOM:
         raise InvalidError("such a record is a blob of one kind, in no group but the home group of its user")
     home = groups.home_of(step, task.principal)
-    if any(found.type is call.object_type for found in _found(step.state, home, task.principal, kind)):
+    if any(record.type is call.object_type for record in _found(step.state, home, task.principal, kind)):
         raise ExistsError("this node has these records of this user already; look up their special name")
     return () if home.name is None else (home.name,)
 
@@ -74,11 +74,11 @@ def principals(state: State, kind: int) -> Iterator[Principal]:
     """Yield the principals with records of a kind (SERVICES or KEPT) on this node."""
     if state.secret:
         for principal, home in tuple(state.homes.items()):
-            if any(one.type is ObjectType.DURABLE_BLOB for one in _found(state, home, principal, kind)):
+            if any(record.type is ObjectType.DURABLE_BLOB for record in _found(state, home, principal, kind)):
                 yield principal
 
 
 def _found(state: State, home: PhysicalObject, principal: Principal, kind: int) -> Iterator[PhysicalObject]:
     if home.name is not None:
         name = internal_name(_NAMES[kind](state.secret, principal), home.name)
-        yield from (one for one in state.find_named((name,)) if not one.zombie)
+        yield from (record for record in state.find_named((name,)) if not record.zombie)

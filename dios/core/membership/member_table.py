@@ -206,13 +206,13 @@ class MemberTable:
 
     def answered_since(self, since: int) -> list[NodeId]:
         """Return the living nodes that answered after ``since``, the latest first."""
-        found: list[NodeId] = []
+        nodes: list[NodeId] = []
         for node in reversed(self._answered):
             if self._standings[node].answered_ns <= since:
                 break
             if self.is_alive(node):
-                found.append(node)
-        return found
+                nodes.append(node)
+        return nodes
 
     def status(self, node: NodeId) -> NodeStatus | None:
         """Return the status of another node, or None if it is not in the table."""
@@ -220,10 +220,10 @@ class MemberTable:
         return None if row is None else row.status
 
     # -- statements ---------------------------------------------------------------------------------
-    def merge(self, now: int, row: MemberRow, found: TableChanges, *, first_hand: bool) -> None:
+    def merge(self, now: int, row: MemberRow, changes: TableChanges, *, first_hand: bool) -> None:
         """Merge a received row; ``first_hand`` if it is the sender's own row."""
         if row.node == self.own.node:
-            self._merge_own(row, found)
+            self._merge_own(row, changes)
             return
         if row.node in self.forgotten or (first_hand and row.status in {NodeStatus.SUSPECT, NodeStatus.DEAD}):
             return
@@ -232,7 +232,7 @@ class MemberTable:
             plausible = first_hand or not _is_implausible(row, 0, 0)
             if plausible and self._make_room(row, first_hand=first_hand):
                 self._standings[row.node] = MemberRecord(proven=row.epoch if first_hand else -1)
-                self._store(now, row, found)
+                self._store(now, row, changes)
             return
         standing = self._standings[row.node]
         if first_hand:
@@ -240,15 +240,15 @@ class MemberTable:
                 return
             standing.proven = row.epoch
         if row.epoch == held.epoch:
-            self._same_epoch(now, held, row, found, first_hand=first_hand)
+            self._same_epoch(now, held, row, changes, first_hand=first_hand)
             return
         is_met = row.node in self.connections and held.status is NodeStatus.ALIVE
         believed = row.epoch > held.epoch and not is_met
         if first_hand or (believed and not _is_implausible(row, 0, 0)):
-            self._store(now, row, found)
+            self._store(now, row, changes)
 
     def _same_epoch(
-        self, now: int, held: MemberRow, row: MemberRow, found: TableChanges, *, first_hand: bool
+        self, now: int, held: MemberRow, row: MemberRow, changes: TableChanges, *, first_hand: bool
     ) -> None:
         if not first_hand and _is_implausible(row, held.incarnation, held.version):
             return
@@ -261,7 +261,7 @@ class MemberTable:
             status = NodeStatus.SUSPECT if doubted else row.status
             new = replace(new, incarnation=row.incarnation, status=status)
         if new != held:
-            self._store(now, new, found, soon=doubted)
+            self._store(now, new, changes, soon=doubted)
 
     def _is_believed(self, now: int, held: MemberRow) -> bool:
         """Return True if another node's statement that this node is dead or has left is believed."""
@@ -277,10 +277,10 @@ class MemberTable:
         """Return the moment until which no statement makes the node dead."""
         return max(self.grace_ns, standing.excused_ns)
 
-    def _merge_own(self, row: MemberRow, found: TableChanges) -> None:
+    def _merge_own(self, row: MemberRow, changes: TableChanges) -> None:
         own = self.own
         if row.epoch != own.epoch:
-            found.denied = found.denied or row.epoch > own.epoch
+            changes.denied = changes.denied or row.epoch > own.epoch
             return
         # A liar may have raised the counters elsewhere in several statements: follow them in as many.
         most = limits.GOSSIP_VERSION_JUMP_MAX
@@ -292,8 +292,8 @@ class MemberTable:
             new = replace(new, version=next_count(min(row.version, own.version + most)))
         if new != own:
             self.own = new
-            found.denied = True
-            found.urgent.append(own.node)
+            changes.denied = True
+            changes.urgent.append(own.node)
 
     def _make_room(self, row: MemberRow, *, first_hand: bool) -> bool:
         """Return True if there is room for a row.
@@ -326,7 +326,7 @@ class MemberTable:
         for news in (self.spreading, self.loads, self.digest):
             news.drop(node)
 
-    def _store(self, now: int, row: MemberRow, found: TableChanges, *, soon: bool = False) -> None:
+    def _store(self, now: int, row: MemberRow, changes: TableChanges, *, soon: bool = False) -> None:
         held = self.rows.get(row.node)
         self._put(row)
         restarted = held is not None and held.epoch != row.epoch
@@ -338,12 +338,12 @@ class MemberTable:
             standing.suspected_ns = now
             suspicion_ns = _SHORT_SUSPICION_NS if soon else _SUSPICION_NS
             standing.until_ns = max(now + suspicion_ns, self._spared_until(standing))
-            found.suspected.append(row.node)
+            changes.suspected.append(row.node)
         if held is None:
-            found.changed.append(Change(row, None))
+            changes.changed.append(Change(row, None))
         else:
             if news:
-                found.urgent.append(row.node)
+                changes.urgent.append(row.node)
             plain = replace(held, load=row.load, version=row.version, incarnation=row.incarnation)
             if plain == row and not news:
                 # Only the load changed. It travels with the node's own messages, and far if it matters.
@@ -351,8 +351,8 @@ class MemberTable:
                     self.loads.add(row.node, len(self.rows))
                 return
             if plain != row:
-                found.changed.append(Change(row, held.status, restarted))
-        if not found.is_bulk:
+                changes.changed.append(Change(row, held.status, restarted))
+        if not changes.is_bulk:
             self.spreading.add(row.node, len(self.rows))
 
     # -- own evidence -------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ class MemberTable:
             standing.heard_ns = now
             standing.until_ns = max(standing.until_ns, now + _SUSPICION_NS)
 
-    def connect(self, now: int, node: NodeId, found: TableChanges) -> None:
+    def connect(self, now: int, node: NodeId, changes: TableChanges) -> None:
         """Note a new connection to the node, which makes it alive here in spite of other statements."""
         standing = self._standings[node]
         standing.heard_ns = now
@@ -374,15 +374,15 @@ class MemberTable:
         if row.status in {NodeStatus.SUSPECT, NodeStatus.DEAD}:
             # Other nodes would not believe this row: the node itself denies with a higher incarnation.
             self._put(replace(row, status=NodeStatus.ALIVE))
-            found.changed.append(Change(self.rows[node], row.status))
+            changes.changed.append(Change(self.rows[node], row.status))
 
-    def suspect(self, now: int, node: NodeId, found: TableChanges, *, soon: bool = False) -> None:
+    def suspect(self, now: int, node: NodeId, changes: TableChanges, *, soon: bool = False) -> None:
         """Suspect the node on this node's own evidence; ``soon`` for a shorter suspicion."""
         row, standing = self.rows[node], self._standings[node]
         if now < standing.excused_ns:
             return
         if row.status is NodeStatus.ALIVE:
-            self._store(now, replace(row, status=NodeStatus.SUSPECT), found, soon=soon)
+            self._store(now, replace(row, status=NodeStatus.SUSPECT), changes, soon=soon)
         elif row.status is NodeStatus.SUSPECT and soon:
             standing.until_ns = min(standing.until_ns, max(now + _SHORT_SUSPICION_NS, self.grace_ns))
 
@@ -397,11 +397,11 @@ class MemberTable:
         """Return the suspects, each after the moment at which it is declared dead."""
         return [(self._standings[node].until_ns, node) for node in self.by_status[NodeStatus.SUSPECT]]
 
-    def expire(self, now: int, found: TableChanges) -> None:
+    def expire(self, now: int, changes: TableChanges) -> None:
         """Declare the suspects dead whose time is over."""
         for until, node in self.suspects():
             if until <= now:
-                self._store(now, replace(self.rows[node], status=NodeStatus.DEAD), found)
+                self._store(now, replace(self.rows[node], status=NodeStatus.DEAD), changes)
 
     def leave(self) -> None:
         """State that this node leaves."""
@@ -414,11 +414,11 @@ class MemberTable:
             standing = self._standings[node]
             standing.until_ns = max(standing.until_ns, until)
 
-    def remove(self, nodes: Iterable[NodeId], found: TableChanges) -> None:
+    def remove(self, nodes: Iterable[NodeId], changes: TableChanges) -> None:
         """Drop exactly these nodes for good, and ignore rows about them."""
         wanted = dict.fromkeys(nodes)
         for node in wanted:
             if node not in self.forgotten:
                 self._remove(node)
-                found.forgotten.append(node)
+                changes.forgotten.append(node)
         self.forgotten = wanted

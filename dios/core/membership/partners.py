@@ -21,9 +21,9 @@ from dios.ids import NodeId
 _HASH_BYTES: Final = 8
 
 
-def _score(one: NodeId, other: NodeId) -> int:
+def _score(node: NodeId, other: NodeId) -> int:
     """Return a number that is the same for both nodes of a pair, and random otherwise."""
-    low, high = min(one, other), max(one, other)
+    low, high = min(node, other), max(node, other)
     pair = low.to_bytes(8, "big") + high.to_bytes(8, "big")
     return int.from_bytes(blake3(pair).digest(_HASH_BYTES), "big")
 
@@ -50,13 +50,13 @@ class Partners:
 
     def chosen(self, accepts: Callable[[NodeId], bool]) -> list[NodeId]:
         """Return the partners among the accepted nodes, in a fixed order."""
-        found: list[NodeId] = []
+        partners: list[NodeId] = []
         for _, node in self._scores:
-            if len(found) == limits.GOSSIP_PARTNERS:
+            if len(partners) == limits.GOSSIP_PARTNERS:
                 break
             if accepts(node):
-                found.append(node)
-        return found
+                partners.append(node)
+        return partners
 
     def successor(self, accepts: Callable[[NodeId], bool]) -> NodeId | None:
         """Return the first accepted node after the own id, around the ring of ids; None if there is none."""

@@ -159,12 +159,12 @@ class Membership:
     # -- events -------------------------------------------------------------------------------------
     def tick(self, now: int) -> Decision:
         """Do what is due at ``now``; a call that is early does no harm."""
-        decision, found = self._begin(now)
-        self._check_probes(now, decision, found)
-        self._table.expire(now, found)
+        decision, changes = self._begin(now)
+        self._check_probes(now, decision, changes)
+        self._table.expire(now, changes)
         if self.own.status is not NodeStatus.LEFT and now >= self._round_ns:
             self._round(now, decision)
-        return self._end(now, decision, found)
+        return self._end(now, decision, changes)
 
     def connected(self, now: int, member: MemberRow) -> Decision:
         """Note an authenticated connection to a node that stated the row ``member`` about itself.
@@ -173,29 +173,29 @@ class Membership:
         afterwards was removed, or has an epoch below a former one, or found the table full.
         """
         node = member.node
-        decision, found = self._begin(now)
+        decision, changes = self._begin(now)
         if node == self.own.node or node in self._table.forgotten:
-            return self._end(now, decision, found)
-        self._table.merge(now, member, found, first_hand=True)
+            return self._end(now, decision, changes)
+        self._table.merge(now, member, changes, first_hand=True)
         standing = self._table.standing(node)
         if standing is not None and standing.proven == member.epoch:
             # Send its row as it was before this connection: a node that was declared dead must know.
             decision.send.append((node, self._digests(node, answer=False)))
-            self._table.connect(now, node, found)
+            self._table.connect(now, node, changes)
             self._probes.open.pop(node, None)
-        return self._end(now, decision, found)
+        return self._end(now, decision, changes)
 
     def disconnected(self, now: int, node: NodeId) -> Decision:
         """Note that the connection broke or was refused: a short suspicion begins at once."""
-        decision, found = self._begin(now)
+        decision, changes = self._begin(now)
         standing = self._table.standing(node)
         if standing is not None:
             self._table.connections.pop(node, None)
             before = self._table.status(node)
-            self._table.suspect(now, node, found, soon=True)
+            self._table.suspect(now, node, changes, soon=True)
             if before is NodeStatus.ALIVE:
                 self._ask_others(now, node, self._probes.number(), decision)
-        return self._end(now, decision, found)
+        return self._end(now, decision, changes)
 
     def excuse(self, node: NodeId, until: int) -> None:
         """Draw no conclusion from the node's silence before ``until``, because it has announced it. Cheap."""
@@ -212,87 +212,87 @@ class Membership:
 
     def received(self, now: int, sender: NodeId, message: GossipMessage) -> Decision:
         """Handle a gossip message over the connection of ``sender``; invalid parts change nothing."""
-        decision, found = self._begin(now)
+        decision, changes = self._begin(now)
         if sender == self.own.node or sender in self._table.forgotten:
-            return self._end(now, decision, found)
+            return self._end(now, decision, changes)
         if message.row.node == sender:
-            self._table.merge(now, message.row, found, first_hand=True)
+            self._table.merge(now, message.row, changes, first_hand=True)
         self.heard(now, sender)
-        found.is_bulk = len(message.updates) > limits.GOSSIP_UPDATES_MAX
+        changes.is_bulk = len(message.updates) > limits.GOSSIP_UPDATES_MAX
         before = self._table.digest.parts if isinstance(message, gossip.Table) else ()
         for row in message.updates:
-            self._table.merge(now, row, found, first_hand=False)
+            self._table.merge(now, row, changes, first_hand=False)
         if isinstance(message, gossip.Table):
             self._repaired(now, sender, message, decision, changed=before != self._table.digest.parts)
         self._answer(now, sender, message, decision)
-        self._correct_sender(sender, message, decision, found)
-        return self._end(now, decision, found)
+        self._correct_sender(sender, message, decision, changes)
+        return self._end(now, decision, changes)
 
     # -- statements of this node about itself -------------------------------------------------------
     def refresh(self, now: int, load: Load) -> Decision:
         """Set the own load; it travels with the messages that are sent anyway."""
-        decision, found = self._begin(now)
+        decision, changes = self._begin(now)
         if load != self.own.load:
             self._table.own = replace(self.own, load=load, version=next_count(self.own.version))
-        return self._end(now, decision, found)
+        return self._end(now, decision, changes)
 
     def drain(self, now: int, *, on: bool) -> Decision:
         """Start or end draining, during which this node gets no new tasks; announce it to all nodes."""
-        decision, found = self._begin(now)
+        decision, changes = self._begin(now)
         if on != self.own.draining:
             self._table.own = replace(self.own, draining=on, version=next_count(self.own.version))
             self._send_to_all(decision)
-            found.urgent.append(self.own.node)
-        return self._end(now, decision, found)
+            changes.urgent.append(self.own.node)
+        return self._end(now, decision, changes)
 
     def label(self, now: int, rack: str, labels: str) -> Decision:
         """Set the own rack and labels; announce them to all nodes."""
-        decision, found = self._begin(now)
+        decision, changes = self._begin(now)
         if (rack, labels) != (self.own.rack, self.own.labels):
             version = next_count(self.own.version)
             self._table.own = replace(self.own, rack=rack, labels=labels, version=version)
             self._send_to_all(decision)
-            found.urgent.append(self.own.node)
-        return self._end(now, decision, found)
+            changes.urgent.append(self.own.node)
+        return self._end(now, decision, changes)
 
     def report_fitness(self, now: int, fitness: Fitness) -> Decision:
         """State this node's ability to run pure tasks; announce it to all nodes."""
-        decision, found = self._begin(now)
+        decision, changes = self._begin(now)
         if fitness != self.own.fitness:
             version = next_count(self.own.version)
             self._table.own = replace(self.own, fitness=fitness, version=version)
             self._send_to_all(decision)
-            found.urgent.append(self.own.node)
-        return self._end(now, decision, found)
+            changes.urgent.append(self.own.node)
+        return self._end(now, decision, changes)
 
     def coordinate(self, now: int, *, on: bool) -> Decision:
         """State that this node has, or has no longer, a coordinator; some nodes learn it at once."""
-        decision, found = self._begin(now)
+        decision, changes = self._begin(now)
         if on != self.own.coordinated:
             self._table.own = replace(self.own, coordinated=on, version=next_count(self.own.version))
-            found.urgent.append(self.own.node)
-        return self._end(now, decision, found)
+            changes.urgent.append(self.own.node)
+        return self._end(now, decision, changes)
 
     def bar(self, now: int, schedulers: tuple[NodeId, ...]) -> Decision:
         """State the nodes whose schedulers have lost their lease here; some nodes learn it at once."""
-        decision, found = self._begin(now)
+        decision, changes = self._begin(now)
         if schedulers != self.own.barred:
             self._table.own = replace(self.own, barred=schedulers, version=next_count(self.own.version))
-            found.urgent.append(self.own.node)
-        return self._end(now, decision, found)
+            changes.urgent.append(self.own.node)
+        return self._end(now, decision, changes)
 
     def leave(self, now: int) -> Decision:
         """Announce to all nodes that this node stops; from now on it probes no others."""
-        decision, found = self._begin(now)
+        decision, changes = self._begin(now)
         self._table.leave()
         self._send_to_all(decision)
-        return self._end(now, decision, found)
+        return self._end(now, decision, changes)
 
     def remove(self, now: int, nodes: Iterable[NodeId]) -> Decision:
         """Drop these nodes and ignore rows about them; nodes that were removed before and are not are not."""
-        decision, found = self._begin(now)
-        self._table.remove(nodes, found)
-        return self._end(now, decision, found)
+        decision, changes = self._begin(now)
+        self._table.remove(nodes, changes)
+        return self._end(now, decision, changes)
 
     # -- one call -----------------------------------------------------------------------------------
     def _begin(self, now: int) -> tuple[Decision, TableChanges]:
@@ -303,18 +303,18 @@ class Membership:
             self._round_ns = now
         return Decision(), TableChanges()
 
-    def _end(self, now: int, decision: Decision, found: TableChanges) -> Decision:
-        for node in dict.fromkeys(found.suspected):
+    def _end(self, now: int, decision: Decision, changes: TableChanges) -> Decision:
+        for node in dict.fromkeys(changes.suspected):
             if self._table.status(node) is NodeStatus.SUSPECT and self._is_witness(node):
                 # Nodes that learn of the suspicion inform the suspect: one answer is enough to deny it.
                 self._ping(node, self._probes.number(), decision)
-        if found.urgent:
+        if changes.urgent:
             # A new status travels at once, not with the next round: each node that learns it sends it on.
             for node in self._choose_relays(now)[: self._urgent_left]:
                 self._urgent_left -= 1
-                decision.send.append((node, self._news(node, found.urgent)))
-        decision.changed = found.changed
-        decision.forgotten = found.forgotten
+                decision.send.append((node, self._news(node, changes.urgent)))
+        decision.changed = changes.changed
+        decision.forgotten = changes.forgotten
         self._next = self._next_deadline(now)
         return decision
 
@@ -402,10 +402,10 @@ class Membership:
             self._ping(self._probes.pick(list(dead), 1)[0], self._probes.number(), decision)
         if alive and now >= self._table_ns:
             self._table_ns = now + _TABLE_NS
-            one = self._probes.pick(self._probed(), 1)[0]
-            decision.send.append((one, self._digests(one, answer=True)))
+            partner = self._probes.pick(self._probed(), 1)[0]
+            decision.send.append((partner, self._digests(partner, answer=True)))
 
-    def _check_probes(self, now: int, decision: Decision, found: TableChanges) -> None:
+    def _check_probes(self, now: int, decision: Decision, changes: TableChanges) -> None:
         for node, probe in list(self._probes.open.items()):
             if self._table.status(node) is not NodeStatus.ALIVE:
                 del self._probes.open[node]
@@ -419,7 +419,7 @@ class Membership:
                 self._ask_others(now, node, probe.number, decision)
             else:
                 del self._probes.open[node]
-                self._table.suspect(now, node, found)
+                self._table.suspect(now, node, changes)
                 self._ask_others(now, node, self._probes.number(), decision)
 
     def _end_clock_probe(self, node: NodeId) -> None:
@@ -474,7 +474,7 @@ class Membership:
             self.heard(now, message.subject)
 
     def _correct_sender(
-        self, sender: NodeId, message: GossipMessage, decision: Decision, found: TableChanges
+        self, sender: NodeId, message: GossipMessage, decision: Decision, changes: TableChanges
     ) -> None:
         """Send the sender news if it is wrong about this node, or if it is suspect or dead here.
 
@@ -483,9 +483,9 @@ class Membership:
         """
         about_sender = self._table.status(sender) in {NodeStatus.DEAD, NodeStatus.SUSPECT}
         if isinstance(message, gossip.News):
-            needed = self.own.node in found.urgent
+            needed = self.own.node in changes.urgent
         else:
-            needed = found.denied or about_sender
+            needed = changes.denied or about_sender
         if needed and all(to != sender for to, _ in decision.send):
             decision.send.append((sender, self._news(sender)))
 

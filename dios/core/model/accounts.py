@@ -71,13 +71,13 @@ def whole_seconds(cpu_ms: int) -> int:
 
 def lower_bounds(bounds: Iterable[Bound], asked: Limits) -> dict[Resource, int]:
     """Return for each resource the lower of its bound and of the limit in a run call, if it has any."""
-    found = {bound.resource: bound.value for bound in bounds if bound.value is not None}
+    lowest = {bound.resource: bound.value for bound in bounds if bound.value is not None}
     of_process = {Resource.CPU_MS: whole_seconds(asked.cpu_ms), Resource.MEMORY_BYTES: asked.memory_bytes}
     for resource, field in _FIELDS.items():
         value = getattr(asked, field) or of_process.get(resource, 0)
         if value:
-            found[resource] = min(value, found.get(resource, value))
-    return found
+            lowest[resource] = min(value, lowest.get(resource, value))
+    return lowest
 
 
 def lower_limits(bounds: Iterable[Bound], asked: Limits) -> Limits:

@@ -129,7 +129,7 @@ class History(Generic[T]):
         heap, sizes = self._by_size.setdefault(principal, []), self._job_sizes[principal]
         heapq.heappush(heap, (-sizes[job], job))
         if len(heap) > 2 * len(sizes) + _FORMER_MAX:
-            heap[:] = sorted((-size, each) for each, size in sizes.items())
+            heap[:] = sorted((-size, job_id) for job_id, size in sizes.items())
 
     def _largest(self, principal: Principal) -> TaskId:
         """Return the job that keeps most; of several equal ones that with the smallest number."""
@@ -143,7 +143,7 @@ class History(Generic[T]):
         heap, jobs = self._by_age.setdefault(principal, []), self._jobs[principal]
         heapq.heappush(heap, (jobs[job][0].number, job))
         if len(heap) > 2 * len(jobs) + _FORMER_MAX:
-            heap[:] = sorted((things[0].number, each) for each, things in jobs.items())
+            heap[:] = sorted((things[0].number, job_id) for job_id, things in jobs.items())
 
     def _oldest(self, principal: Principal) -> TaskId:
         """Return the job with the oldest thing."""

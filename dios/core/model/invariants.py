@@ -89,8 +89,8 @@ def _check_proxy(state: State, reference: Reference) -> None:
     cluster = state.cluster
     _require(cluster is not None and not reference.task.home, "a task of another node has a proxy object")
     if cluster is not None:
-        found = cluster.peers[target.home].proxies.get(target.id)
-        _require(found is target, "a proxy object is not in the table of its node")
+        proxy = cluster.peers[target.home].proxies.get(target.id)
+        _require(proxy is target, "a proxy object is not in the table of its node")
         _require(target.references.get(reference.id) is reference, "a proxy object lacks its reference")
 
 
@@ -125,8 +125,8 @@ def _check_names(state: State) -> None:
         if target.name is not None:
             for group in target.groups:
                 expected.setdefault(internal_name(target.name, group), set()).add(target.id)
-    found = {key: {target.id for target in entry} for key, entry in state.names.items()}
-    _require(found == expected, "the name table does not match the objects")
+    actual = {key: {target.id for target in entry} for key, entry in state.names.items()}
+    _require(actual == expected, "the name table does not match the objects")
     for owner, home in state.homes.items():
         _require(_is_group(home) and home.owner == owner, "a home group is gone or has another owner")
     for group_name, group_object in state.groups.items():

@@ -87,8 +87,8 @@ class NameTable:
 
     def find_all(self, keys: Iterable[InternalName]) -> Iterator[PhysicalObject]:
         """Yield the physical objects mapped under any of these names, at most a bound."""
-        found = (self._parts[key[0]].get(key, {}).values() for key in keys)
-        return islice(chain.from_iterable(found), limits.LOOKUP_REFERENCES_MAX**2)
+        matches = (self._parts[key[0]].get(key, {}).values() for key in keys)
+        return islice(chain.from_iterable(matches), limits.LOOKUP_REFERENCES_MAX**2)
 
     def items(self) -> list[tuple[InternalName, tuple[PhysicalObject, ...]]]:
         """Return all entries."""

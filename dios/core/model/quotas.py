@@ -40,7 +40,7 @@ class Admission(Struct, frozen=True):
     def others_wait(self, principal: str, now: int) -> bool:
         """Return True if runs of other principals wait for their turn."""
         fresh = now - self.known_ns < limits.ADMISSION_WAITING_MS * _MS
-        return fresh and any(one != principal for one in self.waiting)
+        return fresh and any(other != principal for other in self.waiting)
 
     def excess(self, principal: str, here: Holding, wanted: Holding, now: int, *, scheduled: bool) -> str:
         """Return why a principal may not have this much more on this node; empty if it may.

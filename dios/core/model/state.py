@@ -262,8 +262,8 @@ class State:
 
     def accounts_of_groups(self, names: tuple[Name, ...]) -> tuple[Account, ...]:
         """Return the accounts of those of the named groups that exist."""
-        found = (self.groups.get(name) for name in names)
-        return tuple(group.account for group in found if group is not None and group.account is not None)
+        groups = (self.groups.get(name) for name in names)
+        return tuple(group.account for group in groups if group is not None and group.account is not None)
 
     # -- the store ------------------------------------------------------------------------------
     def settle(self, last: Ticket) -> None:
@@ -280,9 +280,9 @@ class State:
     # -- objects that are only in the store ---------------------------------------------------------
     def find_object(self, target: ObjectId) -> PhysicalObject | None:
         """Return the object with this id; read its row if it is only in the store."""
-        found = self.objects.get(target)
-        if found is not None or self.rows.idle_max is None or target in self.dropping:
-            return found
+        resident = self.objects.get(target)
+        if resident is not None or self.rows.idle_max is None or target in self.dropping:
+            return resident
         record = self.rows.read(target)
         return None if record is None else self._awaken(record)
 
@@ -292,10 +292,10 @@ class State:
             yield from self.names.find_all(names)
             return
         stored = [target for target in self.rows.named(names) if target not in self.objects]
-        found = list(self.names.find_all(names))
-        yield from found
+        resident = list(self.names.find_all(names))
+        yield from resident
         wanted = set(names)
-        for target in stored[: LOOKUP_REFERENCES_MAX**2 - len(found)]:
+        for target in stored[: LOOKUP_REFERENCES_MAX**2 - len(resident)]:
             # The caller may have changed the tables since.
             if target in self.objects or target in self.dropping:
                 continue

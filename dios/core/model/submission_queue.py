@@ -268,8 +268,8 @@ class SubmissionQueue:
 
     def ended_since(self, version: int) -> list[messages.Occupant]:
         """Return the tasks that ended after a version, the first of them first; at most those kept."""
-        found = [row for _, row in takewhile(lambda entry: entry[0] > version, reversed(self.ended))]
-        return found[::-1]
+        rows = [row for _, row in takewhile(lambda entry: entry[0] > version, reversed(self.ended))]
+        return rows[::-1]
 
     def runs_since(self, version: int, most: int) -> list[QueuedRun]:
         """Return waiting runs that came after a version, the first of them first; at most ``most`` of them.
@@ -278,8 +278,8 @@ class SubmissionQueue:
         """
         if version == 0:
             return list(islice(self.waiting.values(), most))
-        found = list(takewhile(lambda run: run.version > version, reversed(self.waiting.values())))
-        return found[: -most - 1 : -1]
+        runs = list(takewhile(lambda run: run.version > version, reversed(self.waiting.values())))
+        return runs[: -most - 1 : -1]
 
     def tidy(self, waits: Callable[[Pending], bool]) -> None:
         """Remove requests whose call does not wait any more: the caller ended, or cancelled it."""

@@ -98,11 +98,11 @@ def _ask(step: Step, row: Pending, progress: ReadProgress) -> None:
     """Make the call to the object's node, with the version whose bytes are here."""
     cluster, key = step.require_cluster(), progress.key
     call, target = cast("Read", row.call), cluster.peer(key.node).proxies.get(key.object)
-    found = _usable(step, key)
+    cached = _usable(step, key)
     known, lease = None, False
-    if found is not None:
-        _cache_of(cluster, found.payload).use(found, step.now)
-        progress.payload, known = found.payload, found.v_w
+    if cached is not None:
+        _cache_of(cluster, cached.payload).use(cached, step.now)
+        progress.payload, known = cached.payload, cached.v_w
         lease, progress.asked_ns = held_leases.wants(step, row.task, call), step.now
     elif target is None or cluster.versions.least <= _length(call, target):
         progress.fetching = True

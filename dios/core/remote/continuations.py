@@ -287,7 +287,7 @@ class SearchProgress(Progress):
 
     names: tuple[InternalName, ...]
     here: tuple[ObjectId, ...]
-    found: list[tuple[NodeId, dcp.Found]]
+    answers: list[tuple[NodeId, dcp.Found]]
     waiting: dict[NodeId, None]
     incomplete: bool = False
     cached: bool = False
@@ -300,7 +300,7 @@ class SearchProgress(Progress):
     @property
     def count(self) -> int:
         """The number of references that were found."""
-        return len(self.here) + sum(len(found.references) for _, found in self.found)
+        return len(self.here) + sum(len(answer.references) for _, answer in self.answers)
 
 
 class StartProgress(Progress):

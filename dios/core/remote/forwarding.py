@@ -394,7 +394,7 @@ def _fit_references(
             step.changed(target)
         return effects.Answer(task.id, seq, messages.References((reference.public(),)))
     task.table.require_room(len(answer.references))
-    found = tuple(
+    references = tuple(
         proxies.adopt(step, task, node, public, Provenance.DELEGATED).public() for public in answer.references
     )
-    return effects.Answer(task.id, seq, messages.References(found, answer.incomplete))
+    return effects.Answer(task.id, seq, messages.References(references, answer.incomplete))

@@ -139,7 +139,9 @@ def _let_go_on(step: Step, target: ObjectId, record: LeasedObject) -> None:
     rows, record.waiting = list(record.waiting.values()), {}
     leases = step.require_cluster().leases
     leases.look_at(target, record)
-    ready = [row for row in rows if not any(_waits(leases.granted.get(one.id), row) for one in row.closes)]
+    ready = [
+        row for row in rows if not any(_waits(leases.granted.get(closing.id), row) for closing in row.closes)
+    ]
     if ready:
         step.state.work.put(AdmittedCalls(ready[::-1]))
 

@@ -39,23 +39,23 @@ def read(step: Step, task: Holder, seq: int, call: messages.ReadOnce, target: Pr
     lease = lease_of(cluster, target, call.ref)
     if lease is None or not is_valid(lease, step.now) or not _may_serve(task, call, lease):
         return False
-    found = _bytes_for(cluster, call, target, lease)
-    if found is None:
+    cached = _bytes_for(cluster, call, target, lease)
+    if cached is None:
         return False
-    offset = call.offset - found.key.offset
-    left = found.length - offset
+    offset = call.offset - cached.key.offset
+    left = cached.length - offset
     length = min(call.size, left) if call.size else left
     lease.reads += call.counted + 1
     cluster.leases.served += 1
     version = messages.Buffer(0, length, target.v_r + lease.reads, lease.v_w, length=length)
-    cache = cluster.versions if found.data is None else cluster.small_versions
-    cache.use(found, step.now)
-    cache.end_use(found)
-    if found.data is None:
-        answer = effects.AnswerReceived(task.id, seq, version, found.payload, length, offset=offset)
+    cache = cluster.versions if cached.data is None else cluster.small_versions
+    cache.use(cached, step.now)
+    cache.end_use(cached)
+    if cached.data is None:
+        answer = effects.AnswerReceived(task.id, seq, version, cached.payload, length, offset=offset)
         step.reply(answer)
     else:
-        step.answer(task, seq, replace(version, data=found.data[offset : offset + length]))
+        step.answer(task, seq, replace(version, data=cached.data[offset : offset + length]))
     return True
 
 
@@ -89,9 +89,9 @@ def _bytes_for(
         return None
     key = ReadKey(target.home, target.id, call.offset, call.size)
     for cache in (cluster.small_versions, cluster.versions):
-        found = cache.find(key, lease.epoch)
-        if found is not None and found.v_w == lease.v_w and call.offset < found.key.offset + found.length:
-            return found
+        cached = cache.find(key, lease.epoch)
+        if cached is not None and cached.v_w == lease.v_w and call.offset < cached.key.offset + cached.length:
+            return cached
     return None
 
 

@@ -32,8 +32,8 @@ _REGISTRAR: Final = b"dios registrars of the index\0"
 
 def pack_digests(digests: Iterable[int]) -> bytes:
     """Return digests as bytes, ``limits.INDEX_DIGEST_BYTES`` each."""
-    found = tuple(digests)
-    return pack(f">{len(found)}Q", *found)
+    numbers = tuple(digests)
+    return pack(f">{len(numbers)}Q", *numbers)
 
 
 def unpack_digests(packed: bytes) -> tuple[int, ...]:
@@ -72,8 +72,8 @@ class Ring:
         chosen = list(zip(live.nodes, live.epochs, strict=True))
         view, count = live.digest, registrars_of(len(chosen))
         if count < len(chosen):
-            chosen = sorted(nsmallest(count, chosen, key=lambda one: _score(one[0])))
-            view = blake3(_REGISTRAR + b"".join(pack(">QQ", *one) for one in chosen)).digest(len(view))
+            chosen = sorted(nsmallest(count, chosen, key=lambda member: _score(member[0])))
+            view = blake3(_REGISTRAR + b"".join(pack(">QQ", *member) for member in chosen)).digest(len(view))
         self.registrars: Final = tuple(node for node, _ in chosen)
         self.view: Final = view
         placed: list[tuple[int, NodeId]] = []
@@ -97,12 +97,12 @@ class Ring:
     def nodes_of(self, place: int) -> tuple[NodeId, ...]:
         """Return the index nodes for a place, which ``NameIndex.place`` gives for a name."""
         most = min(limits.INDEX_COPIES, len(self.registrars))
-        found: dict[NodeId, None] = {}
+        nodes: dict[NodeId, None] = {}
         at = bisect_left(self._points, place)
-        while len(found) < most:
-            found[self._nodes[at % len(self._nodes)]] = None
+        while len(nodes) < most:
+            nodes[self._nodes[at % len(self._nodes)]] = None
             at += 1
-        return tuple(found)
+        return tuple(nodes)
 
 
 class Share:
@@ -306,8 +306,8 @@ class NameIndex:
     def recent(self, now: int) -> tuple[NodeId, ...] | None:
         """Return the nodes that came a short while ago, or None if there are many."""
         since = now - limits.INDEX_RECENT_MS * _MS
-        found = tuple(takewhile(lambda node: self.joined[node] > since, reversed(self.joined)))
-        return found if len(found) <= limits.INDEX_RECENT_MAX else None
+        nodes = tuple(takewhile(lambda node: self.joined[node] > since, reversed(self.joined)))
+        return nodes if len(nodes) <= limits.INDEX_RECENT_MAX else None
 
     def place(self, name: Name) -> int:
         """Return the place of a name in the ring: the same for all groups."""
@@ -319,7 +319,7 @@ class NameIndex:
 
     def holds(self, node: NodeId, number: int) -> bool:
         """Return True if the answer to this request of another node is held back."""
-        return any(one.request == (node, number) for one in self.held)
+        return any(held.request == (node, number) for held in self.held)
 
     def next_moment(self) -> int | None:
         """Return the time of the next timer, or None."""

@@ -506,15 +506,15 @@ class Cluster:
 
     def peer(self, node: NodeId) -> Peer:
         """Return the record of a node. Create it if there is none."""
-        found = self.peers.get(node)
-        if found is None:
+        peer = self.peers.get(node)
+        if peer is None:
             if len(self.peers) >= limits.PEERS_MAX:
                 self._forget_unused()
-            found = self.peers[node] = Peer(node)
+            peer = self.peers[node] = Peer(node)
             # Answers to requests of an earlier start may still arrive. Their numbers must not be in use.
-            found.next_number += self.here.epoch * limits.REQUESTS_PER_EPOCH
-            found.notices.update((name, dcp.Disband(name)) for name in self.disbanded)
-        return found
+            peer.next_number += self.here.epoch * limits.REQUESTS_PER_EPOCH
+            peer.notices.update((name, dcp.Disband(name)) for name in self.disbanded)
+        return peer
 
     def _forget_unused(self) -> None:
         """Forget nodes that have left the membership table and have no state here."""
@@ -604,12 +604,12 @@ class Cluster:
 
     def due(self, now: int, most: int) -> list[PendingRequest]:
         """Return at most ``most`` requests whose time has come. They remain open."""
-        found: list[PendingRequest] = []
-        while self._moments and self._moments[0][0] <= now and len(found) < most:
+        due_requests: list[PendingRequest] = []
+        while self._moments and self._moments[0][0] <= now and len(due_requests) < most:
             request = self._open_request(heapq.heappop(self._moments))
             if request is not None:
-                found.append(request)
-        return found
+                due_requests.append(request)
+        return due_requests
 
     def next_moment(self) -> int | None:
         """Return the time of the next timer, or None if no timer is set."""

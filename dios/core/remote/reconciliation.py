@@ -83,7 +83,7 @@ def _waiting_starts(step: Step, peer: Peer) -> Iterator[tuple[dcp.Caller, list[m
             every = (body.program, *body.inputs, *body.outputs)
             principal, label = body.caller.principal, body.call.label
             caller = dcp.Caller(body.child, principal, queued.fingerprint, body.call.brand, label)
-        held = [one.reference for one in every if one is not None and one.node == peer.node]
+        held = [holding.reference for holding in every if holding is not None and holding.node == peer.node]
         if caller is not None and held:
             yield caller, held
 
@@ -92,7 +92,10 @@ def _report_waiting(step: Step, peer: Peer, item: HoldingsReport) -> None:
     """Report the references that were offered to tasks which wait for their start."""
     for caller, held in _waiting_starts(step, peer):
         step.spend(1)
-        rest = sorted((RefId(one.ref), ObjectId(one.object), one.permissions, False) for one in held)
+        rest = sorted(
+            (RefId(reference.ref), ObjectId(reference.object), reference.permissions, False)
+            for reference in held
+        )
         _report_holder(step, peer, item, caller, rest)
 
 
@@ -265,7 +268,9 @@ def _compare_some(step: Step, peer: Peer, item: ReceivedReport) -> bool:
         elif item.absent is None:
             peer.reconciled_ns = step.now if peer.reconciled_ns is None else peer.reconciled_ns
             known = set(item.body.tasks)
-            item.absent = [each for each in peer.remote_tasks.values() if each.home_id not in known]
+            item.absent = [
+                remote_task for remote_task in peer.remote_tasks.values() if remote_task.home_id not in known
+            ]
             step.spend(len(peer.remote_tasks) // 64)
         elif item.absent:
             _compare_absent(step, peer, item, item.absent)
@@ -326,7 +331,7 @@ def _compare_absent(step: Step, peer: Peer, item: ReceivedReport, absent: list[R
     if remote_task.table and (is_offered or step.state.starts.is_starting(remote_task.home_id)):
         absent.pop()  # references that were offered to a task, which may wait for its start
         return
-    item.drops = [each for each in remote_task.table if _is_judged(peer, item, each)]
+    item.drops = [reference for reference in remote_task.table if _is_judged(peer, item, reference)]
     if item.drops:
         return
     absent.pop()

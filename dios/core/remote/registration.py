@@ -392,10 +392,10 @@ def _hold(step: Step, cluster: Cluster, names: list[Registration]) -> None:
     index = cluster.index
     if not index.held and _is_announced(step, cluster) and not names:
         return
-    found = tuple(effect for effect in step.after if _is_answer(effect))
-    if not found:
+    answers = tuple(effect for effect in step.after if _is_answer(effect))
+    if not answers:
         return
-    first = found[0]
+    first = answers[0]
     request: tuple[NodeId, int] | None = None
     if isinstance(first, effects.Answer | effects.AnswerVector):
         remote = step.state.remote_tasks.get(first.task)
@@ -403,7 +403,7 @@ def _hold(step: Step, cluster: Cluster, names: list[Registration]) -> None:
     elif isinstance(first, effects.Send) and isinstance(first.message, dcp.PeerReply):
         request = first.node, first.message.number
     step.after = [effect for effect in step.after if not _is_answer(effect)]
-    index.held.append(HeldAnswers(found, step.waits_for, names, request))
+    index.held.append(HeldAnswers(answers, step.waits_for, names, request))
     if index.release_at is None:
         index.release_at = step.now + limits.INDEX_PATIENCE_MS * _MS
 
@@ -604,12 +604,12 @@ def _all_complete(cluster: Cluster) -> bool:
 
 def nodes_with(cluster: Cluster, digests: frozenset[int]) -> tuple[NodeId, ...]:
     """Return the living nodes that have registered any of these digests here, this node included."""
-    found: list[NodeId] = []
+    nodes: list[NodeId] = []
     for node in ring_of(cluster).members:
         peer = cluster.peers.get(node)
         known = (
             cluster.index.own if node == cluster.here.node else set() if peer is None else peer.share.digests
         )
         if not digests.isdisjoint(known):
-            found.append(node)
-    return tuple(found)
+            nodes.append(node)
+    return tuple(nodes)

@@ -58,10 +58,10 @@ def peer_named(step: Step, host: str) -> Peer | None:
 
 def member_named(cluster: Cluster, host: str) -> NodeId:
     """Return the id of the node with this name or id; raise UnreachableError if there is none."""
-    found = cluster.member_named(host)
-    if found is None:
+    member = cluster.member_named(host)
+    if member is None:
         raise UnreachableError(f"there is no node {host!r} here. `dios node ls` lists the nodes.")
-    return found.node
+    return member.node
 
 
 # -- several nodes at once --------------------------------------------------------------------------
@@ -120,11 +120,11 @@ def vector(
         if target is None:
             continue
         try:
-            one = call.calls[place]
+            inner = call.calls[place]
             if step.state.labelled:
-                one, rise = flows.admit(step, task, one)
+                inner, rise = flows.admit(step, task, inner)
                 flows.apply(step, task, rise)
-            remote_call, source = _translate_in_vector(task, one)
+            remote_call, source = _translate_in_vector(task, inner)
         except DiosError as error:
             refused[place] = _refusal(task, seq, error)
             continue
@@ -293,8 +293,8 @@ def fit_created(step: Step, row: Pending, then: FitCreated, answer: dcp.Answer) 
     """Answer a create call with a reference to the object on the other node."""
     call = cast("messages.Create", row.call)
     if isinstance(answer, messages.Created):
-        found = proxies.adopt(step, row.task, then.node, answer.reference, Provenance.CREATED)
-        step.answer(row.task, row.seq, messages.Created(answer.name, found.public()))
+        adopted = proxies.adopt(step, row.task, then.node, answer.reference, Provenance.CREATED)
+        step.answer(row.task, row.seq, messages.Created(answer.name, adopted.public()))
     else:
         step.reply(forwarding.fit(step, row.task, row.seq, call, answer))
 
@@ -339,8 +339,8 @@ def receiver_of(step: Step, cluster: Cluster, task: Holder, ref_id: int) -> tupl
     if target.home:
         # The principal is not known here; the receiver's node reports it with the receiver's first request.
         return target.home, dcp.Caller(TaskId(target.id), "", target.fingerprint, Brand.PURE)
-    found = access.receiving(step.state, reference)
-    return cluster.here.node, found.caller()
+    receiver = access.receiving(step.state, reference)
+    return cluster.here.node, receiver.caller()
 
 
 def _enter_received(
@@ -366,10 +366,10 @@ def finish_copy(step: Step, task: Holder, seq: int, answer: dcp.ReplicaCreated) 
     cluster = step.require_cluster()
     if held.node == cluster.here.node:
         # The node of the original had the copy made here, and the task has its reference already.
-        found = task.table.find(held.reference.ref)
-        if found is None:
+        record = task.table.find(held.reference.ref)
+        if record is None:
             raise ProtocolError("cannot accept the copy: the task has no reference to it")
-        step.answer(task, seq, messages.References((found.public(),)))
+        step.answer(task, seq, messages.References((record.public(),)))
         return
     public = proxies.adopt(step, task, held.node, held.reference, Provenance.DELEGATED, hearsay=True).public()
     step.answer(task, seq, messages.References((public,)))

@@ -48,8 +48,8 @@ def search(
     cluster = step.require_cluster()
     row = Pending(task, seq, call, {})
     step.wait(row)
-    found = tuple(target.id for target in here)
-    progress = SearchProgress(names, found, [], {}, share=share, accepts=accepts)
+    local_ids = tuple(target.id for target in here)
+    progress = SearchProgress(names, local_ids, [], {}, share=share, accepts=accepts)
     row.progress = progress
     known = dict.fromkeys(node for name in names for node in cluster.cache.get(name, ()))
     if known and len(here) + len(known) >= call.limit:
@@ -174,7 +174,7 @@ def store_search_answer(step: Step, then: SearchAnswer, answer: dcp.Answer) -> N
     progress.waiting.pop(then.node, None)
     if isinstance(answer, dcp.Found):
         if answer.references:
-            progress.found.append((then.node, answer))
+            progress.answers.append((then.node, answer))
     else:
         progress.incomplete = True
     is_done = not progress.waiting and not progress.indexing
@@ -189,9 +189,9 @@ def _complete(step: Step, row: Pending, progress: SearchProgress) -> None:
         # The cache was out of date. Remove the entry, and search without it.
         for name in progress.names:
             cluster.cache.pop(name, None)
-        for node, found in progress.found:
-            _release(step, task.id, node, found.references)
-        progress.found.clear()
+        for node, answer in progress.answers:
+            _release(step, task.id, node, answer.references)
+        progress.answers.clear()
         _ask_index(step, cluster, row, progress)
         return
     step.state.pending.remove(row)
@@ -199,8 +199,8 @@ def _complete(step: Step, row: Pending, progress: SearchProgress) -> None:
     try:
         references = _grant_results(step, task, call, progress)
     except DiosError as error:
-        for node, found in progress.found:
-            _release(step, task.id, node, found.references)
+        for node, answer in progress.answers:
+            _release(step, task.id, node, answer.references)
         step.refuse(task, row.seq, error)
         return
     if progress.accepts is not None and isinstance(task, Session):
@@ -219,7 +219,7 @@ def _grant_results(
     origin = task.table.find(progress.share) if progress.share else None
     if shared:
         _release_unbound(step, task, progress, gone=bool(progress.share) and origin is None)
-    known = (step.state.find_object(one) for one in progress.here)
+    known = (step.state.find_object(object_id) for object_id in progress.here)
     here = [target for target in known if target is not None][:limit]
     total = min(progress.count, limit)
     task.table.require_room(total)
@@ -237,17 +237,17 @@ def _grant_results(
         for target in (here if origin is not None or not shared else ())
     ]
     provenance = Provenance.RESOLVED if progress.accepts is None else Provenance.SHARED
-    for node, found in progress.found:
-        owners = dict(found.owners)
-        for place, public in enumerate(found.references):
+    for node, answer in progress.answers:
+        owners = dict(answer.owners)
+        for place, public in enumerate(answer.references):
             if len(references) >= limit:
-                _release(step, task.id, node, found.references[place:])
+                _release(step, task.id, node, answer.references[place:])
                 break
             if public.type is ObjectType.GROUP:
                 _release(step, task.id, node, (public,))
                 owner = owners.get(ObjectId(public.object), "")
                 group = groups.group_for(step, dcp.GroupName(Name(call.name), owner))
-                if group is not None and all(group.id != one.object for one in references):
+                if group is not None and all(group.id != reference.object for reference in references):
                     granted = lifetimes.grant(step, task, group, Permission.ALL, Provenance.RESOLVED)
                     references.append(granted.public())
                 continue
@@ -261,20 +261,21 @@ def _release_unbound(step: Step, task: Holder, progress: SearchProgress, *, gone
     With ``gone``, the share is over, and all of them are released.
     """
     bound: list[tuple[NodeId, dcp.Found]] = []
-    for node, found in progress.found:
+    for node, answer in progress.answers:
         if gone or any(
-            one.permissions & ~int(Permission.READ) or not one.expires_ns for one in found.references
+            reference.permissions & ~int(Permission.READ) or not reference.expires_ns
+            for reference in answer.references
         ):
-            _release(step, task.id, node, found.references)
+            _release(step, task.id, node, answer.references)
             progress.incomplete = progress.incomplete or not gone
         else:
-            bound.append((node, found))
-    progress.found[:] = bound
+            bound.append((node, answer))
+    progress.answers[:] = bound
 
 
 def _update_cache(cluster: Cluster, progress: SearchProgress) -> None:
     """Record the nodes that have the names, so that the next lookup need not ask all nodes."""
-    nodes = tuple(node for node, _ in progress.found)
+    nodes = tuple(node for node, _ in progress.answers)
     if not nodes or len(progress.names) > limits.LOOKUP_CACHED_NAMES_MAX:
         return
     for name in progress.names:

@@ -309,8 +309,8 @@ def start_offered(step: Step, row: Pending, start: StartProgress) -> None:
     granted: list[messages.Reference] = []
     for held, origin, sharing in zip(start.held, own, start.shared, strict=True):
         if held is not None:
-            found = proxies.adopt(step, child, held.node, held.reference, Provenance.DELEGATED)
-            granted.append(found.public())
+            adopted = proxies.adopt(step, child, held.node, held.reference, Provenance.DELEGATED)
+            granted.append(adopted.public())
         elif origin is not None:
             granted.append(_grant(step, child, origin, sharing).public())
     starting.welcome(step, child, order, tuple(granted[1:]), granted[0])
@@ -340,7 +340,7 @@ def _grant(step: Step, receiver: Holder, origin: Reference, sharing: dcp.SharedR
 def _start_remotely(step: Step, row: Pending, start: StartProgress) -> None:
     task, recipe, child = row.task, start.recipe, start.child
     cluster = step.require_cluster()
-    held = [one for one in start.held if one is not None]
+    held = [holding for holding in start.held if holding is not None]
     inputs = len(recipe.inputs)
     plain = messages.Run(
         0,

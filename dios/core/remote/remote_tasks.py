@@ -32,13 +32,13 @@ def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool
     With ``guessed``, the caller's principal is not known yet; the task's own node will report it.
     """
     state = step.state
-    found = peer.remote_tasks.get(caller.task)
-    if found is not None:
-        if found.guessed and not guessed:
-            _set_principal(step, found, caller)
+    known = peer.remote_tasks.get(caller.task)
+    if known is not None:
+        if known.guessed and not guessed:
+            _set_principal(step, known, caller)
         if state.expiries.due(step.now) is not None:
-            found.table.now = step.now  # its own references may be among those that wait for a step
-        return found
+            known.table.now = step.now  # its own references may be among those that wait for a step
+        return known
     principal = Principal(caller.principal)
     _require_room(state, peer, principal, guessed=guessed)
     task_object = PhysicalObject(

@@ -103,7 +103,10 @@ def _close(step: Step, peer: Peer, number: int) -> PendingRequest | None:
         held_as = (peer.node, unsent.number)
         _open(step, cluster, unsent)
         if row is not None:
-            row.requests = [(peer.node, unsent.number) if one == held_as else one for one in row.requests]
+            row.requests = [
+                (peer.node, unsent.number) if request_id == held_as else request_id
+                for request_id in row.requests
+            ]
     return closed
 
 
@@ -220,7 +223,9 @@ def _is_buffer_open(state: State, request: PendingRequest) -> bool:
 
 def give_up_all(step: Step, row: Pending) -> list[PendingRequest]:
     """Abandon every request of a call that is over. Return those that were not answered yet."""
-    found = [request for request_id in row.requests if (request := _abandon(step, request_id)) is not None]
+    unanswered = [
+        request for request_id in row.requests if (request := _abandon(step, request_id)) is not None
+    ]
     if isinstance(row.progress, ReadProgress):
         _continue(
             step, EndRead(row.progress, row.task.principal), _failure(Code.ECANCELED, "the call is over")
@@ -232,7 +237,7 @@ def give_up_all(step: Step, row: Pending) -> list[PendingRequest]:
         for payload in row.progress.payloads:
             step.emit(effects.DropPayload(payload))
         step.require_cluster().leases.forget_waiting(row)
-    return found
+    return unanswered
 
 
 def _abandon(step: Step, request_id: RequestId) -> PendingRequest | None:
@@ -382,7 +387,7 @@ def changes_nothing(body: dcp.RequestBody) -> bool:
 
 def is_reading(call: messages.AnyCall) -> bool:
     """Return True if a call changes nothing that matters to a task that does not get its answer."""
-    return all(type(each) in _READING for each in messages.calls_of(call))
+    return all(type(inner) in _READING for inner in messages.calls_of(call))
 
 
 def repeat_all(step: Step, peer: Peer) -> None:

@@ -103,14 +103,14 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
             candidates[target.id] = target
             if len(candidates) >= most:
                 break
-    found = list(candidates.values())
+    targets = list(candidates.values())
     expires_ns = delegation.end_of(step, body.lifetime_ns)
-    remote_task.table.require_room(len(found))
-    remote_task.account.require(Resource.REFERENCES, len(found))
-    require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
+    remote_task.table.require_room(len(targets))
+    remote_task.account.require(Resource.REFERENCES, len(targets))
+    require_each((account for target in targets for account in target.sharing), Resource.REFERENCES)
     owners: list[tuple[ObjectId, str]] = []
     references: list[messages.Reference] = []
-    for target in found:
+    for target in targets:
         reference = lifetimes.grant(
             step, remote_task, target, permissions, Provenance.RESOLVED, expires_ns=expires_ns
         )
@@ -189,8 +189,8 @@ def _may_release(peer: Peer, remote_task: RemoteTask, ref: RefId) -> bool:
 
 
 def _tasks_ended(step: Step, peer: Peer, number: int, body: dcp.TasksEnded) -> None:
-    found = (peer.remote_tasks.get(task) for task in reversed(body.tasks))
-    step.start(EndingRemoteTasks(peer.node, [task for task in found if task is not None]))
+    ended = (peer.remote_tasks.get(task) for task in reversed(body.tasks))
+    step.start(EndingRemoteTasks(peer.node, [task for task in ended if task is not None]))
     requests.reply(step, peer, number, messages.Done(1))
 
 

@@ -134,10 +134,10 @@ class VersionCache:
     # -- looking ------------------------------------------------------------------------------------
     def find(self, key: ReadKey, epoch: int) -> CachedVersion | None:
         """Return a version that may have the bytes of a read: its range, or the whole object."""
-        found = self.versions.get(key) or self.versions.get(ReadKey(key.node, key.object, 0, 0))
-        if found is None or found.epoch != epoch or not found.covers(key.offset, key.size):
+        version = self.versions.get(key) or self.versions.get(ReadKey(key.node, key.object, 0, 0))
+        if version is None or version.epoch != epoch or not version.covers(key.offset, key.size):
             return None
-        return found
+        return version
 
     def note_read(self, key: ReadKey) -> bool:
         """Note a read of a range. Return True if the same range was read before, as far as that is known."""
@@ -195,7 +195,9 @@ class VersionCache:
         if self.has_room(length):
             return dropped
         owned = self._of_principals
-        most_first = [(-self._bytes_of[one] - (length if one == principal else 0), one) for one in owned]
+        most_first = [
+            (-self._bytes_of[owner] - (length if owner == principal else 0), owner) for owner in owned
+        ]
         heapify(most_first)
         while most_first and not self.has_room(length):
             size, most = heappop(most_first)

@@ -166,7 +166,7 @@ def subtract_rows(
     worn: Int32s,
 ) -> int:
     """Move leaving tenants from mu to the kept amounts (line 17); return the number of ``worn`` resources."""
-    found, bounds, first = 0, np.empty(2 * PREFETCH_ROWS, np.int64), 0
+    count, bounds, first = 0, np.empty(2 * PREFETCH_ROWS, np.int64), 0
     while first < leaving.size:
         some = prefetch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
         for row in range(some):
@@ -178,10 +178,10 @@ def subtract_rows(
                     state[r, KEPT] += scaled[k] * level
                     state[r, COUNT] -= 1.0
                     if mu >= bound and state[r, MU] < bound:
-                        worn[found] = r
-                        found += 1
+                        worn[count] = r
+                        count += 1
         first += some
-    return found
+    return count
 
 
 @kernel
@@ -202,16 +202,16 @@ def gather_rows(offsets: Ints, resources: Int32s, scaled: Reals, leaving: Int32s
 @kernel
 def subtract_tiles(level: float, taken: Floats, state: Floats, worn: Int32s) -> int:
     """Subtract the sums of all tiles (line 17). Return the same as :func:`subtract_rows`."""
-    found = 0
+    count = 0
     for r in range(state.shape[0]):
         for tile in range(taken.shape[0]):
             state[r, MU] -= taken[tile, r, MU]
             state[r, KEPT] += taken[tile, r, MU] * level
             state[r, COUNT] -= taken[tile, r, 1]
         if state[r, MU] < RECOMPUTE_BELOW * state[r, BEFORE]:
-            worn[found] = r
-            found += 1
-    return found
+            worn[count] = r
+            count += 1
+    return count
 
 
 @kernel
@@ -279,10 +279,10 @@ def run_rounds(
         still -= gone
         if entries >= large:
             return rounds, level, still, gone
-        found = subtract_rows(level, offsets, resources, scaled, leaving[:gone], state, worn)
-        if found > 0:
+        worn_count = subtract_rows(level, offsets, resources, scaled, leaving[:gone], state, worn)
+        if worn_count > 0:
             recompute_sums(
-                offsets, resources, scaled, column_offsets, column_tenants, active, worn[:found], state
+                offsets, resources, scaled, column_offsets, column_tenants, active, worn[:worn_count], state
             )
         done += entries + soonest.size + BLOCK
     return rounds, level, still, 0

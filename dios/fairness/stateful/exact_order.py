@@ -62,7 +62,7 @@ class ExactOrder:
     """The exact order of users, computed from recorded events when it is requested."""
 
     def __init__(self, capacity: Floats, delta: float, interval_s: float, *, dominant: bool) -> None:
-        self._capacity: Final = [Fraction(each) for each in capacity.tolist()]
+        self._capacity: Final = [Fraction(amount) for amount in capacity.tolist()]
         self._delta: Final = written(delta)
         self._interval: Final = written(interval_s)
         self._dominant: Final = dominant

@@ -23,12 +23,12 @@ WEIGHT_MAX: Final = 1e6
 
 def checked_capacity(capacity: ArrayLike) -> Floats:
     """Return the capacity (m,) as a new array, positive and finite; ``ValueError`` names the resource."""
-    made = checked_numbers("capacity", capacity, (None,)).copy()
-    if not made.size:
+    checked = checked_numbers("capacity", capacity, (None,)).copy()
+    if not checked.size:
         message = "capacity is empty; give one number for each resource"
         raise ValueError(message)
-    check_positive("capacity", made)
-    return made
+    check_positive("capacity", checked)
+    return checked
 
 
 def checked_rule(delta: float | None, interval_s: float, priority: str) -> tuple[int, float]:
@@ -82,22 +82,22 @@ def checked_population(
         raise ValueError(message)
     if users is None and weights is not None:
         users = list(weights)
-    found = _population(users)
+    population = _population(users)
     if weights is None:
-        return found
+        return population
     checked: dict[Hashable, float] = {}
     for user, weight in weights.items():
         if not (isinstance(weight, int | float | np.number) and WEIGHT_MIN <= weight <= WEIGHT_MAX):
             message = f"weights[{user!r}] is {weight!r}; it must be from {WEIGHT_MIN:g} to {WEIGHT_MAX:g}"
             raise ValueError(message)
-        if found.names is not None and user not in found.names:
+        if population.names is not None and user not in population.names:
             message = f"weights has {user!r}, which is not in users"
             raise ValueError(message)
         checked[user] = float(weight)
-    if len(weights) > found.size:
-        message = f"weights holds {len(weights)} users; users allows {found.size}"
+    if len(weights) > population.size:
+        message = f"weights holds {len(weights)} users; users allows {population.size}"
         raise ValueError(message)
-    return found._replace(weights=checked)
+    return population._replace(weights=checked)
 
 
 def _population(users: int | Collection[Hashable] | None) -> Population:

@@ -96,7 +96,7 @@ class SdrfScheduler:
 
         A task that exceeds the capacity waits forever, and all users wait once it is next.
         """
-        made = checked_demand(demand, self._capacity.size)
+        checked = checked_demand(demand, self._capacity.size)
         if tag in self._waiting or tag in self._running:
             message = f"tag {tag!r} is already used by a task that waits or runs; give each task its own"
             raise ValueError(message)
@@ -107,10 +107,10 @@ class SdrfScheduler:
         if index < 0:
             index = self._add_user(user)
         queue = self._queues[index]
-        queue.append((tag, made))
+        queue.append((tag, checked))
         self._waiting[tag] = index
         if len(queue) == 1:
-            self._active = activate(self._table, self._active, index, made, float(self._clock[1]))
+            self._active = activate(self._table, self._active, index, checked, float(self._clock[1]))
 
     def finish(self, tag: Hashable, t: float) -> None:
         """End a running task; ``ValueError`` if no running task has this tag."""

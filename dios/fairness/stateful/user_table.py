@@ -236,7 +236,7 @@ def crossing(table: UserTable, low: int, high: int, g: float) -> float:
 
     This is the upper end of an interval of ``g`` in which a line of ``low`` is above all lines of ``high``.
     """
-    found = -1.0
+    highest = -1.0
     for r in range(table.capacity.size):
         least, most = 0.0, g
         for q in range(table.capacity.size):
@@ -256,5 +256,5 @@ def crossing(table: UserTable, low: int, high: int, g: float) -> float:
             elif gap < 0:
                 most = -1.0
         if most > 0 and least <= most * EARLY:
-            found = max(found, most)
-    return min(found * EARLY, g * BELOW) if found > 0 else -1.0
+            highest = max(highest, most)
+    return min(highest * EARLY, g * BELOW) if highest > 0 else -1.0

@@ -48,11 +48,11 @@ class BlockLocations:
 
     def local(self, blocks: Iterable[bytes]) -> dict[str, int]:
         """Return the bytes of these blocks by machine, summed: what a task need not fetch there."""
-        found: dict[str, int] = {}
+        bytes_by_machine: dict[str, int] = {}
         for block in blocks:
             for machine, size in self.of(block).items():
-                found[machine] = found.get(machine, 0) + size
-        return found
+                bytes_by_machine[machine] = bytes_by_machine.get(machine, 0) + size
+        return bytes_by_machine
 
     def forget(self, machine: str) -> None:
         """Drop all reports of a machine that has left."""
@@ -68,4 +68,4 @@ class BlockLocations:
 
 
 def _size(entry: KnowledgeEntry) -> int:
-    return entry.what.size if isinstance(entry.what, Placing) else GONE
+    return entry.content.size if isinstance(entry.content, Placing) else GONE

@@ -44,7 +44,7 @@ def remove_job(state: ClusterState, row: int) -> None:
 def add_tasks(state: ClusterState, job: int, tasks: Sequence[TaskDescriptor]) -> Ints:
     """Add waiting tasks to the job at row ``job`` and return their rows."""
     table = state.tasks
-    rows = table.add_many([each.task for each in tasks])
+    rows = table.add_many([descriptor.task for descriptor in tasks])
     table.job[rows], table.status[rows] = job, WAITING
     table.machine[rows] = table.leaf[rows] = ABSENT
     table.submitted[rows] = table.since[rows] = state.now
@@ -59,14 +59,18 @@ def add_tasks(state: ClusterState, job: int, tasks: Sequence[TaskDescriptor]) ->
 def describe_tasks(state: ClusterState, rows: Ints, tasks: Sequence[TaskDescriptor]) -> None:
     """Fill the columns of waiting tasks of one job that follow from their descriptions."""
     table, name = state.tasks, state.jobs.descriptors[int(state.tasks.job[rows[0]])].name
-    table.demand[rows] = [each.demand for each in tasks]
-    table.priority[rows] = [each.priority for each in tasks]
-    table.deadline[rows] = [np.inf if each.deadline is None else each.deadline for each in tasks]
-    named = [state.equivalences.number(each.equivalence or name) for each in tasks]
+    table.demand[rows] = [descriptor.demand for descriptor in tasks]
+    table.priority[rows] = [descriptor.priority for descriptor in tasks]
+    table.deadline[rows] = [
+        np.inf if descriptor.deadline is None else descriptor.deadline for descriptor in tasks
+    ]
+    named = [state.equivalences.number(descriptor.equivalence or name) for descriptor in tasks]
     table.equivalence[rows] = named
-    table.interference[rows] = [each.interference for each in tasks]
-    table.restartable[rows] = [each.restartable for each in tasks]
-    table.copy_of[rows] = [ABSENT if each.copy_of is None else each.copy_of for each in tasks]
+    table.interference[rows] = [descriptor.interference for descriptor in tasks]
+    table.restartable[rows] = [descriptor.restartable for descriptor in tasks]
+    table.copy_of[rows] = [
+        ABSENT if descriptor.copy_of is None else descriptor.copy_of for descriptor in tasks
+    ]
     table.descriptors.update(zip(rows.tolist(), tasks, strict=True))
 
 
@@ -141,7 +145,7 @@ def assign_leaves(state: ClusterState, machine: Ints, leaf: Ints) -> Ints:
     A task that was held back needs its old leaf again, which the solution may have given to another task.
     """
     tree = state.resources
-    found = leaf.copy()
+    assigned = leaf.copy()
     inside = np.flatnonzero((leaf != ABSENT) & (leaf != machine))
     crowded = np.bincount(leaf[inside], minlength=len(tree.alive)) > tree.slots
     for place in np.unique(tree.machine[np.flatnonzero(crowded)]).tolist():
@@ -156,8 +160,8 @@ def assign_leaves(state: ClusterState, machine: Ints, leaf: Ints) -> Ints:
         for at in waiting:
             roomiest = max(left, key=left.__getitem__)
             left[roomiest] -= 1
-            found[at] = roomiest
-    return found
+            assigned[at] = roomiest
+    return assigned
 
 
 def _hold(state: ClusterState, rows: Ints, sign: int) -> None:

@@ -62,8 +62,12 @@ class Rows:
             ValueError: an identifier is in use; nothing has changed.
         """
         wanted = list(identifiers)
-        if len(set(wanted)) != len(wanted) or any(one in self._row_of for one in wanted):
-            twice = [one for one in wanted if one in self._row_of or wanted.count(one) > 1]
+        if len(set(wanted)) != len(wanted) or any(identifier in self._row_of for identifier in wanted):
+            twice = [
+                identifier
+                for identifier in wanted
+                if identifier in self._row_of or wanted.count(identifier) > 1
+            ]
             raise ValueError(f"identifier {twice[0]} is in the table already")
         rows = [self._free.pop() for _ in range(min(len(self._free), len(wanted)))]
         fresh = len(wanted) - len(rows)
@@ -71,11 +75,11 @@ class Rows:
         self._used += fresh
         if self._used > len(self.alive):
             self._grow(max(2 * len(self.alive), self._used))
-        found = np.array(rows, np.int64)
-        self.alive[found] = True
-        self.id[found] = wanted
+        added = np.array(rows, np.int64)
+        self.alive[added] = True
+        self.id[added] = wanted
         self._row_of.update(zip(wanted, rows, strict=True))
-        return found
+        return added
 
     def remove(self, identifier: int) -> int:
         """Free an element's row and return its number; raise KeyError if it does not exist."""
@@ -111,8 +115,8 @@ class NameTable:
 
     def number(self, name: str) -> int:
         """Return the number of a name; a new name gets the next number."""
-        found = self._number.get(name)
-        if found is None:
-            found = self._number[name] = len(self.names)
+        number = self._number.get(name)
+        if number is None:
+            number = self._number[name] = len(self.names)
             self.names.append(name)
-        return found
+        return number

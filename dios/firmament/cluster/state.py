@@ -217,11 +217,11 @@ class ClusterState:
             table.capacity[above] -= table.capacity[row]
         table.children[int(table.parent[row])].remove(row)
         freed = self.below(row)
-        for each in freed:
-            table.children.pop(each, None)
-            table.names.pop(each, None)
-            table.labels.pop(each, None)
-            table.remove(int(table.id[each]))
+        for freed_row in freed:
+            table.children.pop(freed_row, None)
+            table.names.pop(freed_row, None)
+            table.labels.pop(freed_row, None)
+            table.remove(int(table.id[freed_row]))
         return freed
 
     def principal(self, name: str) -> int:
@@ -243,8 +243,10 @@ class ClusterState:
 
     def below(self, row: int) -> list[int]:
         """Return the rows of the subtree, children before parents, ``row`` itself last."""
-        found = [each for child in self.resources.children.get(row, ()) for each in self.below(child)]
-        return [*found, row]
+        rows = [
+            descendant for child in self.resources.children.get(row, ()) for descendant in self.below(child)
+        ]
+        return [*rows, row]
 
     def _add_inner(self, parent: int, machine: int, inner: tuple[Inner, ...], leaves: list[int]) -> None:
         for part in inner:

@@ -132,7 +132,7 @@ class Admissions:
         """Return the guarantees of edges between different nodes; they apply to the next ``span_s``
         seconds.
         """
-        found: list[EdgeGuarantee] = []
+        guarantees: list[EdgeGuarantee] = []
         for job in self._jobs.jobs.values():
             weight = round(job.booking.job.weight * 1000)
             for at, edge in enumerate(job.booking.job.edges):
@@ -143,15 +143,15 @@ class Admissions:
                 steps = _steps(job.booking, at, self._jobs.elapsed(job, now), span_s)
                 if any(bytes_s for _, bytes_s in steps):
                     guarantee = Guarantee(job.principal, source.task, target.task, weight, steps)
-                    found.append(EdgeGuarantee(source.node, target.node, guarantee))
-        return found
+                    guarantees.append(EdgeGuarantee(source.node, target.node, guarantee))
+        return guarantees
 
     def parts(self, now: float) -> dict[str, list[HeldPart]]:
         """Return the parts of nodes to which the running members are held at present, by node.
 
         The demand of a member is the largest from now on until the nodes receive new parts.
         """
-        found: dict[str, list[HeldPart]] = {}
+        parts: dict[str, list[HeldPart]] = {}
         for job in self._jobs.jobs.values():
             elapsed = self._jobs.elapsed(job, now)
             for at, node in enumerate(job.booking.job.nodes):
@@ -160,23 +160,23 @@ class Admissions:
                     cpus, _, write, read = job.booking.demand_at(at, elapsed, _PARTS_S)
                     part = HeldPart(member.task, math.ceil(1000 * cpus), math.ceil((write + read) * MB))
                     if part.cpus_milli or part.disk_io:
-                        found.setdefault(member.node, []).append(part)
-        return found
+                        parts.setdefault(member.node, []).append(part)
+        return parts
 
     def _ends(self, job: AdmittedJob, edge: Edge) -> tuple[RunningMember, RunningMember] | None:
         """Return the sender and the receiver of an edge.
 
         Return None if a task at one of its ends does not run, or if neither end is a task.
         """
-        found = []
+        ends = []
         for node in (edge.source, edge.target):
             if node in job.running:
-                found.append(job.running[node])
+                ends.append(job.running[node])
             elif job.booking.is_service(node):
-                found.append(RunningMember(0, job.booking.places[node]))
+                ends.append(RunningMember(0, job.booking.places[node]))
             else:
                 return None
-        return (found[0], found[1]) if found[0].task or found[1].task else None
+        return (ends[0], ends[1]) if ends[0].task or ends[1].task else None
 
     def explain(self, tracked: TrackedTask) -> str:
         """Return why a member of a job is where it is; empty for any other task."""
@@ -196,22 +196,23 @@ class Admissions:
             InvalidError: several jobs of this name wait.
         """
         waiting = self._jobs.waiting(now)
-        found = [
-            (at, one)
-            for at, one in enumerate(waiting)
-            if _may_see(asked, one) and word in {one.booking.job.name, str(one.number)}
+        matches = [
+            (at, candidate)
+            for at, candidate in enumerate(waiting)
+            if _may_see(asked, candidate) and word in {candidate.booking.job.name, str(candidate.number)}
         ]
-        if len(found) > 1:
-            some = ", ".join(str(one.number) for _, one in found)
+        if len(matches) > 1:
+            some = ", ".join(str(candidate.number) for _, candidate in matches)
             raise InvalidError(
-                f"{len(found)} jobs that wait are called {word!r}. Name one by its number: {some}"
+                f"{len(matches)} jobs that wait are called {word!r}. Name one by its number: {some}"
             )
-        if not found:
+        if not matches:
             return None
-        (at, one) = found[0]
-        problem = self._jobs.problems.get(one.number)
+        (at, admitted) = matches[0]
+        problem = self._jobs.problems.get(admitted.number)
         why = (
-            f"{one.booking.job.name} waits for its start in {self._jobs.waits_s(one, now):.0f} s at the "
+            f"{admitted.booking.job.name} waits for its start in {self._jobs.waits_s(admitted, now):.0f} "
+            "s at the "
             "latest: that is the first time with room for all of its tasks next to what was promised before"
         )
         order = (
@@ -219,7 +220,7 @@ class Admissions:
             "starts earlier if others end early"
         )
         lines = [why, order, *([problem] if problem else [])]
-        return WaitingJob(one.booking.job.name, lines)
+        return WaitingJob(admitted.booking.job.name, lines)
 
     def drop_unstored(self, now: float) -> bool:
         """Release the jobs that could not be stored; return True if there was any."""
@@ -256,8 +257,8 @@ class Admissions:
         if request.do in {"admit", "check"}:
             return self._check_or_admit(asked, request, now)
         if request.do == "list":
-            shown = [one for one in self._jobs.jobs.values() if _may_see(asked, one)]
-            return {"ok": True, "jobs": [self._row(one, now) for one in shown]}
+            shown = [admitted for admitted in self._jobs.jobs.values() if _may_see(asked, admitted)]
+            return {"ok": True, "jobs": [self._row(admitted, now) for admitted in shown]}
         if request.do == "timeline":
             return {"ok": True, **self._timeline(asked, now)}
         if request.do not in {"renew", "release"}:
@@ -273,14 +274,14 @@ class Admissions:
 
     def _check_or_admit(self, asked: Asked, request: _JobQuestion, now: float) -> dict[str, object]:
         text = _text(request.job)
-        found = self._jobs.check(text, self._machines(), now, request.wait_s)
-        self._check_share(asked.principal, found, now)
+        booking = self._jobs.check(text, self._machines(), now, request.wait_s)
+        self._check_share(asked.principal, booking, now)
         answer: dict[str, object] = {"ok": True}
         if request.do == "admit":
-            admitted = self._jobs.admit(asked.principal, found, now)
+            admitted = self._jobs.admit(asked.principal, booking, now)
             self._unstored.append(admitted.number)
             answer |= {"number": admitted.number, "lease_s": PACKED_LEASE_S}
-        return {**answer, **self._description(found, now)}
+        return {**answer, **self._description(booking, now)}
 
     def _check_share(self, principal: str, booking: Booking, now: float) -> None:
         """Raise NotPermittedError for a job over the quota, or over the entitlement while others wait."""
@@ -304,7 +305,7 @@ class Admissions:
     def _machines(self) -> tuple[Machine, ...]:
         """Return the nodes that take tasks, as Packer describes machines."""
         capacities = self._rates.capacities()
-        found = []
+        machines = []
         for name, queue in sorted(self._cluster.nodes.items()):
             labels = dict(queue.labels)
             machine = Machine(
@@ -320,27 +321,27 @@ class Admissions:
                 labels.get(node_labels.POD, ""),
                 node_labels.rate_of(labels, node_labels.POD_LINK),
             )
-            found.append(machine)
-        return tuple(found)
+            machines.append(machine)
+        return tuple(machines)
 
-    def _row(self, one: AdmittedJob, now: float) -> AdmittedJobAnswer:
+    def _row(self, admitted: AdmittedJob, now: float) -> AdmittedJobAnswer:
         """Return one job as JSON."""
-        elapsed = max(0.0, self._jobs.elapsed(one, now))
-        found = self._description(one.booking, now)
+        elapsed = max(0.0, self._jobs.elapsed(admitted, now))
+        description = self._description(admitted.booking, now)
         members: list[AdmittedMemberAnswer] = [
-            {**member, "running": one.running.get(member["member"]) is not None}
-            for member in found["members"]
+            {**member, "running": admitted.running.get(member["member"]) is not None}
+            for member in description["members"]
         ]
         return {
-            "number": one.number,
-            "principal": one.principal,
-            "job": found["job"],
-            "length_s": found["length_s"],
-            "waits_s": found["waits_s"],
+            "number": admitted.number,
+            "principal": admitted.principal,
+            "job": description["job"],
+            "length_s": description["length_s"],
+            "waits_s": description["waits_s"],
             "age_s": elapsed,
-            "problem": self._jobs.problems.get(one.number, ""),
+            "problem": self._jobs.problems.get(admitted.number, ""),
             "members": members,
-            "edges": list(self._edges(one, elapsed)),
+            "edges": list(self._edges(admitted, elapsed)),
         }
 
     def _description(self, booking: Booking, now: float) -> PlacedJobAnswer:
@@ -368,9 +369,9 @@ class Admissions:
         """Return the demands and guarantees over time of the jobs that the asking user may see."""
         room = _STEPS_MAX
         jobs: list[TimelineJobAnswer] = []
-        for one in self._jobs.jobs.values():
-            if room > 0 and _may_see(asked, one):
-                jobs.append(self._course(one, self._jobs.elapsed(one, now), room))
+        for admitted in self._jobs.jobs.values():
+            if room > 0 and _may_see(asked, admitted):
+                jobs.append(self._course(admitted, self._jobs.elapsed(admitted, now), room))
                 room -= sum(len(member["steps"]) for member in jobs[-1]["members"])
                 room -= sum(len(edge["steps"]) for edge in jobs[-1]["edges"])
         return {
@@ -378,25 +379,25 @@ class Admissions:
             "ruler": asked.ruler,
             "cut": room <= 0,
             "nodes": [
-                {"node": one.name, "cpus": one.cpus, "memory_bytes": int(one.memory)}
-                for one in self._machines()
+                {"node": machine.name, "cpus": machine.cpus, "memory_bytes": int(machine.memory)}
+                for machine in self._machines()
             ],
             "jobs": jobs,
         }
 
-    def _course(self, one: AdmittedJob, elapsed: float, room: int) -> TimelineJobAnswer:
+    def _course(self, admitted: AdmittedJob, elapsed: float, room: int) -> TimelineJobAnswer:
         """Return one job with at most about ``room`` changes of its demands and guarantees."""
-        booking, job = one.booking, one.booking.job
-        moving = [edge["moving_bytes_s"] for edge in self._edges(one, elapsed)]
-        each = max(2, room // max(1, len(job.nodes) + len(job.edges)))
+        booking, job = admitted.booking, admitted.booking.job
+        moving = [edge["moving_bytes_s"] for edge in self._edges(admitted, elapsed)]
+        most_steps = max(2, room // max(1, len(job.nodes) + len(job.edges)))
         members: list[TimelineMemberAnswer] = [
             {
                 "member": node.name,
                 "node": booking.places[node.name],
-                "running": node.name in one.running,
+                "running": node.name in admitted.running,
                 "steps": [
                     (when, cells[0], math.ceil(cells[1] * MIB))
-                    for when, cells in _changes(booking, job.demand[at, :, :2].tolist(), each)
+                    for when, cells in _changes(booking, job.demand[at, :, :2].tolist(), most_steps)
                 ],
             }
             for at, node in enumerate(job.nodes)
@@ -411,36 +412,36 @@ class Admissions:
                 "steps": [
                     (when, int(cells[0] * MBIT))
                     for when, cells in _changes(
-                        booking, [[flow] for flow in job.bandwidth[at].tolist()], each
+                        booking, [[flow] for flow in job.bandwidth[at].tolist()], most_steps
                     )
                 ],
             }
             for at, edge in enumerate(job.edges)
         ]
         return {
-            "number": one.number,
-            "principal": one.principal,
+            "number": admitted.number,
+            "principal": admitted.principal,
             "job": job.name,
             "began_s": booking.began,
             "ends_s": None if booking.endless else booking.ends,
-            "problem": self._jobs.problems.get(one.number, ""),
+            "problem": self._jobs.problems.get(admitted.number, ""),
             "members": members,
             "edges": edges,
         }
 
-    def _edges(self, one: AdmittedJob, elapsed: float) -> Iterator[EdgeAnswer]:
+    def _edges(self, admitted: AdmittedJob, elapsed: float) -> Iterator[EdgeAnswer]:
         """Yield each edge as JSON: its present guarantee and its traffic, in bytes per second."""
-        for at, edge in enumerate(one.booking.job.edges):
-            ends = self._ends(one, edge)
+        for at, edge in enumerate(admitted.booking.job.edges):
+            ends = self._ends(admitted, edge)
             moves = 0.0
             if ends is not None:
                 moves = sum(self._rates.sent_for(ends[0].node, end.task) for end in ends if end.task)
-            steps = _steps(one.booking, at, elapsed, 0.0)
+            steps = _steps(admitted.booking, at, elapsed, 0.0)
             yield {
                 "from": edge.source,
                 "to": edge.target,
-                "node": one.booking.places[edge.source],
-                "inside": one.booking.places[edge.source] == one.booking.places[edge.target],
+                "node": admitted.booking.places[edge.source],
+                "inside": admitted.booking.places[edge.source] == admitted.booking.places[edge.target],
                 "guaranteed_bytes_s": steps[0][1] if steps else 0,
                 "moving_bytes_s": moves,
             }
@@ -471,13 +472,13 @@ def _changes(booking: Booking, cells: list[list[float]], most: int) -> list[tupl
 
     The last change of a job with an end is the one to 0.
     """
-    found: list[tuple[float, list[float]]] = []
+    changes: list[tuple[float, list[float]]] = []
     for instant, amounts in enumerate(cells):
-        if not found or found[-1][1] != amounts:
-            found.append((booking.began + instant * booking.job.instant_s, amounts))
-    if not booking.endless and any(found[-1][1]):
-        found.append((booking.ends, [0.0] * len(cells[0])))
-    return found[:most]
+        if not changes or changes[-1][1] != amounts:
+            changes.append((booking.began + instant * booking.job.instant_s, amounts))
+    if not booking.endless and any(changes[-1][1]):
+        changes.append((booking.ends, [0.0] * len(cells[0])))
+    return changes[:most]
 
 
 def _steps(booking: Booking, edge: int, elapsed: float, span_s: float) -> tuple[tuple[int, int], ...]:
@@ -486,13 +487,13 @@ def _steps(booking: Booking, edge: int, elapsed: float, span_s: float) -> tuple[
     flow = job.bandwidth[edge]
     if booking.endless:
         return ((0, int(flow[0] * MBIT)),)
-    found: list[tuple[int, int]] = []
+    steps: list[tuple[int, int]] = []
     first = max(0, int(elapsed / job.instant_s))
     for instant in range(first, job.instants + 1):
         in_s = max(0.0, instant * job.instant_s - elapsed)
         bytes_s = int(flow[instant] * MBIT) if instant < job.instants else 0
-        if in_s > span_s or len(found) == GUARANTEE_STEPS_MAX:
+        if in_s > span_s or len(steps) == GUARANTEE_STEPS_MAX:
             break
-        if not found or found[-1][1] != bytes_s:
-            found.append((round(in_s * 1000), bytes_s))
-    return tuple(found)
+        if not steps or steps[-1][1] != bytes_s:
+            steps.append((round(in_s * 1000), bytes_s))
+    return tuple(steps)

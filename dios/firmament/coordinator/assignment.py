@@ -101,10 +101,10 @@ def _attending(node: CandidateNode, coordinators: Sequence[CandidateNode], set_u
 def _assigned(own: int, nodes: Sequence[CandidateNode], set_up: SetUp, delegation_s: float) -> Assignment:
     """Return the assignment of a coordinator if no node has barred any."""
     able = _coordinators(nodes)
-    me = next((one for one in able if one.node == own), None)
+    me = next((candidate for candidate in able if candidate.node == own), None)
     if me is None:
         return Assignment()
-    everybody = frozenset(one.name for one in nodes)
+    everybody = frozenset(candidate.name for candidate in nodes)
     root = able[0]
     if set_up is SetUp.DISTRIBUTED:
         governs = everybody if me is root else frozenset[str]()
@@ -113,12 +113,12 @@ def _assigned(own: int, nodes: Sequence[CandidateNode], set_up: SetUp, delegatio
         if me is root:
             return Assignment(everybody, everybody, leader=root.name, governs=everybody)
         return Assignment(leader=root.name)
-    first = next(one for one in able if one.rack == me.rack)
-    rack = frozenset(one.name for one in nodes if one.rack == me.rack)
+    first = next(candidate for candidate in able if candidate.rack == me.rack)
+    rack = frozenset(candidate.name for candidate in nodes if candidate.rack == me.rack)
     if me is root:
         # The root is the first of its own rack, too. In other racks their coordinators come first.
-        racks = {one.rack for one in able} - {me.rack}
-        below = frozenset(one.name for one in nodes if one.rack in racks)
+        racks = {candidate.rack for candidate in able} - {me.rack}
+        below = frozenset(candidate.name for candidate in nodes if candidate.rack in racks)
         return Assignment(everybody, everybody, delegation_s, below, root.name, everybody)
     if me is first:
         return Assignment(rack, rack, leader=me.name)

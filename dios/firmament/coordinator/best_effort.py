@@ -87,7 +87,7 @@ class IdleRoom:
 
     def expire(self, now: float) -> None:
         """Forget bookings that the measured use contains."""
-        self._booked = [each for each in self._booked if each.until > now]
+        self._booked = [booking for booking in self._booked if booking.until > now]
         self._avoided = {key: until for key, until in self._avoided.items() if until > now}
 
     def book(self, task: int, node: str, work: Work, now: float) -> None:
@@ -96,19 +96,19 @@ class IdleRoom:
 
     def refused(self, task: int, now: float) -> None:
         """Record that the scheduler did not place a task where it was offered."""
-        for each in self._booked:
-            if each.task == task:
-                self._avoided[task, each.node] = now + _AVOID_S
-        self._booked = [each for each in self._booked if each.task != task]
+        for booking in self._booked:
+            if booking.task == task:
+                self._avoided[task, booking.node] = now + _AVOID_S
+        self._booked = [kept for kept in self._booked if kept.task != task]
 
     def choose(self, task: int, work: Work, machines: Mapping[str, MachineDescriptor], *, pure: bool) -> str:
         """Return the node with the most idle processors that has room for a task; empty if none has."""
-        found = [
+        candidates = [
             (-self._missed(work.constraints, machine), self._free(name, machine).cpus, name)
             for name, machine in machines.items()
             if (task, name) not in self._avoided and not self.obstacle(work, machine, pure=pure)
         ]
-        return max(found)[2] if found else ""
+        return max(candidates)[2] if candidates else ""
 
     def obstacle(self, work: Work, machine: MachineDescriptor, *, pure: bool) -> str:
         """Return why a machine has no room for a best-effort task now; empty if it has."""
@@ -131,7 +131,7 @@ class IdleRoom:
 
     def _free(self, name: str, machine: MachineDescriptor) -> Resources:
         """Return the resources that nobody uses, with the margin."""
-        booked = [each.wanted for each in self._booked if each.node == name]
+        booked = [booking.wanted for booking in self._booked if booking.node == name]
         used = zip(self.loads[name].used, *booked, strict=True)
         return Resources(
             *(most * (1 + _MARGIN) - sum(parts) for most, parts in zip(machine.capacity, used, strict=True))
@@ -140,7 +140,7 @@ class IdleRoom:
     @staticmethod
     def _missed(constraints: Sequence[Constraint], machine: MachineDescriptor) -> int:
         labels = dict(machine.labels)
-        return sum(not one.hard and not satisfies(labels, one) for one in constraints)
+        return sum(not constraint.hard and not satisfies(labels, constraint) for constraint in constraints)
 
 
 def wanted_by(work: Work) -> Resources:
@@ -150,7 +150,7 @@ def wanted_by(work: Work) -> Resources:
         float(work.memory_bytes),
         float(work.disk_io),
         float(work.network),
-        float(sum(one.count for one in work.devices)),
+        float(sum(device.count for device in work.devices)),
     )
 
 

@@ -69,13 +69,13 @@ class ClusterQueries(ABC):
     def answer(self, asked: Asked) -> bytes:
         """Return the answer to a question; an invalid question is answered with its error."""
         try:
-            found = {"ok": True, **self._answer(asked, json.loads(asked.question))}
+            answer = {"ok": True, **self._answer(asked, json.loads(asked.question))}
         except (DiosError, ValueError) as error:
-            found = {"ok": False, "error": str(error)}
+            answer = {"ok": False, "error": str(error)}
         except Exception as error:  # noqa: BLE001 - a defect in an answer must not end the scheduling
-            found = {"ok": False, "error": f"the coordinator cannot answer: {error!r}. Its log has more."}
+            answer = {"ok": False, "error": f"the coordinator cannot answer: {error!r}. Its log has more."}
             traceback.print_exc()
-        encoded = json.dumps(found, default=asdict).encode()
+        encoded = json.dumps(answer, default=asdict).encode()
         if len(encoded) > limits.ADVICE_BYTES_MAX:
             encoded = json.dumps({"ok": False, "error": _too_long(len(encoded))}).encode()
         return encoded
@@ -149,10 +149,11 @@ class ClusterQueries(ABC):
         """Return the node's devices by kind: their number, and the names of those that tasks have now."""
         taken: dict[str, list[str]] = {}
         for tracked in self._cluster.tasks_on(queue.name):
-            for one in tracked.row.devices if isinstance(tracked.row, Occupant) else ():
-                taken.setdefault(one.kind, []).append(one.name)
+            for device in tracked.row.devices if isinstance(tracked.row, Occupant) else ():
+                taken.setdefault(device.kind, []).append(device.name)
         return {
-            one.kind: {"count": one.count, "taken": sorted(taken.get(one.kind, []))} for one in queue.devices
+            stock.kind: {"count": stock.count, "taken": sorted(taken.get(stock.kind, []))}
+            for stock in queue.devices
         }
 
     def _enforcement(self, asked: Asked, question: Question) -> EnforcementAnswer:
@@ -170,10 +171,10 @@ class ClusterQueries(ABC):
             }
             for name, queue in sorted(self._cluster.nodes.items())
         ]
-        found: EnforcementAnswer = {"nodes": rows}
+        answer: EnforcementAnswer = {"nodes": rows}
         if question.get("model"):
-            found["model"] = self._model()
-        return found
+            answer["model"] = self._model()
+        return answer
 
     def _explain(self, asked: Asked, question: Question) -> ExplainedAnswer:
         task, tracked = self._find_task(asked, str(question.get("task", "")))
@@ -185,7 +186,7 @@ class ClusterQueries(ABC):
         explained: TaskExplained = (
             {"lines": [brief], "explanation": None} if brief else self._explain_task(task, tracked)
         )
-        found: ExplainedAnswer = {
+        answer: ExplainedAnswer = {
             "task": tracked.row.fingerprint,
             "label": tracked.row.label,
             "node": tracked.target or (tracked.host if tracked.phase is Phase.RUNNING else ""),
@@ -200,23 +201,23 @@ class ClusterQueries(ABC):
             "explanation": explained["explanation"],
         }
         if "placed_by" in explained:
-            found["placed_by"] = explained["placed_by"]
+            answer["placed_by"] = explained["placed_by"]
         if "kernels" in explained:
-            found["kernels"] = explained["kernels"]
+            answer["kernels"] = explained["kernels"]
         if not brief:
-            self._add_enforced(tracked, found)
-        found["lines"] = [*found["lines"], *_moves(tracked)]
-        return found
+            self._add_enforced(tracked, answer)
+        answer["lines"] = [*answer["lines"], *_moves(tracked)]
+        return answer
 
-    def _add_enforced(self, tracked: TrackedTask, found: ExplainedAnswer) -> None:
+    def _add_enforced(self, tracked: TrackedTask, answer: ExplainedAnswer) -> None:
         """Add which of the task's needs its node enforces, and a line about it after the others."""
         wanted, place = wanted_of(tracked.row.work), self._cluster.nodes.get(tracked.place)
         if not wanted or place is None:
             return
         reported = dict(place.enforcement)
-        found["enforced"], found["advisory"] = sorted_out(wanted, reported, limbo=False)
+        answer["enforced"], answer["advisory"] = sorted_out(wanted, reported, limbo=False)
         more = f"on {place.name}: {enforcement_text(wanted, reported, limbo=False)}"
-        found["lines"] = [*found["lines"], more]
+        answer["lines"] = [*answer["lines"], more]
 
     @abstractmethod
     def _model(self) -> str:
@@ -249,8 +250,10 @@ class ClusterQueries(ABC):
             for task, tracked in self._cluster.tasks.items()
             if asked.ruler or tracked.row.principal == asked.principal
         }
-        exact = [task for task, one in known.items() if word in {one.row.fingerprint, one.row.label}]
-        begun = [task for task, one in known.items() if word and one.row.fingerprint.startswith(word)]
+        exact = [
+            task for task, tracked in known.items() if word in {tracked.row.fingerprint, tracked.row.label}
+        ]
+        begun = [task for task, tracked in known.items() if word and tracked.row.fingerprint.startswith(word)]
         matches = exact or begun
         if len(matches) == 1:
             return matches[0], known[matches[0]]

@@ -239,17 +239,17 @@ class TrackedCluster:
             if other.row.work.pinned:
                 taken.update(threads)
         count = max(1, -(-work.cpus_milli // 1000))
-        first = [one.thread for one in node.threads if thread_name(one.thread) == named]
-        free = [one for one in node.threads if one.thread not in taken]
-        least = sorted(use[one.thread] for one in free)[:count]
-        usable = [one.thread for one in free if least and use[one.thread] <= least[-1]]
+        first = [processor.thread for processor in node.threads if thread_name(processor.thread) == named]
+        free = [processor for processor in node.threads if processor.thread not in taken]
+        least = sorted(use[processor.thread] for processor in free)[:count]
+        usable = [processor.thread for processor in free if least and use[processor.thread] <= least[-1]]
         tracked.threads = choose_threads(node.threads, [*usable, *first], count, first)
         return tracked.threads
 
     def _placed_on(self, name: str) -> list[TrackedTask]:
         """Return the tasks that run on a node or are on their way to it."""
         coming = (self.tasks[task] for task in self._starting.get(name, ()))
-        there = {one.row.id: one for one in (*self.tasks_on(name), *coming)}
+        there = {tracked.row.id: tracked for tracked in (*self.tasks_on(name), *coming)}
         return list(there.values())
 
     # Best effort --------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class TrackedCluster:
         machines = {
             name: machine for name, machine in self._machines.items() if not self.nodes[name].draining
         }
-        for task in sorted(self.patient, key=lambda each: -self.tasks[each].row.work.priority):
+        for task in sorted(self.patient, key=lambda candidate: -self.tasks[candidate].row.work.priority):
             tracked = self.tasks[task]
             name = self.idle.choose(task, tracked.row.work, machines, pure=_is_pure(tracked))
             if not name:
@@ -289,11 +289,11 @@ class TrackedCluster:
     def why_patient(self, task: int) -> list[str]:
         """Return the reasons why no node has room for a best-effort task."""
         tracked = self.tasks[task]
-        found = [
+        obstacles = [
             self.idle.obstacle(tracked.row.work, machine, pure=_is_pure(tracked))
             for machine in self._machines.values()
         ]
-        return [why for why in found if why]
+        return [why for why in obstacles if why]
 
     def tasks_on(self, name: str) -> list[TrackedTask]:
         """Return the tasks that run on a node, with those that are about to leave it."""
@@ -327,13 +327,13 @@ class TrackedCluster:
 
     def starting(self, name: str, now: float) -> int:
         """Return the number of tasks that were sent to a node lately and do not run yet."""
-        found = self._starting.get(name)
-        if not found:
+        sent_at = self._starting.get(name)
+        if not sent_at:
             return 0
         # The oldest come first.
-        while found and now - next(iter(found.values())) > _STARTING_S_MAX:
-            del found[next(iter(found))]
-        return len(found)
+        while sent_at and now - next(iter(sent_at.values())) > _STARTING_S_MAX:
+            del sent_at[next(iter(sent_at))]
+        return len(sent_at)
 
     def mark_starting(self, task: int, target: str, now: float) -> None:
         """Record that a placement goes out."""
@@ -561,14 +561,14 @@ class TrackedCluster:
 
         Best-effort tasks with needs wait until a node's measured use leaves room for them.
         """
-        for one in tasks:
+        for tracked in tasks:
             # Their bounds count from the beginning.
-            self._enter(one.row.id, one)
-        patient = [one for one in tasks if _is_patient(one)]
-        for one in patient:
-            self.patient[one.row.id] = None
+            self._enter(tracked.row.id, tracked)
+        patient = [task for task in tasks if _is_patient(task)]
+        for tracked in patient:
+            self.patient[tracked.row.id] = None
         if len(patient) < len(tasks):
-            self._submit_now([one for one in tasks if not _is_patient(one)], now, started=started)
+            self._submit_now([task for task in tasks if not _is_patient(task)], now, started=started)
 
     def _submit_now(
         self, tasks: list[TrackedTask], now: float, *, started: bool = False, pinned: int | None = None
@@ -581,11 +581,12 @@ class TrackedCluster:
                 job = replace(job, gang=0) if started else job
             job = self._bounded(job)
             described = [
-                described_task(one.row, self._places, now, pinned, self.original_of(one.row)) for one in tasks
+                described_task(tracked.row, self._places, now, pinned, self.original_of(tracked.row))
+                for tracked in tasks
             ]
             self._scheduler.submit(job, described, now)
         except BadDescriptorError as error:
-            self.problems.update((one.row.id, error.message) for one in tasks)
+            self.problems.update((tracked.row.id, error.message) for tracked in tasks)
 
     def _bounded(self, job: JobDescriptor) -> JobDescriptor:
         """Return a job with the bounds that its tasks state; if the scheduler knows it, change them there."""

@@ -90,12 +90,12 @@ def _report(report: Callable[[int, int], None], done: threading.Event) -> None:
 
 def _kernels() -> list[_Kernel]:
     """Return the kernels of the loaded modules that are compiled by themselves."""
-    found: dict[int, _Kernel] = {}
+    counted: dict[int, _Kernel] = {}
     for name, module in list(sys.modules.items()):
         if name.startswith("dios."):
             kernels = [value for value in vars(module).values() if isinstance(value, _Kernel)]
-            found.update((id(kernel), kernel) for kernel in kernels if _is_counted(kernel))
-    return list(found.values())
+            counted.update((id(kernel), kernel) for kernel in kernels if _is_counted(kernel))
+    return list(counted.values())
 
 
 def _is_counted(kernel: _Kernel) -> bool:

@@ -282,8 +282,8 @@ class Coordinator:
     async def _follow_members(self, nursery: trio.Nursery) -> None:
         known, wait_ms = 0, 0
         while True:
-            known, found = await self._node.changed_nodes(known, wait_ms=wait_ms)
-            members = {member.name: member for member in found if member.usable}
+            known, changed = await self._node.changed_nodes(known, wait_ms=wait_ms)
+            members = {member.name: member for member in changed if member.usable}
             for name, member in members.items():
                 before = self._members.get(name)
                 if before is None or before.epoch != member.epoch:
@@ -451,7 +451,7 @@ class Coordinator:
         self._admissions.forget(name)
         self._admission_changed.set()
         self._reported.pop(name, None)
-        self._answered = {one for one in self._answered if one[0] != name}
+        self._answered = {pair for pair in self._answered if pair[0] != name}
 
     async def _process_queue(self, name: str, queue: QueueRows, nursery: trio.Nursery) -> None:
         assignment = self._assignment
@@ -474,8 +474,8 @@ class Coordinator:
             self._meter_soon(frozenset({name}))
         # The coordinator of a rack answers the questions of its nodes.
         if name in assignment.attend - assignment.below:
-            asked = {(name, one.number): one for one in queue.asked}
-            self._answered = {one for one in self._answered if one[0] != name or one in asked}
+            asked = {(name, question.number): question for question in queue.asked}
+            self._answered = {pair for pair in self._answered if pair[0] != name or pair in asked}
             for key in asked.keys() - self._answered:
                 self._answered.add(key)
                 nursery.start_soon(self._answer, name, asked[key])
@@ -579,7 +579,7 @@ class Coordinator:
                     continue
                 changed, last = False, now
                 actions = await trio.to_thread.run_sync(service.round, now)
-                again = any(one.changes_tasks for one in actions) and service.may_start(now)
+                again = any(action.changes_tasks for action in actions) and service.may_start(now)
                 took_s = trio.current_time() - now
             if service.links_changed:
                 self._meter_soon(self._assignment.governs)

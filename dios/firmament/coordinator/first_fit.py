@@ -248,13 +248,13 @@ class FirstFitScheduler:
 
     def set_bounds(self, job: int, minimum: int, maximum: int | None) -> None:
         """Change E_j and F_j of a known job; an unknown job is ignored."""
-        found = self._jobs.get(job)
-        if found is None:
+        known_job = self._jobs.get(job)
+        if known_job is None:
             return
-        waiting = [self._tasks[task] for task in found.tasks if self._tasks[task].machine is None]
+        waiting = [self._tasks[task] for task in known_job.tasks if self._tasks[task].machine is None]
         for tracked in waiting:
             self._wait_no_more(tracked)
-        found.described = replace(found.described, minimum_running=minimum, maximum_running=maximum)
+        known_job.described = replace(known_job.described, minimum_running=minimum, maximum_running=maximum)
         for tracked in waiting:
             self._wait(tracked.described.task, tracked)
         self._open_again()
@@ -313,18 +313,18 @@ class FirstFitScheduler:
 
     def job(self, job: int) -> JobDescriptor | None:
         """Return a known job's description."""
-        found = self._jobs.get(job)
-        return None if found is None else found.described
+        tracked = self._jobs.get(job)
+        return None if tracked is None else tracked.described
 
     def is_running(self, task: int) -> bool:
         """Return True if the scheduler knows the task and has placed it."""
-        found = self._tasks.get(task)
-        return found is not None and found.machine is not None
+        tracked = self._tasks.get(task)
+        return tracked is not None and tracked.machine is not None
 
     def load_of(self, machine: int) -> MachineLoad:
         """Return the number of tasks on a machine, and the resources that they reserve."""
-        found = self._machine(machine)
-        return MachineLoad(len(found.tasks), Resources(*found.reserved))
+        tracked = self._machine(machine)
+        return MachineLoad(len(tracked.tasks), Resources(*tracked.reserved))
 
     def why_waiting(self, task: int, now: float) -> list[str]:
         """Return one sentence for each reason that keeps machines from taking a task, with their number.
@@ -360,7 +360,7 @@ class FirstFitScheduler:
         most_free, before = self._most_free(), 0
         while heads:
             *_, task, kind = heapq.heappop(heads)
-            tracked, found = self._tasks[task], list[FirstFitPlacement]()
+            tracked, fresh = self._tasks[task], list[FirstFitPlacement]()
             if tracked.machine is not None:
                 # It was placed together with another task of its gang.
                 self._add_head(heads, kind)
@@ -373,11 +373,11 @@ class FirstFitScheduler:
             elif tracked.job.described.gang:
                 if tracked.job.described.job not in gangs:
                     gangs.add(tracked.job.described.job)
-                    found = self._place_gang(tracked.job, now)
+                    fresh = self._place_gang(tracked.job, now)
             elif all(wanted <= free for wanted, free in zip(kind.demand, most_free, strict=True)):
-                found = self._place([task], now)
-            placed += found
-            if found:
+                fresh = self._place([task], now)
+            placed += fresh
+            if fresh:
                 self._add_head(heads, kind)
             elif kind.refused is None:
                 self._closed[kind] = None
@@ -414,8 +414,8 @@ class FirstFitScheduler:
     def _place_gang(self, job: _FirstFitJob, now: float) -> list[FirstFitPlacement]:
         """Place enough of a gang's tasks for it to run, or none."""
         waiting = [(task, self._tasks[task]) for task in job.tasks]
-        waiting = [each for each in waiting if each[1].machine is None and not each[1].described.admitted]
-        members = [task for task, each in sorted(waiting, key=lambda each: -each[1].described.priority)]
+        waiting = [pair for pair in waiting if pair[1].machine is None and not pair[1].described.admitted]
+        members = [task for task, tracked in sorted(waiting, key=lambda pair: -pair[1].described.priority)]
         needed = job.described.gang - job.completed - job.machines.total()
         together = job.described.affinity in {Affinity.SAME_NODE, Affinity.SAME_RACK}
         # The first task decides on the machine or rack for all: every machine is tried as the first one.
@@ -454,9 +454,11 @@ class FirstFitScheduler:
         Fewer missed soft constraints count first, then more bytes of input on the machine, then a lower load.
         On a machine that runs ``_TASKS_NEAR`` tasks for each processor, input counts no more.
         """
-        soft = [one for one in tracked.described.constraints if not one.hard]
+        soft = [constraint for constraint in tracked.described.constraints if not constraint.hard]
         if not soft and not tracked.described.blocks:
-            return sorted(self._machines.values(), key=lambda one: (one.load, one.described.machine))
+            return sorted(
+                self._machines.values(), key=lambda candidate: (candidate.load, candidate.described.machine)
+            )
         local = Counter[int]()
         for block in tracked.described.blocks:
             for machine in block.machines:
@@ -501,14 +503,14 @@ class FirstFitScheduler:
         affinity = tracked.job.described.affinity
         if affinity is Affinity.NONE:
             return True
-        used = [self._machines[one].described for one in tracked.job.machines]
+        used = [self._machines[number].described for number in tracked.job.machines]
         if affinity is Affinity.SPREAD_NODES:
-            return all(one.machine != machine.machine for one in used)
+            return all(other.machine != machine.machine for other in used)
         if affinity is Affinity.SPREAD_RACKS:
-            return all(one.rack != machine.rack for one in used)
+            return all(other.rack != machine.rack for other in used)
         if affinity is Affinity.SAME_NODE:
-            return all(one.machine == machine.machine for one in used)
-        return all(one.rack == machine.rack for one in used)
+            return all(other.machine == machine.machine for other in used)
+        return all(other.rack == machine.rack for other in used)
 
     def _over_quota(self, tracked: _WaitingOrRunning) -> str:
         principal = tracked.job.described.principal
@@ -525,16 +527,16 @@ class FirstFitScheduler:
     # Tables -------------------------------------------------------------------------------------------
 
     def _machine(self, machine: int) -> _FirstFitMachine:
-        found = self._machines.get(machine)
-        if found is None:
+        tracked = self._machines.get(machine)
+        if tracked is None:
             raise BadDescriptorError(f"machine {machine} does not exist")
-        return found
+        return tracked
 
     def _task(self, task: int) -> _WaitingOrRunning:
-        found = self._tasks.get(task)
-        if found is None:
+        tracked = self._tasks.get(task)
+        if tracked is None:
             raise BadDescriptorError(f"task {task} does not exist")
-        return found
+        return tracked
 
     def _wait(self, task: int, tracked: _WaitingOrRunning) -> None:
         """Let a task wait, at the place of its submission."""

@@ -63,7 +63,7 @@ class JobTraffic:
     def seen(self, board: QueueRows, now: float) -> None:
         """Record a node's queue."""
         rows = {row.id: row for row in board.tasks if is_followed(row)}
-        for task in [number for number, one in self._tasks.items() if one.host == board.name]:
+        for task in [number for number, job_task in self._tasks.items() if job_task.host == board.name]:
             row = rows.get(task)
             gone = row is None and (board.whole or task in board.gone)
             if gone or (row is not None and row.state is TaskState.ENDED):
@@ -76,22 +76,22 @@ class JobTraffic:
     def forget(self, host: str) -> None:
         """Forget a node that is gone or that another coordinator governs."""
         self._meters.pop(host, None)
-        self._tasks = {number: one for number, one in self._tasks.items() if one.host != host}
+        self._tasks = {number: job_task for number, job_task in self._tasks.items() if job_task.host != host}
 
     def metered(self, host: str, meters: Iterable[Meter], now: float) -> None:
         """Record a node's meters."""
-        told = {one.task: one.moved for one in meters if one.task and one.traffic is Traffic.OUT}
+        told = {meter.task: meter.moved for meter in meters if meter.task and meter.traffic is Traffic.OUT}
         before = self._meters.get(host)
         self._meters[host] = now, told
         if before is None or now <= before[0]:
             return
         began, moved = before
-        for task, one in self._tasks.items():
-            if task in told or host in one.rates:
+        for task, job_task in self._tasks.items():
+            if task in told or host in job_task.rates:
                 had = moved.get(task, 0)
                 # A smaller or missing value belongs to an account that was opened meanwhile.
                 went = told.get(task, 0) - (had if told.get(task, 0) >= had else 0)
-                one.take(host, round(went / (now - began)), began, now)
+                job_task.take(host, round(went / (now - began)), began, now)
 
     def _end(self, task: _JobTask, row: Occupant | None) -> None:
         """Add the profile of a task that has left its node, if it was on any account."""

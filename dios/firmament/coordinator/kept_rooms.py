@@ -37,14 +37,16 @@ class KeptRooms:
         """Give the scheduler the promised starts of the queues before a round; a start long past is void."""
         recalled: dict[int, int] = {}
         elsewhere: list[RemoteReservation] = []
-        for one in (one for several in noted.values() for one in several):
-            task, node = one.row.submission, self._cluster.nodes.get(one.row.node)
-            if node is None or one.start + RESERVATION_UNKNOWN_S < now:
+        for noted_start in (start for several in noted.values() for start in several):
+            task, node = noted_start.row.submission, self._cluster.nodes.get(noted_start.row.node)
+            if node is None or noted_start.start + RESERVATION_UNKNOWN_S < now:
                 continue
             tracked = self._cluster.tasks.get(task)
             if tracked is None:
-                demand = wanted_by(one.row.work)
-                elsewhere.append(RemoteReservation(task, node.node, demand, one.submitted, one.start))
+                demand = wanted_by(noted_start.row.work)
+                elsewhere.append(
+                    RemoteReservation(task, node.node, demand, noted_start.submitted, noted_start.start)
+                )
             elif tracked.phase is Phase.WAITING and task not in self._own:
                 recalled[task] = node.node
         self._own.update(recalled)
@@ -61,7 +63,9 @@ class KeptRooms:
             for task, (machine, start) in self._scheduler.promised_starts().items()
             if machine in names
         }
-        shown = {one.row.submission: one for several in noted.values() for one in several}
+        shown = {
+            noted_start.row.submission: noted_start for several in noted.values() for noted_start in several
+        }
         self._own = {task for task in self._own | wanted.keys() if task in wanted or task in shown}
         self._sent = {task: sent for task, sent in self._sent.items() if task in self._own}
         changed: dict[str, list[PromisedStart]] = {}

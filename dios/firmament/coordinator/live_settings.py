@@ -165,12 +165,12 @@ class LiveSettings:
     def _apply(self, chosen: StoredPolicy, now: float) -> None:
         """Check a choice as a whole, then use it."""
         before = self._chosen
-        found = settings.changed(SchedulerSettings(), dict(chosen.settings))
+        wanted = settings.changed(SchedulerSettings(), dict(chosen.settings))
         if self._offered is not None or _model_of(chosen) != _model_of(before):
             self._use(self._made(chosen), now)
             self._failure, self._failures = "", 0
-        if found != self._scheduler.settings:
-            self._scheduler.set_settings(found, now)
+        if wanted != self._scheduler.settings:
+            self._scheduler.set_settings(wanted, now)
         self._chosen = chosen
 
     def _made(self, chosen: StoredPolicy) -> CostModel:
@@ -186,9 +186,9 @@ class LiveSettings:
             before.close()
 
     def _take_offered(self) -> RemoteModel:
-        found, self._offered = self._offered, None
-        assert found is not None  # noqa: S101 - callers have checked
-        return found
+        offered, self._offered = self._offered, None
+        assert offered is not None  # noqa: S101 - callers have checked
+        return offered
 
     def discard_offer(self) -> None:
         """End an offered model that is not used."""

@@ -105,14 +105,14 @@ class _Link:
             with trio.fail_after(limit_s):
                 await rings.send(loop, self._writer, order)
                 steps = self._reader.receive_steps(answers.ANSWER_BYTES_MAX)
-                found = await rings.run_steps(loop, self._reader, steps)
+                answer = await rings.run_steps(loop, self._reader, steps)
         except trio.TooSlowError:
             raise ModelError(self._broken) from None
         except DiosError:
             self._broken = await self._why_ended()
             raise ModelError(self._broken) from None
         self._broken = ""
-        return found
+        return answer
 
     async def end(self) -> None:
         """End the task."""

@@ -107,9 +107,9 @@ class NodeMonitor:
             await log_failure("cannot store the measurements", stored[0].write_bytes(data))
 
 
-async def log_failure(what: str, doing: Awaitable[object]) -> None:
+async def log_failure(problem: str, doing: Awaitable[object]) -> None:
     """Run an operation whose failure does no harm to the scheduling; write its error to the console."""
     try:
         await doing
     except DiosError as error:
-        sys.stderr.write(f"coordinator: {what}: {error}\n")
+        sys.stderr.write(f"coordinator: {problem}: {error}\n")

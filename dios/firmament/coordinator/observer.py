@@ -213,17 +213,17 @@ class Observer:
         counted = followed.counters.read()
         before, counted_before = followed.seen, followed.counted
         if before is not None and reading.at_ns > before.at_ns and reading.processes:
-            found = values(before, reading, counted, counted_before)
+            measured = values(before, reading, counted, counted_before)
             self._used[row.id] = TaskLoad(
                 row.id,
-                found.get(Metric.CPU_MILLI, 0),
-                found.get(Metric.RESIDENT, 0),
-                found.get(Metric.READ_S, 0) + found.get(Metric.WRITTEN_S, 0),
+                measured.get(Metric.CPU_MILLI, 0),
+                measured.get(Metric.RESIDENT, 0),
+                measured.get(Metric.READ_S, 0) + measured.get(Metric.WRITTEN_S, 0),
             )
             node = self.knowledge.node
             self._add(
                 row,
-                Sample.of(_class_of(row), self.machine_type, node, time.time_ns(), found, beside=beside),
+                Sample.of(_class_of(row), self.machine_type, node, time.time_ns(), measured, beside=beside),
             )
         followed.seen, followed.counted = reading, counted
 
@@ -272,5 +272,5 @@ def _class_of(row: Occupant) -> str:
 
 
 def _others(classes: dict[int, str], task: int) -> tuple[str, ...]:
-    found: Iterable[str] = (name for other, name in classes.items() if other != task)
-    return tuple(sorted(found))[: limits.PROFILED_NEIGHBOURS_MAX]
+    names: Iterable[str] = (name for other, name in classes.items() if other != task)
+    return tuple(sorted(names))[: limits.PROFILED_NEIGHBOURS_MAX]

@@ -64,7 +64,7 @@ class OutsideLoad:
         self._machine_of[node], self._processors[node] = key, totals.processors
         machine = self._machines.setdefault(key, _Machine(since=now))
         unmeasured = max(0, totals.tasks - len(load.tasks))
-        machine.tasks_use[node] = sum(each.cpus_milli for each in load.tasks) / 1000 + unmeasured
+        machine.tasks_use[node] = sum(task.cpus_milli for task in load.tasks) / 1000 + unmeasured
         outside = load.cpus_milli / 1000 - sum(machine.tasks_use.values())
         measured = (
             _next_level(machine.measured[0], _QUARTERS * outside / max(1, totals.processors)),

@@ -152,10 +152,10 @@ class QueryHandler(ClusterQueries):
         return self._scheduler.model.name
 
     def _enforcement(self, asked: Asked, question: Question) -> EnforcementAnswer:
-        found = super()._enforcement(asked, question)
+        answer = super()._enforcement(asked, question)
         if question.get("model"):
-            found["custom"] = isinstance(self._scheduler.model, RemoteModel)
-        return found
+            answer["custom"] = isinstance(self._scheduler.model, RemoteModel)
+        return answer
 
     def _scheduler_status(self, asked: Asked) -> SchedulerAnswer:
         last = self._scheduler.history[-1] if self._scheduler.history else None
@@ -173,12 +173,12 @@ class QueryHandler(ClusterQueries):
 
         The nodes' own user gets those of all principals. Other models copy nothing.
         """
-        found: list[WorthCopyAnswer] = []
+        answers: list[WorthCopyAnswer] = []
         for task, left in self._candidates().items():
             tracked = self._cluster.tasks.get(task)
             if tracked is not None and (asked.ruler or tracked.row.principal == asked.principal):
-                found.append({"task": tracked.row.fingerprint, "seconds_left": round(left, 1)})
-        return found
+                answers.append({"task": tracked.row.fingerprint, "seconds_left": round(left, 1)})
+        return answers
 
     def _candidates(self) -> dict[int, float]:
         """Return the seconds that are left by task, of the tasks that LATE would copy."""
@@ -186,7 +186,7 @@ class QueryHandler(ClusterQueries):
         if not isinstance(model, LateModel):
             return {}
         state.now = max(state.now, self.now)
-        return {int(state.tasks.id[each.task]): each.left for each in model.candidates(state)}
+        return {int(state.tasks.id[candidate.task]): candidate.left for candidate in model.candidates(state)}
 
     def _models(self, asked: Asked, question: Question) -> ModelsAnswer:
         del asked, question
@@ -222,7 +222,7 @@ class QueryHandler(ClusterQueries):
     def _history(self, asked: Asked, question: Question) -> HistoryAnswer:
         del question
         rounds = list(self._scheduler.history)[-_ROUNDS_SHOWN:]
-        return {"rounds": [_round(one, asked) for one in rounds]}
+        return {"rounds": [_round(past_round, asked) for past_round in rounds]}
 
     def _promises(self, asked: Asked, question: Question) -> PromisesAnswer:
         """Return when the caller's waiting tasks start for which machines are kept."""
@@ -235,7 +235,7 @@ class QueryHandler(ClusterQueries):
             promised = self._scheduler.promised_start(task)
             if promised is None:
                 continue
-            awaited = [known[one].row for one in promised.awaited if one in known]
+            awaited = [known[task_id].row for task_id in promised.awaited if task_id in known]
             own = [row.fingerprint for row in awaited if row.principal == asked.principal]
             names = [state.resources.names[state.machine_row(machine)] for machine in promised.machines]
             promises.append(
@@ -247,7 +247,7 @@ class QueryHandler(ClusterQueries):
                     "others": len(promised.awaited) - len(own),
                 }
             )
-        promises.sort(key=lambda one: (one["starts_in_s"], one["task"]))
+        promises.sort(key=lambda promise: (promise["starts_in_s"], promise["task"]))
         return {"promises": promises[:RESERVATIONS_MAX]}
 
     def _shares(self, asked: Asked, question: Question) -> SharesAnswer:
@@ -260,7 +260,7 @@ class QueryHandler(ClusterQueries):
             task.row.principal for task in self._cluster.tasks.values() if task.phase is Phase.WAITING
         )
         turns = self._accounts.turns(state, sorted(waiting))
-        shown = [one for one in accounts if asked.ruler or one.principal == asked.principal]
+        shown = [account for account in accounts if asked.ruler or account.principal == asked.principal]
         rates: list[RateAnswer] = [
             {
                 "node": node,
@@ -277,7 +277,10 @@ class QueryHandler(ClusterQueries):
             "memory_s": self._accounts.memory_s,
             "coordinator": self._node,
             "sharing": len(accounts),
-            "principals": [_sharing(one, waiting[one.principal], turns.get(one.principal)) for one in shown],
+            "principals": [
+                _sharing(account, waiting[account.principal], turns.get(account.principal))
+                for account in shown
+            ],
             "rates": rates,
             "rates_by": _rate_solution(self.rates_by),
         }
@@ -292,8 +295,10 @@ class QueryHandler(ClusterQueries):
         state = self._scheduler.state
         state.now = max(state.now, self.now)
         self._accounts.set_terms(state, terms.principal, terms.weight, terms.quota)
-        found = [one for one in self._accounts.accounts(state) if one.principal == terms.principal]
-        return {"principals": [_account(one) for one in found]}
+        accounts = [
+            account for account in self._accounts.accounts(state) if account.principal == terms.principal
+        ]
+        return {"principals": [_account(account) for account in accounts]}
 
     def _export(self, asked: Asked, question: Question) -> Answer:
         if not asked.ruler:
@@ -357,15 +362,15 @@ class QueryHandler(ClusterQueries):
 
     def _progress_lines(self, task: int, tracked: TrackedTask) -> list[str]:
         """Return how far a task is, if it reports that, and the task of which it is a copy."""
-        found: list[str] = []
+        lines: list[str] = []
         if isinstance(tracked.row, Occupant) and tracked.row.progress is not None:
             done = f"{tracked.row.progress / PROGRESS_WHOLE:.0%} of its work is done"
             left = self._candidates().get(task)
             advice = "" if left is None else f"; about {left:.0f} s are left, and a copy of it may end sooner"
-            found.append(done + advice)
+            lines.append(done + advice)
         if self._cluster.original_of(tracked.row) is not None:
-            found.append(f"it is a copy of task {tracked.row.work.copy_of}")
-        return found
+            lines.append(f"it is a copy of task {tracked.row.work.copy_of}")
+        return lines
 
 
 def _rate_solution(report: SolveReport | None) -> RateSolutionAnswer | None:
@@ -382,51 +387,51 @@ def _rate_solution(report: SolveReport | None) -> RateSolutionAnswer | None:
     }
 
 
-def _sharing(one: PrincipalAccount, waiting: int, turn: PredictedTurn | None) -> SharingAnswer:
+def _sharing(account: PrincipalAccount, waiting: int, turn: PredictedTurn | None) -> SharingAnswer:
     return {
-        **_account(one),
+        **_account(account),
         "waiting": waiting,
         "turn": None if turn is None else turn.place,
         "next_in_s": None if turn is None else turn.next_in_s,
     }
 
 
-def _account(one: PrincipalAccount) -> AccountAnswer:
+def _account(account: PrincipalAccount) -> AccountAnswer:
     return {
-        "principal": one.principal,
-        "weight": one.weight,
-        "entitlement": one.entitlement,
-        "share": one.share,
-        "resource": one.resource,
-        "commitment": one.commitment,
-        "credit": one.credit,
-        "running": one.running,
-        "quota": one.quota,
+        "principal": account.principal,
+        "weight": account.weight,
+        "entitlement": account.entitlement,
+        "share": account.share,
+        "resource": account.resource,
+        "commitment": account.commitment,
+        "credit": account.credit,
+        "running": account.running,
+        "quota": account.quota,
     }
 
 
-def _round(one: Round, asked: Asked) -> RoundAnswer:
+def _round(past_round: Round, asked: Asked) -> RoundAnswer:
     """Return a round as JSON; only the nodes' own user sees which tasks it moved."""
     return {
-        "number": one.number,
-        "now": one.now,
-        "model": one.model,
-        "algorithm": one.algorithm,
+        "number": past_round.number,
+        "now": past_round.now,
+        "model": past_round.model,
+        "algorithm": past_round.algorithm,
         "deltas": [
             (delta.change.name.lower(), delta.task, delta.source, delta.target)
-            for delta in one.deltas[: _DELTAS_SHOWN if asked.ruler else 0]
+            for delta in past_round.deltas[: _DELTAS_SHOWN if asked.ruler else 0]
         ],
-        "faults": [f"{fault.where}: {fault.what}" for fault in (one.faults if asked.ruler else ())],
-        "stands": one.stands,
-        "cost": one.cost,
-        "waiting": one.waiting,
-        "running": one.running,
-        "vertices": one.vertices,
-        "arcs": one.arcs,
-        "changes": one.changes,
-        "update_s": one.update_s,
-        "solve_s": one.solve_s,
-        "total_s": one.total_s,
-        "certified": one.certified,
-        "kinds": dict(Counter(delta.change.name.lower() for delta in one.deltas)),
+        "faults": [f"{fault.source}: {fault.reason}" for fault in (past_round.faults if asked.ruler else ())],
+        "stands": past_round.stands,
+        "cost": past_round.cost,
+        "waiting": past_round.waiting,
+        "running": past_round.running,
+        "vertices": past_round.vertices,
+        "arcs": past_round.arcs,
+        "changes": past_round.changes,
+        "update_s": past_round.update_s,
+        "solve_s": past_round.solve_s,
+        "total_s": past_round.total_s,
+        "certified": past_round.certified,
+        "kinds": dict(Counter(delta.change.name.lower() for delta in past_round.deltas)),
     }

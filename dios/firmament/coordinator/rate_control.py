@@ -50,26 +50,30 @@ class RateControl:
 
     def record(self, host: str, metered: Metered, now: float) -> None:
         """Record a node's meters; ``now`` is in seconds of any monotonic clock."""
-        large = [one for one in metered.meters if not one.task]
+        large = [reading for reading in metered.meters if not reading.task]
         fresh = _NodeTraffic(
-            now, {(one.principal, one.traffic): one.moved for one in large}, capacity=metered.capacity
+            now,
+            {(reading.principal, reading.traffic): reading.moved for reading in large},
+            capacity=metered.capacity,
         )
-        fresh.tasks = {(one.task, one.traffic): one.moved for one in metered.meters if one.task}
+        fresh.tasks = {
+            (reading.task, reading.traffic): reading.moved for reading in metered.meters if reading.task
+        }
         before = self._nodes.get(host)
         # A smaller value means that the node has restarted.
-        if before is not None and now > before.at and all(_ran_on(one, before) for one in large):
+        if before is not None and now > before.at and all(_ran_on(reading, before) for reading in large):
             span = now - before.at
-            for one in large:
-                key = one.principal, one.traffic
-                wanted = (one.moved - before.moved.get(key, 0) + one.waiting) / span
+            for meter in large:
+                key = meter.principal, meter.traffic
+                wanted = (meter.moved - before.moved.get(key, 0) + meter.waiting) / span
                 if wanted > 0:
-                    fresh.wanted[key], fresh.waits[key] = wanted, one.waiting / span
-            for one in metered.meters:
-                if one.task:
-                    goes = max(0, one.moved - before.tasks.get((one.task, one.traffic), 0))
-                    fresh.goes[one.task, one.traffic] = goes / span
-                    wanted = fresh.promised.get(one.traffic, 0.0) + (goes + one.waiting) / span
-                    fresh.promised[one.traffic] = wanted
+                    fresh.wanted[key], fresh.waits[key] = wanted, meter.waiting / span
+            for meter in metered.meters:
+                if meter.task:
+                    goes = max(0, meter.moved - before.tasks.get((meter.task, meter.traffic), 0))
+                    fresh.goes[meter.task, meter.traffic] = goes / span
+                    wanted = fresh.promised.get(meter.traffic, 0.0) + (goes + meter.waiting) / span
+                    fresh.promised[meter.traffic] = wanted
         self._nodes[host] = fresh
 
     def capacities(self) -> dict[str, tuple[int, int, int]]:
@@ -109,7 +113,7 @@ class RateControl:
         given = self.solver.solve(demands)
         if not given.limited.any():
             return {}
-        found: dict[str, list[Rate]] = {host: [] for host, _ in columns}
+        rates_by_host: dict[str, list[Rate]] = {host: [] for host, _ in columns}
         most = np.zeros(len(columns))
         np.maximum.at(most, demands.resources, given.amounts)
         # Everybody has a rate at a resource where anybody is limited. Receivers enforce none.
@@ -121,11 +125,11 @@ class RateControl:
             part = given.amounts[entry] if given.limited[number] else most[at]
             rate = max(RATE_BYTES_S_MIN, int(part * capacity[at]))
             host, traffic = columns[at]
-            found[host].append(Rate(tenants[number], traffic, rate))
+            rates_by_host[host].append(Rate(tenants[number], traffic, rate))
         # A node accepts a bounded number of rates: the tightest ones count most.
         return {
-            host: tuple(sorted(rates, key=lambda one: one.bytes_s)[:RATES_MAX])
-            for host, rates in found.items()
+            host: tuple(sorted(rates, key=lambda rate: rate.bytes_s)[:RATES_MAX])
+            for host, rates in rates_by_host.items()
             if rates
         }
 
@@ -178,5 +182,5 @@ class RateControl:
         return {who: max(1e-3, 1 - waits[who] / rate) if rate > 0 else 1.0 for who, rate in wanted.items()}
 
 
-def _ran_on(one: Meter, before: _NodeTraffic) -> bool:
-    return one.moved >= before.moved.get((one.principal, one.traffic), 0)
+def _ran_on(meter: Meter, before: _NodeTraffic) -> bool:
+    return meter.moved >= before.moved.get((meter.principal, meter.traffic), 0)

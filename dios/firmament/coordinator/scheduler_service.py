@@ -201,16 +201,16 @@ class SchedulerService(ClusterService):
         self.cluster.set_inside(bool(getattr(self._scheduler.model, "inside", False)), now)
         self._scheduler.starts = max(-_SPARE_MAX, self._starts(now) - len(self._pending))
         self._kept_rooms.apply(self.noted, now)
-        found = self._scheduler.round(now)
-        for fault in found.faults:
-            self.note(f"{fault.where}: {fault.what}")
-        self._replace_failed_model(found, now)
+        outcome = self._scheduler.round(now)
+        for fault in outcome.faults:
+            self.note(f"{fault.source}: {fault.reason}")
+        self._replace_failed_model(outcome, now)
         # Tasks that leave come first: a node accepts no task before there is room.
-        for delta in sorted(found.deltas, key=lambda delta: delta.change is Change.PLACE):
+        for delta in sorted(outcome.deltas, key=lambda delta: delta.change is Change.PLACE):
             self._apply(delta, actions, now)
         tasks = self.cluster.tasks
-        self._pending = [each for each in self._pending if each.task in tasks]
-        self._pending.sort(key=lambda each: -tasks[each.task].row.work.priority)
+        self._pending = [pending for pending in self._pending if pending.task in tasks]
+        self._pending.sort(key=lambda pending: -tasks[pending.task].row.work.priority)
         self._send_pending(actions, now)
         for host, promised in self._kept_rooms.changes(self.noted, now).items():
             actions[host] = actions.get(host, NodeActions(host, [], [], {}))._replace(promised=promised)
@@ -336,11 +336,11 @@ class SchedulerService(ClusterService):
         self.links_changed = False
         used: dict[str, dict[Traffic, float]] = {}
         guarantees: dict[str, list[Guarantee]] = {}
-        for one in self._admissions.guarantees(now, span_s):
-            guarantees.setdefault(one.source, []).append(one.guarantee)
-            for node, traffic in ((one.source, Traffic.OUT), (one.target, Traffic.IN)):
+        for edge in self._admissions.guarantees(now, span_s):
+            guarantees.setdefault(edge.source, []).append(edge.guarantee)
+            for node, traffic in ((edge.source, Traffic.OUT), (edge.target, Traffic.IN)):
                 sums = used.setdefault(node, {})
-                sums[traffic] = sums.get(traffic, 0.0) + one.bytes_s
+                sums[traffic] = sums.get(traffic, 0.0) + edge.bytes_s
         rates = self._rates.rates(self._accounts.weights(self._scheduler.state), used)
         self._queries.rates, self._queries.rates_by = rates, self._rates.solver.report
         parts = self._admissions.parts(now)
@@ -397,9 +397,9 @@ class SchedulerService(ClusterService):
         if self._policy.to_open == chosen:
             self.note(self._policy.fall_back(reason, now))
 
-    def _replace_failed_model(self, found: Round, now: float) -> None:
+    def _replace_failed_model(self, outcome: Round, now: float) -> None:
         model = self._scheduler.model
-        failed = [fault.what for fault in found.faults if fault.where == f"model {model.name}"]
+        failed = [fault.reason for fault in outcome.faults if fault.source == f"model {model.name}"]
         if failed and isinstance(model, RemoteModel):
             self.note(self._policy.fall_back(failed[0], now))
 

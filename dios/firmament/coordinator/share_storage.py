@@ -51,11 +51,11 @@ class ShareStorage:
         data = await kept.read_bytes() if kept is not None else b""
         if data:
             try:
-                found = msgspec.msgpack.decode(data, type=_StoredVersion)
+                stored = msgspec.msgpack.decode(data, type=_StoredVersion)
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
                 sys.stderr.write(f"coordinator: the stored shares cannot be read and are ignored: {error}\n")
             else:
-                self.version, self.shares, self._stored = found.version, found.shares, found.version
+                self.version, self.shares, self._stored = stored.version, stored.shares, stored.version
         try:
             told = await self._node.govern(shares_version=self.version, shares=self.shares)
             await self.learn(told.shares_version, told.shares)
@@ -111,7 +111,7 @@ class ShareStorage:
         return self._told.keys()
 
     def _object(self) -> AsyncReference | None:
-        return next((one for one in self._node.inputs if one.label == SHARES), None)
+        return next((reference for reference in self._node.inputs if reference.label == SHARES), None)
 
     async def _store(self) -> None:
         kept = self._object()

@@ -195,7 +195,7 @@ class TaskTracer:
         running = Counter(row.principal for row in board.tasks if _counts(row))
         self._crowded = {principal for principal, count in running.items() if count > 1}
         self._done &= self._rows.keys()
-        self._tasks = {task: one for task, one in self._tasks.items() if task in self._rows}
+        self._tasks = {task: traced for task, traced in self._tasks.items() if task in self._rows}
         for row in rows:
             if row.state is TaskState.ENDED:
                 continue
@@ -217,7 +217,7 @@ class TaskTracer:
             wall_ns: the same moment in nanoseconds since 1970.
         """
         moved = None if meters is None else _Meters(meters)
-        found: list[UsageProfile] = []
+        profiles: list[UsageProfile] = []
         for number, row in self._rows.items():
             if number in self._done:
                 continue
@@ -228,14 +228,14 @@ class TaskTracer:
                     # For a task that was never measured, only the queue has data: it has ended just now.
                     task = self._tasks.pop(number, None) or _TracedTask(now_ns - row.age_ms * _MS)
                     began_ns = max(0, wall_ns - (now_ns - task.began_ns))
-                    found.append(self._end(row, task, moved, began_ns))
+                    profiles.append(self._end(row, task, moved, began_ns))
             elif (running := self._tasks.get(number)) is not None:
                 if row.pid:
                     self._sample(running, row, moved, now_ns)
                 elif moved is not None:
                     # The bytes on its principal's account are not its own yet.
                     running.moved({}, moved.others.get(row.principal, {}))
-        return found
+        return profiles
 
     def _is_known(self, row: Occupant) -> bool:
         return self._knowledge.usage_profiles.knows(row.principal, job_of(row), row.work.member, row.id)

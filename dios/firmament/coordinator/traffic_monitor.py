@@ -67,9 +67,9 @@ class TrafficMonitor:
             return
         totals: dict[str, int] = {}
         waiting: dict[str, int] = {}
-        for one in metered.meters:
-            totals[one.principal] = totals.get(one.principal, 0) + one.moved
-            waiting[one.principal] = waiting.get(one.principal, 0) + one.waiting
+        for meter in metered.meters:
+            totals[meter.principal] = totals.get(meter.principal, 0) + meter.moved
+            waiting[meter.principal] = waiting.get(meter.principal, 0) + meter.waiting
         at, before = self._moved.get(name, (now, totals))
         span = max(now - at, CONTROL_S / 2)
         self._moved[name] = now, totals

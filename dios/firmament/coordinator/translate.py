@@ -36,9 +36,9 @@ def device_label(request: DeviceRequest) -> str:
 def _device_labels(board: QueueRows) -> dict[str, str]:
     """Return a label for each number of devices of each kind that a run may ask for here."""
     return {
-        device_label(DeviceRequest(one.kind, count)): "yes"
-        for one in board.devices
-        for count in range(1, one.count + 1)
+        device_label(DeviceRequest(device.kind, count)): "yes"
+        for device in board.devices
+        for count in range(1, device.count + 1)
     }
 
 
@@ -48,9 +48,9 @@ def insides_of(board: QueueRows) -> tuple[Inner, ...]:
     A socket here is the smaller of package and NUMA node, because tasks share memory there.
     """
     sockets: dict[tuple[int, int], dict[int, dict[int, list[int]]]] = {}
-    for one in board.threads:
-        caches = sockets.setdefault((one.socket, one.numa), {})
-        caches.setdefault(one.cache, {}).setdefault(one.core, []).append(one.thread)
+    for processor in board.threads:
+        caches = sockets.setdefault((processor.socket, processor.numa), {})
+        caches.setdefault(processor.cache, {}).setdefault(processor.core, []).append(processor.thread)
     return tuple(
         Inner(
             Level.SOCKET,
@@ -63,9 +63,9 @@ def insides_of(board: QueueRows) -> tuple[Inner, ...]:
                         Inner(
                             Level.CORE,
                             f"core{core}",
-                            tuple(Inner(Level.THREAD, thread_name(t)) for t in found),
+                            tuple(Inner(Level.THREAD, thread_name(t)) for t in threads),
                         )
-                        for core, found in cores.items()
+                        for core, threads in cores.items()
                     ),
                 )
                 for cache, cores in caches.items()
@@ -97,7 +97,7 @@ def described_machine(board: QueueRows, machine_type: str, *, inside: bool = Fal
             float(board.memory_bytes),
             float(board.disk_io),
             float(board.network),
-            float(sum(one.count for one in board.devices)),
+            float(sum(device.count for device in board.devices)),
         ),
         board.slots,
         machine_type,
@@ -151,10 +151,13 @@ def described_task(
         now - waited + work.deadline_ms / 1000 if work.deadline_ms else None,
         work.equivalence or row.label,
         Interference(work.interference),
-        tuple(Block(one.bytes, (nodes[one.node],)) for one in work.near if one.node in nodes),
+        tuple(Block(block.bytes, (nodes[block.node],)) for block in work.near if block.node in nodes),
         (
-            *(Constraint(one.key, one.operator, one.value, one.hard) for one in work.constraints),
-            *(Constraint(device_label(one), Operator.PRESENT) for one in work.devices),
+            *(
+                Constraint(constraint.key, constraint.operator, constraint.value, constraint.hard)
+                for constraint in work.constraints
+            ),
+            *(Constraint(device_label(device), Operator.PRESENT) for device in work.devices),
             *(_FOR_PURE if isinstance(row, Submission) and row.pure else ()),
         ),
         pinned=pinned,

@@ -62,7 +62,7 @@ def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, o
         raise InvalidError(_unknown(wanted.job, [] if profiles is None else profiles.jobs(principal)))
     shown: list[dict[str, object]] = []
     room = _ROOM
-    for member in profiles.each(principal, name, names[max(0, wanted.begin) :]):
+    for member in profiles.summaries(principal, name, names[max(0, wanted.begin) :]):
         summary = _summary(member)
         room -= len(json.dumps(summary))
         if room < 0 and shown:

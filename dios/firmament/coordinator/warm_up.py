@@ -61,9 +61,9 @@ def _exercise_packing() -> None:
     """Allocate and release one job over time."""
     site = Datacenter.tree(2, horizon=2)
     nodes = [Node("a", cpu=1), Node("b", cpu=1)]
-    found = allocate(site, TiMra("job", nodes, [Edge("a", "b", 1)], 2), policy=POLICY, pinned={"b": 1})
-    if found:
-        found.release()
+    allocation = allocate(site, TiMra("job", nodes, [Edge("a", "b", 1)], 2), policy=POLICY, pinned={"b": 1})
+    if allocation:
+        allocation.release()
 
 
 class _SmallCluster:
@@ -108,12 +108,12 @@ class _SmallCluster:
         fresh = []
         for _ in range(self._random.randrange(1, 9)):
             constrained = self._random.random() < 0.2
-            where = (
+            constraints = (
                 (Constraint("node", value=f"m{self._random.randrange(_MACHINES)}"),) if constrained else ()
             )
             demand = Resources(self._random.choice((0.0, 0.5, 2.0)), self._random.choice((0.0, 2e8)))
             priority = self._random.randrange(3)
-            fresh.append(TaskDescriptor(self._submitted, demand, priority=priority, constraints=where))
+            fresh.append(TaskDescriptor(self._submitted, demand, priority=priority, constraints=constraints))
             self._submitted += 1
         together = job % 4 == 0
         who = f"user {job % 3}"

@@ -59,7 +59,7 @@ _answers: Final = msgspec.msgpack.Decoder(Answer)
 def decode_answer(data: bytes) -> Answer:
     """Return an answer. Raise InvalidError for bytes that are none."""
     try:
-        found: Answer = _answers.decode(data)
+        answer: Answer = _answers.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidError(f"it is no answer: {error}") from None
-    return found
+    return answer

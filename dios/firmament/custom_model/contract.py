@@ -72,13 +72,17 @@ def check_long_waits(make: Maker) -> None:
 def check_repetition(make: Maker) -> None:
     """Check that equal models give equal answers, and a model gives the same answers twice."""
     for kind, seed, state in _clusters(["mixed"]):
-        where = f"{kind} {seed}"
+        cluster_name = f"{kind} {seed}"
         first, second = informed(make(), state), informed(make(), state)
-        expected = _asked(first, state, where)
-        if not same_answers(expected, _asked(second, state, where)):
-            raise ContractError(f"two equal models answer differently about the same cluster ({where})")
-        if not same_answers(expected, _asked(first, state, where)):
-            raise ContractError(f"the second answers of the model differ from its first ones ({where})")
+        expected = _asked(first, state, cluster_name)
+        if not same_answers(expected, _asked(second, state, cluster_name)):
+            raise ContractError(
+                f"two equal models answer differently about the same cluster ({cluster_name})"
+            )
+        if not same_answers(expected, _asked(first, state, cluster_name)):
+            raise ContractError(
+                f"the second answers of the model differ from its first ones ({cluster_name})"
+            )
 
 
 def check_tables_unchanged(make: Maker) -> None:
@@ -114,9 +118,9 @@ def check_explanations(make: Maker) -> None:
 def check_comings_and_goings(make: Maker) -> None:
     """Check that answers stay right while rows are freed and used again."""
     for kind, seed, state in _clusters(["mixed"]):
-        where = f"{kind} {seed}, tasks and machines gone"
+        cluster_name = f"{kind} {seed}, tasks and machines gone"
         model = informed(make(), state)
-        _asked(model, state, where)
+        _asked(model, state, cluster_name)
         waiting = state.tasks.all()[state.tasks.status[state.tasks.all()] == WAITING]
         for task in waiting[::2].tolist():
             model.remove_task(state, task)
@@ -125,7 +129,7 @@ def check_comings_and_goings(make: Maker) -> None:
             if state.resources.running[row] == 0:
                 model.remove_machine(state, row)
                 state.remove_machine(number)
-        _asked(model, state, where)
+        _asked(model, state, cluster_name)
         added = state.add_machine(
             MachineDescriptor(50, "m50", "r9", Resources(cpus=4), 2, "new", (("disk", "ssd"),))
         )
@@ -171,15 +175,15 @@ def answers(model: CostModel, state: ClusterState) -> ModelAnswers:
     return ask_model(model, state, questions)
 
 
-def same_answers(one: ModelAnswers, other: ModelAnswers) -> bool:
+def same_answers(first: ModelAnswers, other: ModelAnswers) -> bool:
     """Return True if all vectors of the answers are equal."""
-    return all(np.array_equal(a, b) for a, b in zip(flat(one), flat(other), strict=True))
+    return all(np.array_equal(a, b) for a, b in zip(flat(first), flat(other), strict=True))
 
 
-def flat(found: ModelAnswers) -> list[Ints]:
+def flat(model_answers: ModelAnswers) -> list[Ints]:
     """Return all vectors of the answers."""
     arrays: list[Ints] = []
-    for value in vars(found).values():
+    for value in vars(model_answers).values():
         arrays += list(value) if isinstance(value, Options | ClassArcs) else [value]
     return arrays
 
@@ -193,11 +197,11 @@ def _clusters(kinds: Iterable[str]) -> Iterator[tuple[str, int, ClusterState]]:
             yield kind, seed, state
 
 
-def _asked(model: CostModel, state: ClusterState, where: str) -> ModelAnswers:
+def _asked(model: CostModel, state: ClusterState, cluster_name: str) -> ModelAnswers:
     try:
         return answers(model, state)
     except ModelError as error:
-        raise ContractError(f"{error} (cluster: {where})") from None
+        raise ContractError(f"{error} (cluster: {cluster_name})") from None
 
 
 def _explained(model: CostModel, state: ClusterState, task: int, place: int) -> None:

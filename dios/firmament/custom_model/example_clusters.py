@@ -74,9 +74,9 @@ def random_cluster(seed: int, *, machines: int, tasks: int, running: float) -> C
         row = int(changes.add_tasks(state, job, [task])[0])
         table.submitted[row] = table.since[row] = state.now - chance.uniform(0, 900)
         free = [
-            each
-            for each in _rows_of(state, range(machines))
-            if state.resources.running[each] < state.resources.slots[each]
+            row
+            for row in _rows_of(state, range(machines))
+            if state.resources.running[row] < state.resources.slots[row]
         ]
         if free and chance.random() < running:
             leaf = changes.emptiest_leaf(state, chance.choice(free))
@@ -105,7 +105,7 @@ def add_example_task(state: ClusterState, number: int) -> int:
 
 
 def _rows_of(state: ClusterState, machines: Iterable[int]) -> list[int]:
-    return [state.machine_row(each) for each in machines]
+    return [state.machine_row(machine) for machine in machines]
 
 
 def _random_task(chance: random.Random, number: int, machines: int) -> TaskDescriptor:

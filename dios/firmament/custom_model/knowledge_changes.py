@@ -78,12 +78,12 @@ class KnowledgeSender:
         if base.position == self._position:
             return None
         profiles = [
-            (key, _sums(*(each.moments for each in found.aggregates.values())), found)
-            for key, found in base.profiles.items()
+            (key, _sums(*(aggregate.moments for aggregate in profile.aggregates.values())), profile)
+            for key, profile in base.profiles.items()
         ]
-        pairs = [(key, _sums(*found.values()), found) for key, found in base.pairs.items()]
-        fresh = [each for each in profiles if self._profiles.get(each[0]) != each[1]]
-        new = [each for each in pairs if self._pairs.get(each[0]) != each[1]]
+        pairs = [(key, _sums(*by_metric.values()), by_metric) for key, by_metric in base.pairs.items()]
+        fresh = [entry for entry in profiles if self._profiles.get(entry[0]) != entry[1]]
+        new = [entry for entry in pairs if self._pairs.get(entry[0]) != entry[1]]
         gone = [key for key in self._profiles if key not in base.profiles]
         pairs_gone = [key for key in self._pairs if key not in base.pairs]
         for key in gone:
@@ -100,8 +100,8 @@ class KnowledgeSender:
             base.position,
             [_profile_change(key, profile) for key, _, profile in fresh],
             [
-                PairChange(key, {int(metric): each.pack() for metric, each in found.items()})
-                for key, _, found in new
+                PairChange(key, {int(metric): moments.pack() for metric, moments in by_metric.items()})
+                for key, _, by_metric in new
             ],
             gone,
             pairs_gone,
@@ -121,19 +121,19 @@ def apply_knowledge(base: KnowledgeBase | None, change: KnowledgeChange) -> Know
         base.profiles.forget(key)
     for pair in change.pairs_gone:
         del base.pairs[pair]
-    for each in change.profiles:
-        profile = base.profiles.at(*each.key)
-        profile.samples, profile.finished = each.samples, each.finished
+    for profile_change in change.profiles:
+        profile = base.profiles.at(*profile_change.key)
+        profile.samples, profile.finished = profile_change.samples, profile_change.finished
         profile.aggregates = {
             Metric(number): Aggregate.unpack(packed)
-            for number, packed in each.aggregates.items()
+            for number, packed in profile_change.aggregates.items()
             if number in METRICS
         }
-    for one in change.pairs:
-        base.pairs.touch(one.key, {}).update(
+    for pair_change in change.pairs:
+        base.pairs.touch(pair_change.key, {}).update(
             {
                 Metric(number): Moments.unpack(packed)
-                for number, packed in one.moments.items()
+                for number, packed in pair_change.moments.items()
                 if number in METRICS
             }
         )
@@ -143,7 +143,9 @@ def apply_knowledge(base: KnowledgeBase | None, change: KnowledgeChange) -> Know
 
 def _sums(*several: Moments) -> _Sums:
     """Return numbers that differ if the values differ: an entry may have been dropped and begun again."""
-    return sum(each.count for each in several), sum(each.total + each.squares for each in several)
+    return sum(moments.count for moments in several), sum(
+        moments.total + moments.squares for moments in several
+    )
 
 
 def _profile_change(key: tuple[str, str], profile: Profile) -> ProfileChange:

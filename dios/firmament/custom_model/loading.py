@@ -40,24 +40,26 @@ class ModelFile:
             exec(compile(source, _FILE, "exec"), vars(module))  # noqa: S102 - see the module's docstring
         except BaseException as error:
             raise BadModelError(f"the file cannot be executed: {described(error)}") from error
-        found = [
-            each
-            for each in vars(module).values()
-            if isinstance(each, type) and issubclass(each, BaseModel) and each.__module__ == MODULE
+        classes = [
+            candidate
+            for candidate in vars(module).values()
+            if isinstance(candidate, type)
+            and issubclass(candidate, BaseModel)
+            and candidate.__module__ == MODULE
         ]
         # A class that others of the file build upon is not the model.
-        found = [
-            each
-            for each in found
-            if not any(each is not other and issubclass(other, each) for other in found)
+        classes = [
+            candidate
+            for candidate in classes
+            if not any(candidate is not other and issubclass(other, candidate) for other in classes)
         ]
-        if len(found) != 1:
-            names = ", ".join(each.__name__ for each in found) or "none"
+        if len(classes) != 1:
+            names = ", ".join(candidate.__name__ for candidate in classes) or "none"
             raise BadModelError(
                 "the file must define one class that is derived from BaseModel or PerArcModel of"
                 f" dios.firmament.models.base; found: {names}"
             )
-        self._model: Final = found[0]
+        self._model: Final = classes[0]
         self.name: Final = _text(self._model, "name")
         self.summary: Final = _text(self._model, "summary")
         if self.name in MODELS or self.name == BaseModel.name:
@@ -86,11 +88,11 @@ class ModelFile:
 
 def described(error: BaseException) -> str:
     """Return an error of the model's code with the line where it was raised."""
-    what = "".join(traceback.format_exception_only(error)).strip().rpartition("\n")[2]
+    summary = "".join(traceback.format_exception_only(error)).strip().rpartition("\n")[2]
     if isinstance(error, SyntaxError) and error.filename == _FILE:
-        return f"line {error.lineno}: {what}"
-    lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == _FILE]
-    return f"line {lines[-1]}: {what}" if lines else what
+        return f"line {error.lineno}: {summary}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _FILE]
+    return f"line {lines[-1]}: {summary}" if lines else summary
 
 
 def _text(model: type[BaseModel], attribute: str) -> str:

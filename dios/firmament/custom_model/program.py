@@ -65,11 +65,11 @@ class HostedModel:
             return Failed(f"raised {described(error)}"[:TEXT_CHARS_MAX])
 
     def _open(self, order: Open) -> Answer:
-        found = ModelFile(order.source)
-        contract.check(lambda: found.make(order.parameters))
-        self._model = found.make(order.parameters)
-        usual = {name: text_of(value) for name, value in found.parameters.items()}
-        return Opened(found.name, found.summary, usual)
+        model_file = ModelFile(order.source)
+        contract.check(lambda: model_file.make(order.parameters))
+        self._model = model_file.make(order.parameters)
+        usual = {name: text_of(value) for name, value in model_file.parameters.items()}
+        return Opened(model_file.name, model_file.summary, usual)
 
     def _update(self, change: StateChange | None) -> None:
         """Bring the copy up to date, and report to the model what came and went."""
@@ -89,12 +89,12 @@ class HostedModel:
 
     def _ask(self, order: Ask) -> Answer:
         method: Callable[..., object] = getattr(self._model, order.method)  # type: ignore[explicit-any]  # each has its own
-        given = [np.frombuffer(each, np.int64) for each in order.arrays]
-        found = method(self._copy.state, *given)
-        if found is None and order.method in {"begin", "prepare", "gather"}:
+        given = [np.frombuffer(array, np.int64) for array in order.arrays]
+        reply = method(self._copy.state, *given)
+        if reply is None and order.method in {"begin", "prepare", "gather"}:
             return Vectors([])
-        parts = found if isinstance(found, tuple) else (found,)
-        return Vectors([_bytes(order.method, each) for each in parts])
+        parts = reply if isinstance(reply, tuple) else (reply,)
+        return Vectors([_bytes(order.method, part) for part in parts])
 
 
 def _bytes(method: str, column: object) -> bytes:

@@ -117,10 +117,10 @@ class RemoteModel(BaseModel):
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Ask the model's task, after sending what has changed since the round began."""
         change: StateChange = self._sender.change(state)
-        found = self._answer(Explain(int(task), int(resource), change))
-        if not isinstance(found, Explained):
+        answer = self._answer(Explain(int(task), int(resource), change))
+        if not isinstance(answer, Explained):
             raise ModelError("explain: the task of the model answered another question")
-        return found.text
+        return answer.text
 
     def _void(self, order: Ask) -> None:
         self._arrays(0, order)
@@ -129,17 +129,17 @@ class RemoteModel(BaseModel):
         return self._many(1, method, *vectors)[0]
 
     def _many(self, count: int, method: str, *vectors: Ints) -> list[Ints]:
-        return self._arrays(count, Ask(method, [each.tobytes() for each in vectors]))
+        return self._arrays(count, Ask(method, [vector.tobytes() for vector in vectors]))
 
     def _arrays(self, count: int, order: Ask) -> list[Ints]:
-        found = self._answer(order)
-        if not isinstance(found, Vectors):
+        answer = self._answer(order)
+        if not isinstance(answer, Vectors):
             raise ModelError(f"{order.method}: the task of the model answered another question")
-        if len(found.arrays) != count:
-            raise ModelError(f"{order.method}: answered {len(found.arrays)} vectors, not {count}")
-        if any(len(each) % 8 for each in found.arrays):
+        if len(answer.arrays) != count:
+            raise ModelError(f"{order.method}: answered {len(answer.arrays)} vectors, not {count}")
+        if any(len(array) % 8 for array in answer.arrays):
             raise ModelError(f"{order.method}: the answer is no vector of int64")
-        return [np.frombuffer(each, np.int64) for each in found.arrays]
+        return [np.frombuffer(array, np.int64) for array in answer.arrays]
 
     def _answer(self, order: Order) -> Answer:
         return answer_to(self._link.ask(orders.encode(order)))
@@ -148,17 +148,17 @@ class RemoteModel(BaseModel):
 def answer_to(data: bytes) -> Answer:
     """Return the answer of a model's task. Raise ModelError if it is none, or the reason of a failure."""
     try:
-        found = answers.decode_answer(data)
+        answer = answers.decode_answer(data)
     except InvalidError as error:
         raise ModelError(f"the task of the model answered nonsense: {error.message}") from None
-    if isinstance(found, Failed):
-        raise ModelError(found.reason)
-    return found
+    if isinstance(answer, Failed):
+        raise ModelError(answer.reason)
+    return answer
 
 
 def opened_by(data: bytes) -> Opened:
     """Return the answer to the first order. Raise ModelError with the reason if the model cannot be used."""
-    found = answer_to(data)
-    if not isinstance(found, Opened):
+    answer = answer_to(data)
+    if not isinstance(answer, Opened):
         raise ModelError("the task of the model answered another question")
-    return found
+    return answer

@@ -32,7 +32,7 @@ class StateSender:
         """Return the differences, and count them as sent."""
         tables = {name: _columns(getattr(state, name)) for name in ("tasks", "jobs", "resources")}
         tables["sums"] = {name: getattr(state, name) for name in _SUMS}
-        found = {name: self._changed(name, columns) for name, columns in tables.items()}
+        column_changes = {name: self._changed(name, columns) for name, columns in tables.items()}
         names = {}
         for table in _NAMES:
             all_names = getattr(state, table).names
@@ -40,22 +40,26 @@ class StateSender:
             self._names[table] = len(all_names)
         shape = {"alive", "id", "parent", "level"}
         tree = None
-        if any(each.name in shape for each in found["resources"]):
+        if any(column.name in shape for column in column_changes["resources"]):
             texts = state.resources
             tree = TreeTexts(texts.names, texts.labels, texts.children, state.machine_ids)
         tasks, jobs = state.tasks.descriptors, state.jobs.descriptors
-        fresh_tasks = {row: each for row, each in tasks.items() if self._tasks.get(row) is not each}
-        fresh_jobs = {row: each for row, each in jobs.items() if self._jobs.get(row) is not each}
+        fresh_tasks = {
+            row: descriptor for row, descriptor in tasks.items() if self._tasks.get(row) is not descriptor
+        }
+        fresh_jobs = {
+            row: descriptor for row, descriptor in jobs.items() if self._jobs.get(row) is not descriptor
+        }
         self._tasks, self._jobs = dict(tasks), dict(jobs)
         waiting = list(state.waiting_principals)
         changed_waiting = None if waiting == self._waiting else waiting
         self._waiting = waiting
         return StateChange(
             state.now,
-            found["tasks"],
-            found["jobs"],
-            found["resources"],
-            found["sums"],
+            column_changes["tasks"],
+            column_changes["jobs"],
+            column_changes["resources"],
+            column_changes["sums"],
             names,
             fresh_tasks,
             fresh_jobs,
@@ -65,11 +69,11 @@ class StateSender:
         )
 
     def _changed(self, table: str, columns: dict[str, _Column]) -> list[ColumnChange]:
-        sent, found = self._sent[table], []
+        sent, changes = self._sent[table], []
         for name, column in columns.items():
             before = sent.get(name)
             if before is None or before.shape != column.shape:
-                found.append(ColumnChange(name, len(column), None, column.tobytes()))
+                changes.append(ColumnChange(name, len(column), None, column.tobytes()))
             else:
                 # Bytes are compared, so that a value that is no number equals itself.
                 differs = (
@@ -78,9 +82,9 @@ class StateSender:
                 rows = np.flatnonzero(differs)
                 if not len(rows):
                     continue
-                found.append(ColumnChange(name, len(column), rows.tobytes(), column[rows].tobytes()))
+                changes.append(ColumnChange(name, len(column), rows.tobytes(), column[rows].tobytes()))
             sent[name] = column.copy()
-        return found
+        return changes
 
 
 class StateCopy:
@@ -108,15 +112,15 @@ class StateCopy:
             (state.jobs, change.jobs),
             (state.resources, change.resources),
         ):
-            for each in changes:
-                setattr(table, each.name, _updated(getattr(table, each.name), each))
-            if any(each.name == "id" for each in changes):
+            for column in changes:
+                setattr(table, column.name, _updated(getattr(table, column.name), column))
+            if any(changed.name == "id" for changed in changes):
                 table.renumber()
-        for each in change.sums:
-            setattr(state, each.name, _updated(getattr(state, each.name), each))
+        for column in change.sums:
+            setattr(state, column.name, _updated(getattr(state, column.name), column))
         for name, further in change.names.items():
-            for one in further:
-                getattr(state, name).number(one)
+            for new_name in further:
+                getattr(state, name).number(new_name)
         for row in [row for row in state.tasks.descriptors if not state.tasks.alive[row]]:
             del state.tasks.descriptors[row]
         for row in [row for row in state.jobs.descriptors if not state.jobs.alive[row]]:
@@ -160,9 +164,9 @@ def _updated(column: _Column, change: ColumnChange) -> _Column:
 
 def _replaced(table: Rows, changes: list[ColumnChange]) -> list[int]:
     """Return the rows in use that have another element, or none, after the changes."""
-    for each in changes:
-        if each.name == "id":
-            after = _updated(table.id.copy(), each)
+    for column in changes:
+        if column.name == "id":
+            after = _updated(table.id.copy(), column)
             rows = table.all()
             return [row for row in rows.tolist() if after[row] != table.id[row]]
     return []

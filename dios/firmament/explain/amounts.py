@@ -26,7 +26,7 @@ def amount_text(name: str, amount: float) -> str:
     """Return an amount with its unit, rounded to three digits."""
     if name in {"cpus", "devices"}:
         return f"{amount:g}"
-    size, unit = next((one for one in _UNITS if amount >= one[0]), _UNITS[-1])
+    size, unit = next((scale for scale in _UNITS if amount >= scale[0]), _UNITS[-1])
     return f"{amount / size:.3g} {unit}{'' if name == 'memory' else '/s'}"
 
 
@@ -36,7 +36,9 @@ def exact_text(name: str, amount: float) -> str:
         return f"{amount:g} CPUs"
     if name == "devices":
         return f"{amount:g} devices"
-    size, unit = next((one for one in _UNITS if amount >= one[0] and amount % one[0] == 0), _UNITS[-1])
+    size, unit = next(
+        (scale for scale in _UNITS if amount >= scale[0] and amount % scale[0] == 0), _UNITS[-1]
+    )
     return f"{amount / size:.12g} {unit}{'' if name == 'memory' else '/s'} of {name.replace('_', ' ')}"
 
 

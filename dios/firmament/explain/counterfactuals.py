@@ -53,7 +53,7 @@ def start_within(scheduler: TrialScheduler, task: int, now: float) -> tuple[int,
     for number in range(1, EXPLAIN_ROUNDS + 1):
         played = scheduler.round(now)
         if not played.stands:
-            raise ModelError("; ".join(f"{fault.where}: {fault.what}" for fault in played.faults))
+            raise ModelError("; ".join(f"{fault.source}: {fault.reason}" for fault in played.faults))
         if scheduler.is_running(task):
             return state.machine_ids[int(state.tasks.machine[state.tasks.row(task)])], number
     return ABSENT, EXPLAIN_ROUNDS
@@ -103,7 +103,7 @@ class CounterfactualSearch:
                 self._pairs()
             if not self._found:
                 self._together(rules)
-        return sorted(self._found, key=lambda one: (one.kind.rank, one.size))
+        return sorted(self._found, key=lambda change: (change.kind.rank, change.size))
 
     def starts_with_slot(self, machine: int) -> bool:
         """Return True if the task starts with one more slot on a machine, False also if that is unknown."""
@@ -163,10 +163,10 @@ class CounterfactualSearch:
     ) -> None:
         also = (*self._beside, *also)
         text = " and ".join([text, *(rule.text for rule in self._beside)])
-        where = f"it would start on {self._name(machine)}"
+        effect = f"it would start on {self._name(machine)}"
         if not least:
-            where += "; a smaller change may do"
-        text = f"sufficient: {text} ({where})"
+            effect += "; a smaller change may do"
+        text = f"sufficient: {text} ({effect})"
         self._found.append(
             Counterfactual(
                 kind,
@@ -253,7 +253,7 @@ class CounterfactualSearch:
             quota = scheduler.ledger.quota()
             if number < len(quota):
                 amounts.append(float(quota[number, 1 + at] - state.held[number, 1 + at]))
-        return sorted({in_steps(name, one) for one in amounts if math.isfinite(one) and one > 0})
+        return sorted({in_steps(name, amount) for amount in amounts if math.isfinite(amount) and amount > 0})
 
     def _pairs(self) -> None:
         """Find the smallest changes of two amounts, when none of one is sufficient."""
@@ -403,8 +403,8 @@ class CounterfactualSearch:
         if machine == ABSENT:
             return False
         seconds, names = ends[above - 1] - self._now, self._scheduler.state.resources.names
-        where = "" if row == ABSENT else f" on {names[row]}"
-        which = f"the next task{where} ends" if above == 1 else f"the next {above} tasks{where} end"
+        location = "" if row == ABSENT else f" on {names[row]}"
+        which = f"the next task{location} ends" if above == 1 else f"the next {above} tasks{location} end"
         self._note(
             CounterfactualKind.END,
             f"when {which}, expected in {seconds:.3g} s",

@@ -39,14 +39,14 @@ def excluded_machines(
     tree, tasks = state.resources, state.tasks
     left = np.zeros(len(tree.alive), np.bool_)
     left[tree.at(Level.MACHINE)] = True
-    found: list[ExcludedMachines] = []
+    exclusions: list[ExcludedMachines] = []
 
     def out(which: Flags, reason: str, *, passes: bool = False) -> None:
         nonlocal left
         gone = np.flatnonzero(left & which)
         if len(gone):
             names = tuple(tree.names[row] for row in gone[:EXCLUDED_NAMES].tolist())
-            found.append(ExcludedMachines(len(gone), reason, names, passes))
+            exclusions.append(ExcludedMachines(len(gone), reason, names, passes))
             left = left & ~which
 
     described = tasks.descriptors[task]
@@ -85,7 +85,7 @@ def excluded_machines(
         kept &= ~restrictions.reservations.may_fill(state, np.full(len(rows), task), rows)
         out(kept, "room is kept for a task that has waited longer", passes=True)
     out(~reachable, "the cost model offers no way there", passes=True)
-    return found, left
+    return exclusions, left
 
 
 def _rows(state: ClusterState, machines: list[int]) -> Ints:

@@ -59,8 +59,8 @@ class ExplainedTask:
 
 def explain_task(subject: ExplainedTask) -> Explanation:
     """Explain a task that takes part in the trial round."""
-    found = _Explainer(subject)
-    return found.running() if found.runs else found.waiting()
+    explainer = _Explainer(subject)
+    return explainer.running() if explainer.runs else explainer.waiting()
 
 
 def _duration_text(seconds: float) -> str:
@@ -103,10 +103,10 @@ def _nowhere(excluded: list[ExcludedMachines]) -> str:
     """Return why no machine takes a task: the reason of all of them, or of the most."""
     if not excluded:
         return "there is no machine"
-    begin = "no machine can take it" + (" now" if any(one.passes for one in excluded) else "")
+    begin = "no machine can take it" + (" now" if any(exclusion.passes for exclusion in excluded) else "")
     if len(excluded) == 1:
         return f"{begin}: {excluded[0].reason}"
-    most = max(excluded, key=lambda one: one.machines)
+    most = max(excluded, key=lambda exclusion: exclusion.machines)
     return f"{begin}; most of them: {most.reason}"
 
 
@@ -122,7 +122,9 @@ class _Explainer:
         rows = self.network.rows
         mine = np.arange(rows.start[self.index], rows.start[self.index + 1])
         self.options = mine[rows.kind[mine] != UNSCHEDULED]
-        limited = [number for number, one in outcome.plan.filters.items() if one.limit is not None]
+        limited = [
+            number for number, task_filter in outcome.plan.filters.items() if task_filter.limit is not None
+        ]
         self.try_out = WhatIf(self.network, subject.names, subject.algorithm, limited)
         self.ways = cheapest_paths(
             rows.target[self.options],
@@ -141,8 +143,8 @@ class _Explainer:
         owner = rows.owner()
         fits = rows.target == self.outcome.solved.target[owner]
         order = np.lexsort((rows.cost, ~fits, owner))
-        found: Ints = order[rows.start[:-1]]
-        return found
+        arcs: Ints = order[rows.start[:-1]]
+        return arcs
 
     # Places -----------------------------------------------------------------------------------------
 
@@ -248,8 +250,8 @@ class _Explainer:
         target = int(self.outcome.leaf[self.index])
         moves = target == ABSENT or self.state.resources.machine[target] != here
         if moves and not self.outcome.held[self.index]:
-            where = "stops it" if target == ABSENT else f"moves it to {self._machine(target)}"
-            reason = f"on {name}; the next round {where}"
+            effect = "stops it" if target == ABSENT else f"moves it to {self._machine(target)}"
+            reason = f"on {name}; the next round {effect}"
             enough = []
         else:
             enough = self._leaving(name)
@@ -321,7 +323,7 @@ class _Explainer:
         if self.runs or not places or not places[0].full:
             return ""
         best = places[0]
-        worth = next((one.worth for one in enough if one.machine == best.machine), None)
+        worth = next((change.worth for change in enough if change.machine == best.machine), None)
         if worth is not None:
             return f"{best.full}; one more slot there is worth {worth}"
         first = self.ahead.get(best.machine)
@@ -330,9 +332,9 @@ class _Explainer:
     # Sufficient changes -----------------------------------------------------------------------------
 
     def _enough(self, places: list[CandidateMachine]) -> list[SufficientChange]:
-        found = [one for place in places[:TRIED] if (one := self._slot(place)) is not None]
+        changes = [change for place in places[:TRIED] if (change := self._slot(place)) is not None]
         raised = self._raised()
-        return found if raised is None else [*found, raised]
+        return changes if raised is None else [*changes, raised]
 
     def _slot(self, place: CandidateMachine) -> SufficientChange | None:
         """Try one more slot at a machine; return it if it alone places the task in every best solution."""

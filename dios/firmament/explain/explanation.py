@@ -132,7 +132,7 @@ class ExcludedMachines:
 class SufficientChange:
     """A change that was tried and makes the task run (or, if it runs, move or stop)."""
 
-    what: Literal["slot", "waiting cost", "staying cost"]
+    kind: Literal["slot", "waiting cost", "staying cost"]
     machine: int | None
     """The machine that gets one more slot."""
     cost: int | None
@@ -194,15 +194,16 @@ class Explanation:
             remark = f" ({place.remark})" if place.remark else ""
             said.append(f"  {place.name}: {place.cost}, {abs(place.against_chosen)} {sign}; {room}{remark}")
         said.extend(
-            f"{one.machines} of {self.total_machines} machines: {one.reason}" for one in self.excluded
+            f"{exclusion.machines} of {self.total_machines} machines: {exclusion.reason}"
+            for exclusion in self.excluded
         )
         if self.binding:
             said.append(f"bottleneck: {self.binding}")
         if self.promised:
             said.append(self.promised)
-        said.extend(one.text() for one in self.free)
-        said.extend(one.text for one in self.counterfactuals)
-        said.extend(one.text for one in self.enough)
+        said.extend(amounts.text() for amounts in self.free)
+        said.extend(counterfactual.text for counterfactual in self.counterfactuals)
+        said.extend(change.text for change in self.enough)
         if self.unsolved:
             said.append(self.unsolved)
         if self.before is not None:

@@ -29,11 +29,11 @@ class CheapestPaths:
 
     def arcs(self, vertex: int, tail: Ints) -> list[int]:
         """Return the upper arcs of the path to a vertex, in order."""
-        found: list[int] = []
+        arcs: list[int] = []
         while self.last[vertex] != ABSENT:
-            found.append(int(self.last[vertex]))
-            vertex = int(tail[found[-1]])
-        return found[::-1]
+            arcs.append(int(self.last[vertex]))
+            vertex = int(tail[arcs[-1]])
+        return arcs[::-1]
 
 
 def cheapest_paths(
@@ -76,8 +76,8 @@ class WhatIf:
         """Return the arc of the task at an index to its unscheduled aggregator, or ABSENT."""
         rows = self.network.rows
         mine = np.arange(rows.start[index], rows.start[index + 1])
-        found = mine[rows.kind[mine] == UNSCHEDULED]
-        return int(found[0]) if len(found) else ABSENT
+        unscheduled = mine[rows.kind[mine] == UNSCHEDULED]
+        return int(unscheduled[0]) if len(unscheduled) else ABSENT
 
     def without(self, arc: int) -> FlowSolution:
         """Return the best solution without one task arc."""

@@ -79,9 +79,9 @@ class LiftedRule(NamedTuple):
 def with_amounts(trial: TrialScheduler, group: Group, amounts: Mapping[str, float]) -> None:
     """Let tasks demand these amounts at most."""
 
-    def lowered(one: TaskDescriptor) -> TaskDescriptor:
-        smaller = {name: min(amount, getattr(one.demand, name)) for name, amount in amounts.items()}
-        return replace(one, demand=one.demand._replace(**smaller))
+    def lowered(descriptor: TaskDescriptor) -> TaskDescriptor:
+        smaller = {name: min(amount, getattr(descriptor.demand, name)) for name, amount in amounts.items()}
+        return replace(descriptor, demand=descriptor.demand._replace(**smaller))
 
     _redescribe(trial, group, lowered)
 
@@ -116,8 +116,12 @@ def _rules_of_task(scheduler: TrialScheduler, task: int, group: Group) -> Iterat
     for constraint in described.constraints:
         if constraint.hard:
 
-            def unconstrained(one: TaskDescriptor, left_out: Constraint = constraint) -> TaskDescriptor:
-                return replace(one, constraints=tuple(kept for kept in one.constraints if kept != left_out))
+            def unconstrained(
+                descriptor: TaskDescriptor, left_out: Constraint = constraint
+            ) -> TaskDescriptor:
+                return replace(
+                    descriptor, constraints=tuple(kept for kept in descriptor.constraints if kept != left_out)
+                )
 
             yield LiftedRule(
                 CounterfactualKind.CONSTRAINT,
@@ -126,18 +130,24 @@ def _rules_of_task(scheduler: TrialScheduler, task: int, group: Group) -> Iterat
                 constraint.key,
             )
     if described.pinned is not None:
-        unpinned = partial(_redescribe, group=group, changed=lambda one: replace(one, pinned=None))
+        unpinned = partial(
+            _redescribe, group=group, changed=lambda descriptor: replace(descriptor, pinned=None)
+        )
         yield LiftedRule(CounterfactualKind.PIN, "on any machine", unpinned)
 
 
 def _rules_of_job(scheduler: TrialScheduler, task: int) -> Iterator[LiftedRule]:
     job = scheduler.described(task)[0]
     if job.affinity != Affinity.NONE:
-        apart = partial(_redescribe_job, task=task, changed=lambda one: replace(one, affinity=Affinity.NONE))
+        apart = partial(
+            _redescribe_job, task=task, changed=lambda descriptor: replace(descriptor, affinity=Affinity.NONE)
+        )
         text = "without the rule about which machines the tasks of its job share"
         yield LiftedRule(CounterfactualKind.AFFINITY, text, apart)
     if job.maximum_running is not None:
-        endless = partial(_redescribe_job, task=task, changed=lambda one: replace(one, maximum_running=None))
+        endless = partial(
+            _redescribe_job, task=task, changed=lambda descriptor: replace(descriptor, maximum_running=None)
+        )
         text = f"without the bound of its series on tasks that run at once ({job.maximum_running})"
         yield LiftedRule(CounterfactualKind.SERIES, text, endless)
 
@@ -152,17 +162,17 @@ def _others(scheduler: TrialScheduler, task: int, group: Group) -> Iterator[Lift
         (
             CounterfactualKind.KEPT_ROOM,
             "without the tasks for which room is kept",
-            [one for one in scheduler.reservations.present if one in waiting and one not in group],
+            [other for other in scheduler.reservations.present if other in waiting and other not in group],
         ),
         (
             CounterfactualKind.OWN_TASKS,
             "without the other waiting tasks of its principal",
-            [one for one, who in waiting.items() if who == principal and one not in group],
+            [other for other, who in waiting.items() if who == principal and other not in group],
         ),
         (
             CounterfactualKind.TURN,
             "without the waiting tasks of other principals, whose turn comes first",
-            [one for one, who in waiting.items() if who != principal],
+            [other for other, who in waiting.items() if who != principal],
         ),
     )
     for kind, text, tasks in several:

@@ -90,17 +90,17 @@ class Moments:
         Raises:
             InvalidError: the numbers contradict each other.
         """
-        found = cls()
+        moments = cls()
         if max(len(packed.total), len(packed.squares)) > _SUMS_BYTES_MAX:
             raise InvalidError("the sums of a profile are too large")
-        found.count, found.least, found.most = packed.count, packed.least, packed.most
-        found.total = int.from_bytes(packed.total, "little")
-        found.squares = int.from_bytes(packed.squares, "little")
+        moments.count, moments.least, moments.most = packed.count, packed.least, packed.most
+        moments.total = int.from_bytes(packed.total, "little")
+        moments.squares = int.from_bytes(packed.squares, "little")
         # In integers: a mean in floating point may be rounded to more than the largest value.
-        bounded = 0 <= found.least * found.count <= found.total <= found.most * found.count
-        if found.count < 1 or not bounded or found.total**2 > found.count * found.squares:
+        bounded = 0 <= moments.least * moments.count <= moments.total <= moments.most * moments.count
+        if moments.count < 1 or not bounded or moments.total**2 > moments.count * moments.squares:
             raise InvalidError("count, sums and bounds of a profile contradict each other")
-        return found
+        return moments
 
 
 class Aggregate:
@@ -161,15 +161,18 @@ class Aggregate:
         Raises:
             InvalidError: the numbers contradict each other.
         """
-        found = cls()
-        found.moments = Moments.unpack(packed.moments)
-        found.level, found.buckets = packed.level, packed.buckets
+        aggregate = cls()
+        aggregate.moments = Moments.unpack(packed.moments)
+        aggregate.level, aggregate.buckets = packed.level, packed.buckets
         fit = 0 <= packed.level <= 10 and len(packed.buckets) <= limits.PROFILE_BUCKETS_MAX
         if not fit or any(not 0 <= bucket < _BUCKET_MAX for bucket in packed.buckets):
             raise InvalidError("the buckets of a profile are out of range")
-        if min(packed.buckets.values(), default=0) < 1 or sum(packed.buckets.values()) != found.moments.count:
+        if (
+            min(packed.buckets.values(), default=0) < 1
+            or sum(packed.buckets.values()) != aggregate.moments.count
+        ):
             raise InvalidError("the buckets of a profile do not add up to its count")
-        return found
+        return aggregate
 
     def _coarsen(self) -> None:
         while len(self.buckets) > limits.PROFILE_BUCKETS_MAX:

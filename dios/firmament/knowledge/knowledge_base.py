@@ -150,21 +150,21 @@ class KnowledgeBase:
     def take(self, entry: KnowledgeEntry) -> bool:
         """Add one checked entry; return False if it was added before."""
         fresh = self.heard.touch((entry.node, entry.incarnation), ReceivedNumbers()).add(entry.sequence)
-        if isinstance(entry.what, UsageProfile):
+        if isinstance(entry.content, UsageProfile):
             # Usage profiles are sent repeatedly, with other numbers: they are recognised by themselves.
-            fresh = self.usage_profiles.add(entry, entry.what)
+            fresh = self.usage_profiles.add(entry, entry.content)
         if not fresh:
             return False
         self.journal.append(entry)
         self.position += 1
-        if isinstance(entry.what, Placing):
-            self.places.take(entry, entry.what)
-        elif isinstance(entry.what, Sample):
-            self._take_sample(entry, entry.what)
+        if isinstance(entry.content, Placing):
+            self.places.take(entry, entry.content)
+        elif isinstance(entry.content, Sample):
+            self._take_sample(entry, entry.content)
         return True
 
-    def _own(self, what: Sample | Placing | UsageProfile) -> None:
-        entry = KnowledgeEntry(self.node, self.incarnation, self.sequence, what)
+    def _own(self, content: Sample | Placing | UsageProfile) -> None:
+        entry = KnowledgeEntry(self.node, self.incarnation, self.sequence, content)
         check_entry(entry)
         self.sequence += 1
         self.take(entry)
@@ -207,8 +207,8 @@ class KnowledgeBase:
 
     def report(self, task: int) -> Sample | None:
         """Return the final sample of a task (Table 6.4); None while it runs, or if it was dropped since."""
-        found = self.reports.get(task)
-        return found.what if found is not None and isinstance(found.what, Sample) else None
+        entry = self.reports.get(task)
+        return entry.content if entry is not None and isinstance(entry.content, Sample) else None
 
     def score_beside(self, task_class: str, beside: tuple[str, ...], machine_type: str) -> float | None:
         """Return Whare-MCs' Xi(c_t, L_m, c_m) (§7.2.2): the expected score next to co-runners.
@@ -226,14 +226,14 @@ class KnowledgeBase:
         if profile is None or scored is None:
             return None
         metric, mean = scored
-        known = [self._pair(task_class, each, machine_type, metric) for each in sorted(set(beside))]
-        found = [each for each in known if each is not None]
+        known = [self._pair(task_class, neighbour, machine_type, metric) for neighbour in sorted(set(beside))]
+        scores = [score for score in known if score is not None]
         alone = self._pair(task_class, ALONE, machine_type, metric)
-        if beside and not found:
+        if beside and not scores:
             return mean
         if alone is None:
-            alone = min(float(profile.aggregates[metric].quantile(_BEST_SHARE)), *found, mean)
-        return alone + sum(max(each - alone, 0.0) for each in found)
+            alone = min(float(profile.aggregates[metric].quantile(_BEST_SHARE)), *scores, mean)
+        return alone + sum(max(score - alone, 0.0) for score in scores)
 
     def slow_down(self, task_class: str, beside: str, machine_type: str) -> float | None:
         """Return the factor by which a class takes longer next to another; None without a profile."""
@@ -252,11 +252,11 @@ class KnowledgeBase:
         Returns:
             None if nothing was measured there, or nothing that has a score.
         """
-        entries = [entry.what for entry in self.latest.get((task_class, machine), ())]
-        samples = [what for what in entries if isinstance(what, Sample)]
-        samples = [each for each in samples if each.at_ns >= samples[-1].at_ns - window_ns]
+        entries = [entry.content for entry in self.latest.get((task_class, machine), ())]
+        samples = [content for content in entries if isinstance(content, Sample)]
+        samples = [sample for sample in samples if sample.at_ns >= samples[-1].at_ns - window_ns]
         for metric in SCORES:
-            values = [value for each in samples if (value := each.metrics.get(metric))]
+            values = [value for sample in samples if (value := sample.metrics.get(metric))]
             here = self._best(task_class, metric, samples[-1].machine_type) if values else 0
             anywhere = self._best(task_class, metric, None) if here else 0
             if here and anywhere:
@@ -322,13 +322,15 @@ class KnowledgeBase:
             position=self.position,
             profiles=[pack_profile(profile, table) for profile in self.profiles.values()],
             pairs=[
-                (*key, {int(metric): moments.pack() for metric, moments in found.items()})
-                for key, found in self.pairs.items()
+                (*key, {int(metric): moments.pack() for metric, moments in by_metric.items()})
+                for key, by_metric in self.pairs.items()
             ],
-            latest=[(*key, [table.index(entry) for entry in found]) for key, found in self.latest.items()],
+            latest=[
+                (*key, [table.index(entry) for entry in entries]) for key, entries in self.latest.items()
+            ],
             reports=[table.index(entry) for entry in self.reports.values()],
             places=[table.index(entry) for entry in self.places.entries()],
-            heard=[(*key, each.below, sorted(each.above)) for key, each in self.heard.items()],
+            heard=[(*key, heard.below, sorted(heard.above)) for key, heard in self.heard.items()],
             journal=[table.index(entry) for entry in self.journal],
             usage_profiles=[table.index(entry) for entry in self.usage_profiles.entries()],
             entries=table.entries,
@@ -352,12 +354,12 @@ class KnowledgeBase:
             raise BadKnowledgeError(
                 f"incarnation {incarnation} must be over {stored.incarnation}, the one stored"
             )
-        found = cls(node, incarnation)
+        base = cls(node, incarnation)
         try:
-            found._restore(stored)
+            base._restore(stored)
         except (IndexError, InvalidError) as error:
             raise BadKnowledgeError(f"damaged knowledge: {error}; begin with an empty one") from None
-        return found
+        return base
 
     def _restore(self, stored: StoredKnowledge) -> None:
         table = EntryTable(stored.entries)
@@ -365,28 +367,28 @@ class KnowledgeBase:
             profile = self.profiles.at(packed.task_class, packed.machine_type)
             profile.samples, profile.finished = packed.samples, packed.finished
             profile.aggregates = {
-                Metric(number): Aggregate.unpack(each)
-                for number, each in packed.aggregates.items()
+                Metric(number): Aggregate.unpack(aggregate)
+                for number, aggregate in packed.aggregates.items()
                 if number in METRICS
             }
             profile.recent = table.at(packed.recent)[-limits.PROFILE_SAMPLES_MAX :]
         for task_class, beside, machine_type, packed_moments in stored.pairs:
             moments = self.pairs.touch((task_class, beside, machine_type), {})
-            for number, each in packed_moments.items():
+            for number, summary in packed_moments.items():
                 if number in METRICS:
-                    moments[Metric(number)] = Moments.unpack(each)
+                    moments[Metric(number)] = Moments.unpack(summary)
         for task_class, machine, indexes in stored.latest:
             kept = self.latest.touch((task_class, machine), [])
             kept += table.at(indexes)[-limits.KNOWLEDGE_LATEST_MAX :]
         for entry in table.at(stored.reports):
-            if isinstance(entry.what, Sample):
-                self.reports.touch(entry.what.task, entry)
+            if isinstance(entry.content, Sample):
+                self.reports.touch(entry.content.task, entry)
         for entry in table.at(stored.places):
-            if isinstance(entry.what, Placing):
-                self.places.take(entry, entry.what)
+            if isinstance(entry.content, Placing):
+                self.places.take(entry, entry.content)
         for entry in table.at(stored.usage_profiles):
-            if isinstance(entry.what, UsageProfile):
-                self.usage_profiles.add(entry, entry.what)
+            if isinstance(entry.content, UsageProfile):
+                self.usage_profiles.add(entry, entry.content)
         for node, incarnation, below, above in stored.heard:
             self.heard.touch((node, incarnation), ReceivedNumbers(below, tuple(above)))
         self.journal.extend(table.at(stored.journal))

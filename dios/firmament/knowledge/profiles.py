@@ -24,11 +24,11 @@ class Recent(OrderedDict[K, V], Generic[K, V]):
 
     def touch(self, key: K, fresh: V) -> V:
         """Return the value of a key; ``fresh`` is stored if there was none."""
-        found = self.setdefault(key, fresh)
+        kept = self.setdefault(key, fresh)
         self.move_to_end(key)
         if len(self) > self._most:
             self.forget(self.popitem(last=False)[0])
-        return found
+        return kept
 
     def forget(self, key: K) -> None:
         """React to a key that was dropped; does nothing here."""
@@ -97,13 +97,13 @@ class Profile:
 
     def mean(self, metric: Metric) -> float | None:
         """Return the mean of a metric, in its unit; None if it was never measured."""
-        found = self.aggregates.get(metric)
-        return found.moments.mean if found else None
+        aggregate = self.aggregates.get(metric)
+        return aggregate.moments.mean if aggregate else None
 
     def quantile(self, metric: Metric, share: float) -> int | None:
         """Return the value that ``share`` (0 to 1) of all did not exceed, to 3 %; None if never measured."""
-        found = self.aggregates.get(metric)
-        return found.quantile(share) if found else None
+        aggregate = self.aggregates.get(metric)
+        return aggregate.quantile(share) if aggregate else None
 
     def score(self) -> tuple[Metric, float] | None:
         """Return the first of ``SCORES`` with a measurement, and its mean; a smaller mean is better."""
@@ -119,9 +119,9 @@ class Profiles(Recent[tuple[str, str], Profile]):
 
     def at(self, task_class: str, machine_type: str) -> Profile:
         """Return a profile, which is new if there was none."""
-        found = self.touch((task_class, machine_type), Profile(task_class, machine_type))
-        self.by_class.setdefault(task_class, {})[machine_type] = found
-        return found
+        profile = self.touch((task_class, machine_type), Profile(task_class, machine_type))
+        self.by_class.setdefault(task_class, {})[machine_type] = profile
+        return profile
 
     def forget(self, key: tuple[str, str]) -> None:
         """Remove a dropped profile from the table by class."""
@@ -145,7 +145,7 @@ def keep_newest(
 
 def by_time(entry: KnowledgeEntry) -> Order:
     """Return a key that sorts by the machines' clocks, then by identity."""
-    return (entry.what.at_ns if isinstance(entry.what, Sample) else 0), entry.identity
+    return (entry.content.at_ns if isinstance(entry.content, Sample) else 0), entry.identity
 
 
 def by_identity(entry: KnowledgeEntry) -> Order:

@@ -171,7 +171,7 @@ class KnowledgeEntry(msgspec.Struct, frozen=True, array_like=True):
     node: str
     incarnation: int
     sequence: int
-    what: Sample | Placing | UsageProfile
+    content: Sample | Placing | UsageProfile
 
     @property
     def identity(self) -> tuple[int, int, str]:
@@ -210,18 +210,18 @@ class KnowledgeBatch(msgspec.Struct, frozen=True, array_like=True):
             BadKnowledgeError: the bytes are no batch of this version, or an entry is invalid.
         """
         try:
-            found = msgspec.msgpack.decode(data, type=cls)
+            batch = msgspec.msgpack.decode(data, type=cls)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise BadKnowledgeError(f"not a batch of samples: {error}") from None
-        if found.version != VERSION:
-            raise BadKnowledgeError(f"a batch of version {found.version}; this coordinator reads {VERSION}")
-        if len(found.entries) > limits.KNOWLEDGE_BATCH_MAX:
+        if batch.version != VERSION:
+            raise BadKnowledgeError(f"a batch of version {batch.version}; this coordinator reads {VERSION}")
+        if len(batch.entries) > limits.KNOWLEDGE_BATCH_MAX:
             raise BadKnowledgeError(
-                f"a batch of {len(found.entries)} entries; at most {limits.KNOWLEDGE_BATCH_MAX} are allowed"
+                f"a batch of {len(batch.entries)} entries; at most {limits.KNOWLEDGE_BATCH_MAX} are allowed"
             )
-        for entry in found.entries:
+        for entry in batch.entries:
             check_entry(entry)
-        return found
+        return batch
 
 
 def encoded_bytes(entry: KnowledgeEntry) -> int:
@@ -239,21 +239,22 @@ def check_entry(entry: KnowledgeEntry) -> None:
     for name, value in (("incarnation", entry.incarnation), ("sequence", entry.sequence)):
         if not 0 <= value <= VALUE_MAX:
             raise BadKnowledgeError(f"{name} is {value}; it must be 0 or more, and fit 63 bits")
-    if isinstance(entry.what, Sample):
-        check_sample(entry.what)
-    elif isinstance(entry.what, UsageProfile):
-        fault = fault_of(entry.what)
+    if isinstance(entry.content, Sample):
+        check_sample(entry.content)
+    elif isinstance(entry.content, UsageProfile):
+        fault = fault_of(entry.content)
         if fault:
             raise BadKnowledgeError(fault)
     else:
-        _check_text("machine", entry.what.machine)
-        if not 1 <= len(entry.what.block) <= limits.NAME_BYTES:
+        _check_text("machine", entry.content.machine)
+        if not 1 <= len(entry.content.block) <= limits.NAME_BYTES:
             raise BadKnowledgeError(
-                f"the fingerprint of a block has {len(entry.what.block)} bytes; 1 to {limits.NAME_BYTES} are "
+                f"the fingerprint of a block has {len(entry.content.block)} bytes; 1 to "
+                f"{limits.NAME_BYTES} are "
                 "allowed"
             )
-        if not -1 <= entry.what.size <= VALUE_MAX:
-            raise BadKnowledgeError(f"the size of a block is {entry.what.size}; it must be -1 or more")
+        if not -1 <= entry.content.size <= VALUE_MAX:
+            raise BadKnowledgeError(f"the size of a block is {entry.content.size}; it must be -1 or more")
 
 
 def check_sample(sample: Sample) -> None:
@@ -271,8 +272,8 @@ def check_sample(sample: Sample) -> None:
             f"the sample has {len(sample.beside)} neighbours; at most {limits.PROFILE_NEIGHBOURS_MAX} are "
             "allowed"
         )
-    for each in sample.beside:
-        _check_text("beside", each)
+    for neighbour in sample.beside:
+        _check_text("beside", neighbour)
     if len(sample.values) > 2 * len(Metric):
         raise BadKnowledgeError(
             f"the sample has {len(sample.values)} values; at most {2 * len(Metric)} are allowed"
@@ -296,22 +297,22 @@ def derived(values: Mapping[Metric, int], elapsed_ns: int) -> dict[Metric, int]:
         values: totals over ``elapsed_ns``.
         elapsed_ns: nanoseconds; 0 if not known.
     """
-    found = dict(values)
+    metrics = dict(values)
     instructions, misses = values.get(Metric.INSTRUCTIONS, 0), values.get(Metric.LLC_MISSES)
     ran = values.get(Metric.CPU_NS, 0)
     if instructions:
         if Metric.CYCLES in values:
-            found[Metric.CPI_MILLI] = values[Metric.CYCLES] * 1000 // instructions
+            metrics[Metric.CPI_MILLI] = values[Metric.CYCLES] * 1000 // instructions
         if misses is not None:
-            found[Metric.MAI_MICRO] = misses * 1_000_000 // instructions
+            metrics[Metric.MAI_MICRO] = misses * 1_000_000 // instructions
             # Without a miss the number of instructions is a lower bound.
-            found[Metric.IPMA] = instructions // max(misses, 1)
+            metrics[Metric.IPMA] = instructions // max(misses, 1)
         if elapsed_ns > 0:
-            found[Metric.PS_PER_INSTRUCTION] = elapsed_ns * (_PS // _NS) // instructions
-            found[Metric.INSTRUCTIONS_S] = instructions * _NS // elapsed_ns
+            metrics[Metric.PS_PER_INSTRUCTION] = elapsed_ns * (_PS // _NS) // instructions
+            metrics[Metric.INSTRUCTIONS_S] = instructions * _NS // elapsed_ns
     if ran and Metric.WAIT_NS in values:
-        found[Metric.STRETCH_MILLI] = (ran + values[Metric.WAIT_NS]) * 1000 // ran
-    return found
+        metrics[Metric.STRETCH_MILLI] = (ran + values[Metric.WAIT_NS]) * 1000 // ran
+    return metrics
 
 
 def of_report(report: FinalReport) -> dict[Metric, int]:

@@ -54,10 +54,10 @@ class EntryTable:
 
     def index(self, entry: KnowledgeEntry) -> int:
         """Return the index of an entry, which is added if it is new."""
-        found = self._index.setdefault(entry.identity, len(self.entries))
-        if found == len(self.entries):
+        position = self._index.setdefault(entry.identity, len(self.entries))
+        if position == len(self.entries):
             self.entries.append(entry)
-        return found
+        return position
 
     def at(self, indexes: list[int]) -> list[KnowledgeEntry]:
         """Return the entries at these indexes; raise IndexError for an index out of range."""

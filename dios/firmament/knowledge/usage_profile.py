@@ -123,12 +123,12 @@ def highest(profiles: Iterable[UsageProfile]) -> HighestUsage:
     """Return the highest value of each instant, in instants as long as the longest of any profile."""
     all_of = list(profiles)
     instant_s = max((profile.instant_s for profile in all_of), default=1)
-    found: dict[UsageChannel, list[int]] = {}
+    peaks: dict[UsageChannel, list[int]] = {}
     for profile in all_of:
         for channel, values in profile.channels.items():
             told = coarsened(values, instant_s // profile.instant_s)
-            _raise_to(found.setdefault(channel, []), told)
-    return HighestUsage(instant_s, found)
+            _raise_to(peaks.setdefault(channel, []), told)
+    return HighestUsage(instant_s, peaks)
 
 
 def _raise_to(kept: list[int], told: Sequence[int]) -> None:
@@ -165,9 +165,9 @@ class UsageRecording:
         """Return the seconds of an instant, and the values of each; later ones count at the end."""
         self.span(max(0, length_ms - 1), length_ms, {})
         instants = instants_of(length_ms, self._instant_s)
-        found: dict[int, tuple[int, ...]] = {}
+        by_channel: dict[int, tuple[int, ...]] = {}
         for channel, kept in self._values.items():
             within = [*kept[:instants], *[0] * (instants - len(kept))]
             within[-1] = max(within[-1], *kept[instants:], 0)
-            found[int(channel)] = tuple(min(value, VALUE_MAX) for value in within)
-        return self._instant_s, found
+            by_channel[int(channel)] = tuple(min(value, VALUE_MAX) for value in within)
+        return self._instant_s, by_channel

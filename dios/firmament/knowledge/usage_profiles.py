@@ -95,8 +95,8 @@ class UsageProfiles:
 
     def jobs(self, principal: str) -> list[str]:
         """Return the jobs of a principal with any profile, the one used last first."""
-        found = (key.job for key in reversed(self.kept) if key.whole and key.principal == principal)
-        return list(dict.fromkeys(found))
+        names = (key.job for key in reversed(self.kept) if key.whole and key.principal == principal)
+        return list(dict.fromkeys(names))
 
     def runs(self, principal: str, job: str) -> int:
         """Return the number of runs in which any task of a job was measured."""
@@ -110,9 +110,9 @@ class UsageProfiles:
 
     def members(self, principal: str, job: str) -> list[ProfiledTask]:
         """Return summaries of a job's tasks, by name."""
-        return list(self.each(principal, job, self.names(principal, job)))
+        return list(self.summaries(principal, job, self.names(principal, job)))
 
-    def each(self, principal: str, job: str, names: Iterable[str]) -> Iterator[ProfiledTask]:
+    def summaries(self, principal: str, job: str, names: Iterable[str]) -> Iterator[ProfiledTask]:
         """Yield the summary of each of these tasks; each takes milliseconds."""
         began: dict[int, int] = {}
         for profile in self._of_job(principal, job):
@@ -122,7 +122,7 @@ class UsageProfiles:
             yield _member(name, whole, part, began)
 
     def _of(self, key: ProfileKey) -> list[UsageProfile]:
-        return [entry.what for entry in self.kept.get(key, ()) if isinstance(entry.what, UsageProfile)]
+        return [entry.content for entry in self.kept.get(key, ()) if isinstance(entry.content, UsageProfile)]
 
     def _of_job(self, principal: str, job: str) -> Iterable[UsageProfile]:
         for key in self.kept:
@@ -154,4 +154,4 @@ def _member(
 
 def _order(entry: KnowledgeEntry) -> tuple[int, tuple[int, int, str]]:
     """Return a key that sorts by start, according to the machines' clocks."""
-    return (entry.what.began_ns if isinstance(entry.what, UsageProfile) else 0), entry.identity
+    return (entry.content.began_ns if isinstance(entry.content, UsageProfile) else 0), entry.identity

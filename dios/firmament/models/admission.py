@@ -69,11 +69,13 @@ def fill(waiting: Sequence[WaitingTasks], pools: Pools, shares: Shares, limit: i
     """Return the rows of the admitted tasks in the order of their admission; at most ``limit``."""
     admitted: list[int] = []
     while len(admitted) < limit:
-        ready = [each for each in waiting if each.tasks and pools.can_take(each.signature, each.demands[0])]
+        ready = [
+            group for group in waiting if group.tasks and pools.can_take(group.signature, group.demands[0])
+        ]
         if not ready:
             break
-        chosen = shares.choose({each.principal: None for each in ready})
-        mine = min((each for each in ready if each.principal == chosen), key=lambda each: each.tasks[0])
+        chosen = shares.choose({group.principal: None for group in ready})
+        mine = min((group for group in ready if group.principal == chosen), key=lambda group: group.tasks[0])
         demand = mine.demands.popleft()
         pools.take(mine.signature, demand)
         shares.add(chosen, demand)
@@ -89,7 +91,7 @@ class SlotShares:
 
     def choose(self, candidates: Iterable[str]) -> str:
         """Return the principal with the fewest slots; among equals, the first by name."""
-        return min(candidates, key=lambda each: (self.slots.get(each, 0), each))
+        return min(candidates, key=lambda candidate: (self.slots.get(candidate, 0), candidate))
 
     def add(self, principal: str, demand: Floats) -> None:
         """Count one more slot."""
@@ -132,12 +134,12 @@ class DominantShares:
         left = [name.split("/") for name in candidates]
         node, depth = self._root, 0
         while len(left) > 1:
-            here = next((each for each in left if len(each) == depth), None)
+            here = next((path for path in left if len(path) == depth), None)
             if here is not None:
                 return "/".join(here)
-            wanted = sorted({each[depth] for each in left})
+            wanted = sorted({path[depth] for path in left})
             chosen = min(wanted, key=lambda part: (self._share_below(node, part), part))
-            left = [each for each in left if each[depth] == chosen]
+            left = [path for path in left if path[depth] == chosen]
             node = node.children.get(chosen, _PoolNode(self._total * 0))
             depth += 1
         return "/".join(left[0])

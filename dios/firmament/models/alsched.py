@@ -114,8 +114,8 @@ class AlschedModel(TrivialModel):
         if running := unmoved(state, task):
             return running
         rack = self._racks.get(int(state.tasks.job[task]), (ABSENT, 0))[0]
-        where = f"rack {state.resources.names[rack]!r}" if rack in state.resources.names else "no rack"
-        return f"its job was given {where}; another place costs {self.apart}"
+        place = f"rack {state.resources.names[rack]!r}" if rack in state.resources.names else "no rack"
+        return f"its job was given {place}; another place costs {self.apart}"
 
 
 def _choose(free: Ints, there: Ints, wanted: int) -> int:

@@ -112,14 +112,14 @@ class ApolloModel(QuincyModel):
     def _runs(self, state: ClusterState, number: int, tasks: Ints, machines: Ints) -> Floats:
         """Return R of a class by machine: its profile on the type, or the mean of its tasks' run times."""
         expected = self.runtimes.expected(state, tasks) if len(tasks) else np.array([self.runtimes.unknown])
-        found = np.full(len(machines), float(expected.mean()))
+        run_times = np.full(len(machines), float(expected.mean()))
         kinds = state.resources.machine_type[machines]
         for kind in np.unique(kinds).tolist():
             name = state.machine_types.names[kind]
             profiled = float(self.runtimes.profiled(state, np.array([number]), name)[0])
             if not np.isnan(profiled):
-                found[kinds == kind] = profiled
-        return found
+                run_times[kinds == kind] = profiled
+        return run_times
 
     def _releases(self, state: ClusterState) -> tuple[Ints, Floats]:
         """Return the running tasks in the order of their expected ends, and the seconds until those."""
@@ -138,30 +138,30 @@ class ApolloModel(QuincyModel):
         """Return the waiting tasks: W changes in every round."""
         return waiting_tasks(state)
 
-    def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
+    def data_costs(self, state: ClusterState, inputs: Holdings) -> DataCosts:
         """Return I; ``task_options`` adds the rest."""
-        costs = super().data_costs(state, found)
+        costs = super().data_costs(state, inputs)
         self._latest_worst = costs.worst
         return costs
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
         """Return the machines with room that hold enough of the input, at I + R (and W = 0)."""
-        found = super().task_options(state, tasks)
+        options = super().task_options(state, tasks)
         self._worst_cost(state, tasks)
         self._worst[tasks] = self._latest_worst
-        cost = found.cost.copy()
+        cost = options.cost.copy()
         keep: Flags = np.zeros(len(cost), np.bool_)
-        number = state.tasks.equivalence[tasks[found.task]]
-        for each in np.unique(number).tolist():
-            plan = self.plan(state, each)
+        number = state.tasks.equivalence[tasks[options.task]]
+        for class_number in np.unique(number).tolist():
+            plan = self.plan(state, class_number)
             run = np.full(len(state.resources.alive), np.nan)
             ready = plan.wait == 0
             run[plan.machines[ready]] = plan.run[ready] * _MS
-            mine = number == each
-            here = run[found.target[mine]]
+            mine = number == class_number
+            here = run[options.target[mine]]
             keep[mine] = ~np.isnan(here)
             cost[mine] += whole(np.nan_to_num(here))
-        return Options(found.task[keep], found.target[keep], cost[keep])
+        return Options(options.task[keep], options.target[keep], cost[keep])
 
     def _worst_cost(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return I at the worst place when the options were last requested, or 0 before; shape (n,)."""
@@ -195,10 +195,10 @@ class ApolloModel(QuincyModel):
         """Return I + W + R at the machine for which a task would wait, plus 1: in a tie it starts now."""
         cost = np.full(len(tasks), NEVER)
         number = state.tasks.equivalence[tasks]
-        for each in np.unique(number).tolist():
-            plan = self.plan(state, each)
+        for class_number in np.unique(number).tolist():
+            plan = self.plan(state, class_number)
             busy = np.sort((plan.wait + plan.run)[(plan.wait > 0) & np.isfinite(plan.wait)])
-            mine = np.flatnonzero(number == each)
+            mine = np.flatnonzero(number == class_number)
             oldest = mine[np.lexsort((tasks[mine], state.tasks.submitted[tasks[mine]]))]
             some = oldest[: len(busy)]
             cost[some] = whole(busy[: len(some)] * _MS) + self._worst_cost(state, tasks[some]) + 1
@@ -235,12 +235,12 @@ def _waits(state: ClusterState, machines: Ints, demand: Floats, releases: tuple[
     wait = np.where((slots > 0) & np.all(free >= demand, axis=1), 0.0, np.inf)
     place = np.full(len(state.resources.alive), -1)
     place[machines] = np.arange(len(machines))
-    where = place[state.tasks.machine[releases[0]]]
+    places = place[state.tasks.machine[releases[0]]]
     # The room that ends of tasks free on a drained machine cannot be used.
-    busy = np.flatnonzero(where >= 0)
-    busy = busy[np.isinf(wait[where[busy]])]
-    for each in busy.tolist():
-        task, at, left = int(releases[0][each]), int(where[each]), float(releases[1][each])
+    busy = np.flatnonzero(places >= 0)
+    busy = busy[np.isinf(wait[places[busy]])]
+    for index in busy.tolist():
+        task, at, left = int(releases[0][index]), int(places[index]), float(releases[1][index])
         if np.isfinite(wait[at]):
             continue
         slots[at] += 1

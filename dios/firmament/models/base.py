@@ -201,17 +201,17 @@ class PerArcModel(BaseModel):
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
         """Call ``class_resource_arcs`` for each class."""
         return _class_arcs(
-            (int(each), target, *self.class_to_resource_cost(state, int(each), target))
-            for each in classes
-            for target in self.class_resource_arcs(state, int(each))
+            (int(class_number), target, *self.class_to_resource_cost(state, int(class_number), target))
+            for class_number in classes
+            for target in self.class_resource_arcs(state, int(class_number))
         )
 
     def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
         """Call ``class_class_arcs`` for each class."""
         return _class_arcs(
-            (int(each), target, *self.class_to_class_cost(state, int(each), target))
-            for each in classes
-            for target in self.class_class_arcs(state, int(each))
+            (int(class_number), target, *self.class_to_class_cost(state, int(class_number), target))
+            for class_number in classes
+            for target in self.class_class_arcs(state, int(class_number))
         )
 
     def resource_to_resource(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:

@@ -63,22 +63,22 @@ class BistroModel(DataModel):
         self._turns = np.zeros(len(state.tasks.alive), np.int64)
         self._turns[waiting[order]] = ranks + state.jobs.running[job[order]]
 
-    def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
+    def data_costs(self, state: ClusterState, inputs: Holdings) -> DataCosts:
         """Return 0 at the data; ``task_options`` removes all other places."""
-        machine, rack = np.zeros_like(found.machine), np.zeros_like(found.rack)
-        return DataCosts(machine, rack, np.where(found.total > 0, 1, 0))
+        machine, rack = np.zeros_like(inputs.machine), np.zeros_like(inputs.rack)
+        return DataCosts(machine, rack, np.where(inputs.total > 0, 1, 0))
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
         """Return an arc to X for each task without data."""
-        found = super().task_options(state, tasks)
-        keep = (found.target == state.cluster) & (found.cost == 0)
-        return Options(*(column[keep] for column in found))
+        options = super().task_options(state, tasks)
+        keep = (options.target == state.cluster) & (options.cost == 0)
+        return Options(*(column[keep] for column in options))
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
         """Return arcs to the classes of the machines with a task's data."""
-        found = super().task_options(state, tasks)
-        keep = found.target != state.cluster
-        task, target, cost = (column[keep] for column in found)
+        options = super().task_options(state, tasks)
+        keep = options.target != state.cluster
+        task, target, cost = (column[keep] for column in options)
         return Options(task, class_numbers(_AT, target), cost)
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
@@ -118,10 +118,10 @@ class BistroModel(DataModel):
         """Return if the task's data are there, and its turn."""
         if running := unmoved(state, task):
             return running
-        found = holdings(state, np.array([task]))
+        inputs = holdings(state, np.array([task]))
         turn = int(self._turns[task]) if task < len(self._turns) else 0
         before = f"{turn} tasks of its job run or come before it"
-        if not found.total[0]:
+        if not inputs.total[0]:
             return f"it has no data, so it may go anywhere; {before}"
-        here = "are" if resource in found.machine[found.machine_bytes > 0].tolist() else "are not"
+        here = "are" if resource in inputs.machine[inputs.machine_bytes > 0].tolist() else "are not"
         return f"its data {here} there; {before}"

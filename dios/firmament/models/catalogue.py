@@ -53,8 +53,8 @@ class _Catalogue(Mapping[str, type[BaseModel]]):
     """The classes by name, each imported at its first use."""
 
     def __getitem__(self, name: str) -> type[BaseModel]:
-        module, _, found = _PLACES[_spelled(name)].partition(":")
-        return cast("type[BaseModel]", getattr(import_module(f"dios.firmament.models.{module}"), found))
+        module, _, class_name = _PLACES[_spelled(name)].partition(":")
+        return cast("type[BaseModel]", getattr(import_module(f"dios.firmament.models.{module}"), class_name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(_PLACES)
@@ -89,7 +89,7 @@ def parameters(name: str) -> dict[str, Value]:
 
 def parameters_of(model: type[BaseModel]) -> dict[str, Value]:
     """Return the parameters of a model's class and their defaults."""
-    return {each.name: cast("Value", each.default) for each in _parameters(model)}
+    return {parameter.name: cast("Value", parameter.default) for parameter in _parameters(model)}
 
 
 def make(name: str, **given: Value) -> CostModel:
@@ -106,9 +106,9 @@ def made_of(model: type[BaseModel], name: str, given: Mapping[str, Value]) -> Co
     known = parameters_of(model)
     strange = sorted(set(given) - set(known))
     if strange:
-        listed = ", ".join(f"{each}={default}" for each, default in known.items()) or "none"
+        listed = ", ".join(f"{key}={default}" for key, default in known.items()) or "none"
         raise BadModelError(f"model {name} has no parameter {strange[0]!r}; its parameters are: {listed}")
-    values = {each: _converted(name, each, value, known[each]) for each, value in given.items()}
+    values = {key: _converted(name, key, value, known[key]) for key, value in given.items()}
     # The arguments were just compared with the signature, which no static type can express.
     return partial(model, **values)()
 
@@ -116,7 +116,9 @@ def made_of(model: type[BaseModel], name: str, given: Mapping[str, Value]) -> Co
 def _parameters(model: type[BaseModel]) -> list[inspect.Parameter]:
     if model.__init__ is object.__init__:
         return []
-    return [each for each in inspect.signature(model).parameters.values() if each.name != "self"]
+    return [
+        parameter for parameter in inspect.signature(model).parameters.values() if parameter.name != "self"
+    ]
 
 
 def _converted(model: str, name: str, value: Value, default: Value) -> Value:

@@ -53,26 +53,26 @@ class CielModel(DataModel):
         self.sweetheart = sweetheart
         self.patience = patience
 
-    def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
+    def data_costs(self, state: ClusterState, inputs: Holdings) -> DataCosts:
         """Return the cost of the input that is not on a machine; racks do not matter to CIEL."""
-        at_machine = self._moving(found.total[found.machine_task] - found.machine_bytes)
-        return DataCosts(at_machine, self._moving(found.total[found.rack_task]), self._moving(found.total))
+        at_machine = self._moving(inputs.total[inputs.machine_task] - inputs.machine_bytes)
+        return DataCosts(at_machine, self._moving(inputs.total[inputs.rack_task]), self._moving(inputs.total))
 
     def _moving(self, size: Ints) -> Ints:
         return whole(self.move * size.astype(np.float64) / GIGABYTE)
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return more than the worst place, or while it waits for its sweetheart more than such a place."""
-        found = holdings(state, tasks)
+        inputs = holdings(state, tasks)
         waited = state.tasks.waiting_time(tasks, state.now)
         longest = np.minimum(whole(waited), _ALWAYS)
-        holds = found.machine_bytes >= self.sweetheart * found.total[found.machine_task]
-        holds &= (found.machine_bytes > 0) & state.resources.usable[found.machine]
+        holds = inputs.machine_bytes >= self.sweetheart * inputs.total[inputs.machine_task]
+        holds &= (inputs.machine_bytes > 0) & state.resources.usable[inputs.machine]
         has = np.zeros(len(tasks), np.bool_)
-        has[found.machine_task[holds]] = True
-        lacking = self._moving(np.ceil((1 - self.sweetheart) * found.total).astype(np.int64))
+        has[inputs.machine_task[holds]] = True
+        lacking = self._moving(np.ceil((1 - self.sweetheart) * inputs.total).astype(np.int64))
         patient = has & (waited < self.patience)
-        return np.where(patient, lacking + 1, self._moving(found.total) + _ALWAYS + longest)
+        return np.where(patient, lacking + 1, self._moving(inputs.total) + _ALWAYS + longest)
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return the cost of staying that keeps every task in place."""
@@ -86,12 +86,12 @@ class CielModel(DataModel):
         """Return the part of the input that is on the machine, and if that is a sweetheart."""
         if running := unmoved(state, task):
             return running
-        found = holdings(state, np.array([task]))
-        total = int(found.total[0])
+        inputs = holdings(state, np.array([task]))
+        total = int(inputs.total[0])
         if total == 0:
             return "it has no input, so all places are equal"
         if state.resources.machine[resource] < 0:
-            return f"moving {gigabytes(total)} of input costs {int(self._moving(found.total)[0])}"
-        held = int(held_at(state, found, state.resources.machine[[resource]])[0][0])
+            return f"moving {gigabytes(total)} of input costs {int(self._moving(inputs.total)[0])}"
+        held = int(held_at(state, inputs, state.resources.machine[[resource]])[0][0])
         sweet = " (its sweetheart)" if held >= self.sweetheart * total else ""
         return f"{gigabytes(held)} of its {gigabytes(total)} of input are on the machine{sweet}"

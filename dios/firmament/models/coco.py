@@ -78,8 +78,8 @@ def weights_of(given: tuple[float, ...]) -> Floats:
     Raises:
         InvalidError: the number of weights is not seven, or a weight is not in [0, 1].
     """
-    if len(given) != VECTOR_DIMENSIONS - 1 or not all(0 <= each <= 1 for each in given):
-        names = ", ".join(each.name.lower() for each in Dimension if each)
+    if len(given) != VECTOR_DIMENSIONS - 1 or not all(0 <= weight <= 1 for weight in given):
+        names = ", ".join(dimension.name.lower() for dimension in Dimension if dimension)
         raise InvalidError(f"weights are {given}; give seven numbers from 0 to 1, for {names}")
     return np.array((0.0, *given))
 
@@ -152,11 +152,11 @@ def leaf_penalties(
         rows: the length of the resource table.
         penalties: as ``PENALTIES``, shape (4, 4).
     """
-    found = np.zeros((rows, INTERFERENCE_CLASSES))
+    sums = np.zeros((rows, INTERFERENCE_CLASSES))
     for mine in range(INTERFERENCE_CLASSES):
-        found[:, mine] = np.bincount(at, weights=penalties[mine, classes], minlength=rows)
+        sums[:, mine] = np.bincount(at, weights=penalties[mine, classes], minlength=rows)
     scores = np.zeros((rows, INTERFERENCE_CLASSES))
-    scores[leaves] = np.minimum(1.0, found[leaves] / np.maximum(slots, 1)[:, None])
+    scores[leaves] = np.minimum(1.0, sums[leaves] / np.maximum(slots, 1)[:, None])
     return scores
 
 
@@ -234,8 +234,8 @@ class TaskClasses:
 
     def find(self, number: int) -> TaskClass | None:
         """Return a class by its number, or None if it does not exist."""
-        found = self._classes.get(number)
-        return None if found is None else found[1]
+        entry = self._classes.get(number)
+        return None if entry is None else entry[1]
 
     def refresh(self, state: ClusterState) -> None:
         """Add new tasks, delete empty classes, and count the waiting tasks."""
@@ -247,15 +247,15 @@ class TaskClasses:
         for gone in set(self._classes) - set(np.unique(self.of_task[rows]).tolist()):
             key, _ = self._classes.pop(gone)
             del self._numbers[key]
-        for _, each in self._classes.values():
-            each.waiting, each.longest = 0, 0.0
+        for _, known_class in self._classes.values():
+            known_class.waiting, known_class.longest = 0, 0.0
         waiting = waiting_tasks(state)
         numbers, at, counts = np.unique(self.of_task[waiting], return_inverse=True, return_counts=True)
         longest = np.zeros(len(numbers))
         np.maximum.at(longest, at, tasks.waiting_time(waiting, state.now))
         for number, count, seconds in zip(numbers, counts, longest, strict=True):
-            one = self._classes[int(number)][1]
-            one.waiting, one.longest = int(count), float(seconds)
+            task_class = self._classes[int(number)][1]
+            task_class.waiting, task_class.longest = int(count), float(seconds)
 
     def assign(self, state: ClusterState, rows: Ints) -> None:
         """Find or create the classes of tasks, in one step for all equal tasks."""
@@ -270,8 +270,8 @@ class TaskClasses:
         alike, first, at = np.unique(table, axis=0, return_index=True, return_inverse=True)
         numbers = np.array(
             [
-                self._number(tuple(key.tolist()), tasks.demand[rows[one]], *(int(c[one]) for c in whole))
-                for key, one in zip(alike, first, strict=True)
+                self._number(tuple(key.tolist()), tasks.demand[rows[index]], *(int(c[index]) for c in whole))
+                for key, index in zip(alike, first, strict=True)
             ]
         )
         self.of_task[rows] = numbers[at.reshape(-1)]
@@ -280,12 +280,12 @@ class TaskClasses:
     def _number(
         self, key: tuple[object, ...], demand: Floats, kind: int, rank: int, interference: int
     ) -> int:
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = self._next
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._next
             self._next += 1
-            self._classes[found] = (key, TaskClass(found, demand.copy(), kind, rank, interference))
-        return found
+            self._classes[number] = (key, TaskClass(number, demand.copy(), kind, rank, interference))
+        return number
 
     def _grow(self, length: int) -> None:
         missing = length - len(self._known)
@@ -404,9 +404,9 @@ def _earlier(groups: Ints) -> Ints:
     first = np.concatenate(([True], ordered[1:] != ordered[:-1])) if len(groups) else np.zeros(0, np.bool_)
     begins = np.flatnonzero(first)
     counts = np.arange(len(groups)) - np.repeat(begins, np.diff(np.append(begins, len(groups))))
-    found = np.zeros(len(groups), np.int64)
-    found[order] = counts
-    return found
+    earlier = np.zeros(len(groups), np.int64)
+    earlier[order] = counts
+    return earlier
 
 
 class Occupancy:
@@ -432,7 +432,8 @@ class Occupancy:
     def _by_machine(self, values: Floats) -> Floats:
         rows = len(self.state.resources.id)
         sums = [
-            np.bincount(self.machine, weights=values[:, each], minlength=rows) for each in range(DIMENSIONS)
+            np.bincount(self.machine, weights=values[:, dimension], minlength=rows)
+            for dimension in range(DIMENSIONS)
         ]
         return np.column_stack(sums)
 
@@ -467,8 +468,8 @@ class Occupancy:
         at = self.leaf if (table.level[ends] > Level.MACHINE).any() else self.machine
         least = np.full((rows, DIMENSIONS), np.inf)
         demand = self.state.tasks.demand[self.rows]
-        for each in range(DIMENSIONS):
-            np.minimum.at(least[:, each], at[victims], demand[victims, each])
+        for dimension in range(DIMENSIONS):
+            np.minimum.at(least[:, dimension], at[victims], demand[victims, dimension])
         taken = np.where(table.is_leaf, self.at_leaf, table.running)
         full = np.zeros(rows, np.bool_)
         full[ends] = (taken[ends] >= table.slots[ends]) & table.usable[table.machine[ends]]
@@ -497,12 +498,12 @@ class Occupancy:
             here = np.flatnonzero(may_stop & (self.machine == machine))
             here = here[np.lexsort((-tasks.since[self.rows[here]], -self.rank[here]))]
             left = excess
-            for one in here:
+            for victim in here:
                 if (left <= 0).all():
                     break
-                if (self.usage[one][left > 0] > 0).any():
-                    stopped.append(int(self.rows[one]))
-                    left = left - self.usage[one]
+                if (self.usage[victim][left > 0] > 0).any():
+                    stopped.append(int(self.rows[victim]))
+                    left = left - self.usage[victim]
         return np.array(sorted(stopped), np.int64)
 
 
@@ -547,7 +548,7 @@ class CocoModel(BaseModel):
         if wave not in WAVES:
             raise BadModelError(f"model coco: wave is {wave!r}; it must be machine or aggregate")
         try:
-            self.weights: Floats = weights_of(tuple(float(each) for each in weights.split(",")))
+            self.weights: Floats = weights_of(tuple(float(word) for word in weights.split(",")))
         except (ValueError, InvalidError) as error:
             raise BadModelError(f"model coco: {error}") from None
         self.wave, self.per_second, self.threads = wave, per_second, threads
@@ -618,13 +619,13 @@ class CocoModel(BaseModel):
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
         """Return arcs to the largest subtrees where each class fits, while the room lasts."""
-        known = (self.classes.find(int(each)) for each in classes)
+        known = (self.classes.find(int(number)) for number in classes)
         waiting = sorted(
-            (each for each in known if each is not None and each.waiting),
-            key=lambda each: (each.rank, -each.longest, each.number),
+            (task_class for task_class in known if task_class is not None and task_class.waiting),
+            key=lambda task_class: (task_class.rank, -task_class.longest, task_class.number),
         )
         now = self._now(state)
-        return joined(*(now.admit(each) for each in waiting[:_CLASSES_PER_ROUND]))
+        return joined(*(now.admit(task_class) for task_class in waiting[:_CLASSES_PER_ROUND]))
 
     def resource_to_resource(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
         """Return the load and the expected interference below each child."""
@@ -650,7 +651,9 @@ class CocoModel(BaseModel):
             return "the task has no CoCo class"
         vector = self._task_vectors(state, rows)[0] + self._now(state).vector(mine, resource)
         parts = [
-            f"{each.name.lower().replace('_', ' ')} {vector[each]:.0f}" for each in Dimension if vector[each]
+            f"{dimension.name.lower().replace('_', ' ')} {vector[dimension]:.0f}"
+            for dimension in Dimension
+            if vector[dimension]
         ]
         fits = Fit(int(self._now(state).fits(mine)[resource])).name.lower()
         kind = Interference(mine.interference).name.lower()
@@ -709,14 +712,14 @@ class _CocoRound:
         leaves = table.leaves()
         self.deep = model.threads and len(leaves) <= _LEAVES_MAX
         self.ends: Ints = leaves if self.deep else table.at(Level.MACHINE)
-        self.steps = [each for each in steps if self.deep or table.level[each.children[0]] <= Level.MACHINE]
+        self.steps = [step for step in steps if self.deep or table.level[step.children[0]] <= Level.MACHINE]
         tasks = state.tasks
         ranks = priority_dimension(state.jobs.kind[tasks.job], tasks.priority)
         self.occupancy = Occupancy(state, ranks)
         self.surplus = self.occupancy.surplus()
         self.machines: Floats = np.zeros(rows)
         self.machines[table.at(Level.MACHINE)] = 1
-        sum_up([each for each in steps if table.level[each.children[0]] <= Level.MACHINE], self.machines)
+        sum_up([step for step in steps if table.level[step.children[0]] <= Level.MACHINE], self.machines)
         self.penalty: Floats = leaf_penalties(
             leaves,
             table.slots[leaves],

@@ -93,7 +93,7 @@ def class_members(classes: Ints) -> Ints:
 def joined(*parts: ClassArcs) -> ClassArcs:
     """Return all arcs of the parts, in their order."""
     columns = zip(NO_CLASS_ARCS, *parts, strict=True)
-    return ClassArcs(*(np.concatenate(each).astype(np.int64, copy=False) for each in columns))
+    return ClassArcs(*(np.concatenate(column).astype(np.int64, copy=False) for column in columns))
 
 
 def waiting_tasks(state: ClusterState) -> Ints:
@@ -132,13 +132,15 @@ class PlaceRules(NamedTuple):
 def place_rules(state: ClusterState, task: int) -> PlaceRules:
     """Return the rules of a task."""
     described = state.tasks.descriptors[task]
-    return PlaceRules(tuple(each for each in described.constraints if each.hard), described.pinned)
+    return PlaceRules(
+        tuple(constraint for constraint in described.constraints if constraint.hard), described.pinned
+    )
 
 
 def permitted(state: ClusterState, machines: Ints, rules: Sequence[PlaceRules]) -> Flags:
     """Return which machines, (n,), satisfy each of some rules, (r,): (n, r)."""
     may = np.ones((len(machines), len(rules)), np.bool_)
-    if not any(one.constraints or one.pinned is not None for one in rules):
+    if not any(rule.constraints or rule.pinned is not None for rule in rules):
         return may
     table, labels = state.resources, LabelIndex()
     for machine in machines.tolist():
@@ -157,8 +159,8 @@ def draws(seed: int, identifiers: Ints, count: int, among: int) -> Ints:
     The result is the same for the same arguments, on every machine and in every order, because a model may be
     asked twice. ``among`` must be 1 or more.
     """
-    each = identifiers.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
-    mixed = _mix(np.bitwise_xor(each, _mix(np.full(1, seed % 2**64, np.uint64))))
+    words = identifiers.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
+    mixed = _mix(np.bitwise_xor(words, _mix(np.full(1, seed % 2**64, np.uint64))))
     return (mixed % np.uint64(among)).astype(np.int64)
 
 

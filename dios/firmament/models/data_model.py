@@ -54,8 +54,8 @@ class DataModel(BaseModel, ABC):
         self._stale: set[int] = set()
 
     @abstractmethod
-    def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
-        """Return the data cost of each place in ``found``."""
+    def data_costs(self, state: ClusterState, inputs: Holdings) -> DataCosts:
+        """Return the data cost of each place in ``inputs``."""
 
     # Changed tasks ----------------------------------------------------------------------------------
 
@@ -99,22 +99,22 @@ class DataModel(BaseModel, ABC):
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
         """Return arcs to the cluster, and to machines and racks that hold enough input and cost less."""
-        found = holdings(state, tasks)
-        costs = self.data_costs(state, found)
+        inputs = holdings(state, tasks)
+        costs = self.data_costs(state, inputs)
         self._stale.difference_update(tasks.tolist())
-        machines = self._enough(found, found.machine_task, found.machine_bytes, self.machine_arcs)
-        machines &= costs.machine < costs.worst[found.machine_task]
-        racks = self._enough(found, found.rack_task, found.rack_bytes, self.rack_arcs)
-        racks &= costs.rack < costs.worst[found.rack_task]
+        machines = self._enough(inputs, inputs.machine_task, inputs.machine_bytes, self.machine_arcs)
+        machines &= costs.machine < costs.worst[inputs.machine_task]
+        racks = self._enough(inputs, inputs.rack_task, inputs.rack_bytes, self.rack_arcs)
+        racks &= costs.rack < costs.worst[inputs.rack_task]
         every = np.arange(len(tasks))
-        task = np.concatenate([found.machine_task[machines], found.rack_task[racks], every])
+        task = np.concatenate([inputs.machine_task[machines], inputs.rack_task[racks], every])
         anywhere = np.full(len(tasks), state.cluster)
-        target = np.concatenate([found.machine[machines], found.rack[racks], anywhere])
+        target = np.concatenate([inputs.machine[machines], inputs.rack[racks], anywhere])
         cost = np.concatenate([costs.machine[machines], costs.rack[racks], costs.worst])
         order = np.argsort(task, kind="stable")
         return Options(task[order], target[order], cost[order])
 
-    def _enough(self, found: Holdings, task: Ints, held: Ints, most: int) -> Flags:
-        enough: Flags = (held > 0) & (held >= self.threshold * found.total[task])
+    def _enough(self, inputs: Holdings, task: Ints, held: Ints, most: int) -> Flags:
+        enough: Flags = (held > 0) & (held >= self.threshold * inputs.total[task])
         enough[enough] = largest(task[enough], held[enough], most)
         return enough

@@ -61,10 +61,10 @@ class DelayModel(DataModel):
         self.machine_wait = machine_wait
         self.rack_wait = rack_wait
 
-    def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
+    def data_costs(self, state: ClusterState, inputs: Holdings) -> DataCosts:
         """Return 0, RACK and ANYWHERE; for a task without data every place costs 0."""
-        anywhere = np.where(found.total > 0, ANYWHERE, 0)
-        return DataCosts(np.zeros_like(found.machine), np.full_like(found.rack, RACK), anywhere)
+        anywhere = np.where(inputs.total > 0, ANYWHERE, 0)
+        return DataCosts(np.zeros_like(inputs.machine), np.full_like(inputs.rack, RACK), anywhere)
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return the cost of the task's phase, plus a little for each second: older tasks go first."""

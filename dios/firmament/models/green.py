@@ -181,10 +181,10 @@ class GreenModel(BaseModel):
             watts = np.ones((len(tasks), len(kinds)))
         batch = np.minimum(watts * self._seconds(state, tasks, kinds) * _JOULE, OMEGA_BATCH - 1)
         service = np.minimum(1e6 * watts / (requests * cpus[:, None]), OMEGA_SERVICE - 1)
-        found: Ints = np.rint(np.where(self._services(state, tasks)[:, None], service, batch)).astype(
+        costs: Ints = np.rint(np.where(self._services(state, tasks)[:, None], service, batch)).astype(
             np.int64
         )
-        return found
+        return costs
 
     def in_time(self, state: ClusterState, tasks: Ints, kinds: list[int]) -> Flags:
         """Return True where a task that starts now meets its deadline, shape (tasks, kinds).
@@ -192,16 +192,16 @@ class GreenModel(BaseModel):
         Services meet it everywhere.
         """
         ends = state.now + self._seconds(state, tasks, kinds) * (1 + self.margin)
-        found: Flags = (ends <= state.tasks.deadline[tasks][:, None]) | self._services(state, tasks)[:, None]
-        return found
+        timely: Flags = (ends <= state.tasks.deadline[tasks][:, None]) | self._services(state, tasks)[:, None]
+        return timely
 
     def completion(self, state: ClusterState, tasks: Ints) -> Floats:
         """Return the share of its work that each task has done, 0 to 1, shape (n,); 0 for waiting tasks."""
         table = state.tasks
         runs = table.status[tasks] == RUNNING
         seconds = np.where(runs, state.now - table.since[tasks], 0.0)
-        found: Floats = np.clip(seconds * self._speed_here(state, tasks) / self._work(state, tasks), 0.0, 1.0)
-        return found
+        done: Floats = np.clip(seconds * self._speed_here(state, tasks) / self._work(state, tasks), 0.0, 1.0)
+        return done
 
     # Tasks ----------------------------------------------------------------------------------------
 
@@ -271,8 +271,8 @@ class GreenModel(BaseModel):
         gamma = np.clip(gamma, 1, OMEGA_BATCH - 1)
         # The task will miss its deadline, so any place is better than a longer wait.
         gamma = np.where(in_time.any(axis=1), gamma, OMEGA_BATCH + 1)
-        found: Ints = np.where(self._services(state, tasks), OMEGA_SERVICE, gamma).astype(np.int64)
-        return found
+        waiting_costs: Ints = np.where(self._services(state, tasks), OMEGA_SERVICE, gamma).astype(np.int64)
+        return waiting_costs
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return phi (services): rho with a discount, or theta (batch): delta times the remaining share.
@@ -295,13 +295,17 @@ class GreenModel(BaseModel):
         """Return arcs from each aggregator to the machines of its type, at 0, or at ω from the late ones."""
         table = state.resources
         machines = open_machines(state)
-        found = []
-        for each, kind, number in zip(classes, class_kinds(classes), class_members(classes), strict=True):
+        parts = []
+        for class_number, kind, number in zip(
+            classes, class_kinds(classes), class_members(classes), strict=True
+        ):
             to = machines[table.machine_type[machines] == number]
             cost = OMEGA_BATCH if kind == LATE else 0
             capacity = self._fitting(state, to)
-            found.append(ClassArcs(np.full(len(to), each), to, np.full(len(to), cost, np.int64), capacity))
-        return joined(*found)
+            parts.append(
+                ClassArcs(np.full(len(to), class_number), to, np.full(len(to), cost, np.int64), capacity)
+            )
+        return joined(*parts)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Return the energy or time at the resource, and whether the deadline can be met."""
@@ -322,8 +326,8 @@ class GreenModel(BaseModel):
     # Inside ---------------------------------------------------------------------------------------
 
     def _services(self, state: ClusterState, tasks: Ints) -> Flags:
-        found: Flags = state.jobs.kind[state.tasks.job[tasks]] == Kind.SERVICE
-        return found
+        services: Flags = state.jobs.kind[state.tasks.job[tasks]] == Kind.SERVICE
+        return services
 
     def _work(self, state: ClusterState, tasks: Ints) -> Floats:
         """Return the seconds of work on a core of speed 1, shape (n,)."""
@@ -357,8 +361,8 @@ class GreenModel(BaseModel):
 
     def _bits(self, state: ClusterState, tasks: Ints, kinds: list[int]) -> Ints:
         weights = 1 << np.arange(len(kinds), dtype=np.int64)
-        found: Ints = self.in_time(state, tasks, kinds) @ weights
-        return found
+        bits: Ints = self.in_time(state, tasks, kinds) @ weights
+        return bits
 
     def _machines_of(self, state: ClusterState, kinds: list[int]) -> Ints:
         table = state.resources
@@ -372,12 +376,12 @@ class GreenModel(BaseModel):
         """
         table = state.resources
         machines = roomy(state, table.at(Level.MACHINE))
-        found = np.zeros((len(tasks), len(kinds)), np.bool_)
+        fits = np.zeros((len(tasks), len(kinds)), np.bool_)
         for at, kind in enumerate(kinds):
             most = state.available(machines[table.machine_type[machines] == kind]).max(axis=0, initial=-1.0)
-            found[:, at] = (state.tasks.demand[tasks] <= most).all(axis=1)
+            fits[:, at] = (state.tasks.demand[tasks] <= most).all(axis=1)
         waits = self.patient & np.isfinite(state.tasks.deadline[tasks])
-        return found | waits[:, None]
+        return fits | waits[:, None]
 
     def _fitting(self, state: ClusterState, machines: Ints) -> Ints:
         """Return the number of further tasks that each machine can hold, by the smallest demand of any task.

@@ -102,14 +102,14 @@ class PowerTable:
         if text is None:
             return
         try:
-            idle, full, cores, *more = (float(each) for each in text.split(":"))
-            found = Power(idle, full, round(cores), *more[:2])
+            idle, full, cores, *more = (float(word) for word in text.split(":"))
+            power = Power(idle, full, round(cores), *more[:2])
         except (ValueError, TypeError):
             raise InvalidError(
                 f"label power={text} is not valid; write idle:full:cores[:speed[:requests]] in watts"
             ) from None
-        if self._types.get(machine_type) != found:
-            self.note(machine_type, found)
+        if self._types.get(machine_type) != power:
+            self.note(machine_type, power)
 
     def observe(self, state: ClusterState, machine: int, watts: float) -> None:
         """Record one power sample of a whole machine (§7.4), of which the type's idle power is subtracted.
@@ -167,11 +167,11 @@ class PowerTable:
             cpus: the cores that the tasks request, shape (tasks,).
         """
         marginal = np.array([self.of(state.machine_types.names[kind]).marginal for kind in kinds])
-        found: Floats = cpus[:, None] * marginal[None, :]
+        watts: Floats = cpus[:, None] * marginal[None, :]
         for (equivalence, kind), (total, count) in self._sums.items():
             if kind in kinds and count >= _SAMPLES_MIN:
-                found[equivalences == equivalence, kinds.index(kind)] = total / count
-        return found
+                watts[equivalences == equivalence, kinds.index(kind)] = total / count
+        return watts
 
     def _add(self, key: tuple[int, int], watts: float) -> None:
         if key not in self._sums and len(self._sums) >= _CLASSES_MAX:

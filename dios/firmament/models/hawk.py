@@ -92,8 +92,8 @@ class HawkModel(TrivialModel):
     def central(self, state: ClusterState, tasks: Ints) -> Flags:
         """Return True for the tasks that are placed centrally, shape (n,)."""
         services = state.jobs.kind[state.tasks.job[tasks]] == Kind.SERVICE
-        found: Flags = services | (self.runtimes.expected(state, tasks) > self.cutoff)
-        return found
+        central: Flags = services | (self.runtimes.expected(state, tasks) > self.cutoff)
+        return central
 
     def central_machines(self, state: ClusterState) -> Ints:
         """Return the rows of the machines that take centrally placed tasks: all but the reserved ones."""
@@ -119,7 +119,7 @@ class HawkModel(TrivialModel):
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
         """Return the arcs of central tasks by load, and those of sampled tasks: probes, then stealing."""
         kinds, members = class_kinds(classes), class_members(classes)
-        parts = [self._by_load(state, each) for each in classes[kinds == _CENTRAL].tolist()]
+        parts = [self._by_load(state, class_number) for class_number in classes[kinds == _CENTRAL].tolist()]
         jobs = members[kinds == _SAMPLED]
         waiting = waiting_tasks(state)
         mine = waiting[np.isin(state.tasks.job[waiting], jobs)]
@@ -233,8 +233,8 @@ class MercuryModel(HawkModel):
     def central(self, state: ClusterState, tasks: Ints) -> Flags:
         """Return True for guaranteed tasks."""
         services = state.jobs.kind[state.tasks.job[tasks]] == Kind.SERVICE
-        found: Flags = services | (state.tasks.priority[tasks] >= self.guaranteed)
-        return found
+        central: Flags = services | (state.tasks.priority[tasks] >= self.guaranteed)
+        return central
 
     def central_room(self, state: ClusterState, machines: Ints) -> Ints:
         """Return the slots without a guaranteed task."""

@@ -131,10 +131,10 @@ def fair_shares(wanted: Ints, slots: int) -> Ints:
     left = min(slots, int(wanted.sum()))
     while left > 0:
         hungry = np.flatnonzero(share < wanted)
-        each = left // len(hungry)
+        portion = left // len(hungry)
         # The remainder goes to the first ones, one slot each.
-        some = hungry if each else hungry[:left]
-        more = np.minimum(wanted[some] - share[some], max(each, 1))
+        some = hungry if portion else hungry[:left]
+        more = np.minimum(wanted[some] - share[some], max(portion, 1))
         share[some] += more
         left -= int(more.sum())
     return share
@@ -142,5 +142,5 @@ def fair_shares(wanted: Ints, slots: int) -> Ints:
 
 def _ranks(sorted_values: Ints) -> Ints:
     """Return the position of each element among its equals, for values in ascending order."""
-    found: Ints = np.arange(len(sorted_values)) - np.searchsorted(sorted_values, sorted_values)
-    return found
+    ranks: Ints = np.arange(len(sorted_values)) - np.searchsorted(sorted_values, sorted_values)
+    return ranks

@@ -98,14 +98,14 @@ class LateModel(TrivialModel):
             return []
         tasks, rates = self._rates(state)
         eligible = (table.copy_of[tasks] == ABSENT) & ~np.isin(table.id[tasks], copied)
-        found: list[SpeculationCandidate] = []
+        candidates: list[SpeculationCandidate] = []
         for job in np.unique(table.job[tasks]).tolist():
             mine = np.flatnonzero(table.job[tasks] == job)
             slow = np.quantile(rates[mine], self.slow_task)
             for at in mine[(rates[mine] < slow) & eligible[mine]].tolist():
                 left = (1 - float(table.progress[tasks[at]])) / max(float(rates[at]), 1e-9)
-                found.append(SpeculationCandidate(int(tasks[at]), left))
-        return sorted(found, key=lambda each: (-each.left, each.task))[:room]
+                candidates.append(SpeculationCandidate(int(tasks[at]), left))
+        return sorted(candidates, key=lambda candidate: (-candidate.left, candidate.task))[:room]
 
     def _rates(self, state: ClusterState) -> tuple[Ints, Floats]:
         """Return the tasks that ran long enough and have a progress, and their progress per second."""

@@ -54,15 +54,15 @@ class _Copies(NamedTuple):
 def holdings(state: ClusterState, tasks: Ints) -> Holdings:
     """Return the places of the input of the tasks at these rows (any order, no row twice)."""
     descriptors = [state.tasks.descriptors[int(row)] for row in tasks]
-    blocks = [block for each in descriptors for block in each.blocks]
-    owner = np.repeat(np.arange(len(tasks)), [len(each.blocks) for each in descriptors])
+    blocks = [block for descriptor in descriptors for block in descriptor.blocks]
+    owner = np.repeat(np.arange(len(tasks)), [len(descriptor.blocks) for descriptor in descriptors])
     sizes = np.fromiter((block.size for block in blocks), np.int64, len(blocks))
     total = np.zeros(len(tasks), np.int64)
     np.add.at(total, owner, sizes)
     counts = np.fromiter((len(block.machines) for block in blocks), np.int64, len(blocks))
     named = np.fromiter(chain.from_iterable(block.machines for block in blocks), np.int64, int(counts.sum()))
     different, which = np.unique(named, return_inverse=True)
-    known = np.array([state.machine_row(int(each)) for each in different], np.int64)
+    known = np.array([state.machine_row(int(identifier)) for identifier in different], np.int64)
     machine = known[which]
     block = np.repeat(np.arange(len(blocks)), counts)
     here = machine >= 0
@@ -117,12 +117,12 @@ def _sums(state: ClusterState, total: Ints, copies: _Copies) -> Holdings:
     )
 
 
-def held_at(state: ClusterState, found: Holdings, machines: Ints) -> tuple[Ints, Ints]:
+def held_at(state: ClusterState, inputs: Holdings, machines: Ints) -> tuple[Ints, Ints]:
     """Return the bytes of each task's input on one given machine and in that machine's rack.
 
     Args:
-        state: the cluster of ``found``.
-        found: the places of the input of n tasks.
+        state: the cluster of ``inputs``.
+        inputs: the places of the input of n tasks.
         machines: one row of a machine for each task, shape (n,).
 
     Returns:
@@ -130,9 +130,11 @@ def held_at(state: ClusterState, found: Holdings, machines: Ints) -> tuple[Ints,
     """
     task = np.arange(len(machines))
     width = len(state.resources.alive)
-    on_machine = _at(found.machine_task * width + found.machine, found.machine_bytes, task * width + machines)
+    on_machine = _at(
+        inputs.machine_task * width + inputs.machine, inputs.machine_bytes, task * width + machines
+    )
     racks = state.resources.rack[machines]
-    in_rack = _at(found.rack_task * width + found.rack, found.rack_bytes, task * width + racks)
+    in_rack = _at(inputs.rack_task * width + inputs.rack, inputs.rack_bytes, task * width + racks)
     return on_machine, in_rack
 
 
@@ -174,7 +176,7 @@ class TaskDataIndex:
     def add(self, state: ClusterState, tasks: Ints) -> None:
         """Add new tasks."""
         for row in tasks.tolist():
-            named = {machine for each in state.tasks.descriptors[row].blocks for machine in each.machines}
+            named = {machine for block in state.tasks.descriptors[row].blocks for machine in block.machines}
             if not named:
                 continue
             self.remove(row)
@@ -198,8 +200,8 @@ class TaskDataIndex:
 
     def of(self, machines: list[int]) -> Ints:
         """Return the rows of the tasks with data on any of these machines (identifiers), ascending."""
-        found = np.flatnonzero(np.isin(self._machine[: self._used], machines))
-        return np.unique(self._task[self._live(found)])
+        copies = np.flatnonzero(np.isin(self._machine[: self._used], machines))
+        return np.unique(self._task[self._live(copies)])
 
     def _live(self, places: Ints) -> Ints:
         generations = zip(self._task[places].tolist(), self._generation[places].tolist(), strict=True)

@@ -41,23 +41,25 @@ def completed_scores(table: Floats) -> Floats:
     for _ in range(_STEPS):
         by_class = np.where(known, logs - by_type[None, :], 0.0).sum(axis=1) / rows
         by_type = np.where(known, logs - by_class[:, None], 0.0).sum(axis=0) / columns
-    found: Floats = np.where(known, table, np.exp(by_class[:, None] + by_type[None, :]))
-    return found
+    completed: Floats = np.where(known, table, np.exp(by_class[:, None] + by_type[None, :]))
+    return completed
 
 
 def all_scores(state: ClusterState) -> Floats:
     """Return the mean scores of the classes that ran on two types here or more, shape (classes, types)."""
     base = state.knowledge
     types = state.machine_types.names
-    found: list[list[float]] = []
+    rows: list[list[float]] = []
     for name in base.classes()[:CLASSES_MAX] if base is not None else ():
-        profiles = [base.profile(name, each) for each in types] if base is not None else []
-        scored = [each.score() if each is not None else None for each in profiles]
-        metrics = [each[0] for each in scored if each is not None]
+        profiles = [base.profile(name, machine_type) for machine_type in types] if base is not None else []
+        scored = [profile.score() if profile is not None else None for profile in profiles]
+        metrics = [score[0] for score in scored if score is not None]
         metric = metrics[0] if metrics else None
-        if sum(each is metric for each in metrics) > 1:
-            found.append([each[1] if each is not None and each[0] is metric else np.nan for each in scored])
-    return np.array(found, np.float64).reshape(len(found), len(types))
+        if sum(other is metric for other in metrics) > 1:
+            rows.append(
+                [score[1] if score is not None and score[0] is metric else np.nan for score in scored]
+            )
+    return np.array(rows, np.float64).reshape(len(rows), len(types))
 
 
 class ParagonModel(WhareModel):
@@ -97,18 +99,18 @@ class ParagonModel(WhareModel):
         super().begin(state)
         self._others = all_scores(state)
 
-    def policy(self, made: Scores) -> Scores:
+    def policy(self, tables: Scores) -> Scores:
         """Return the scores with estimates where a class never ran."""
-        size = len(made.mean)
-        if not size or self._others.shape[1] != made.mean.shape[1]:
-            return made
+        size = len(tables.mean)
+        if not size or self._others.shape[1] != tables.mean.shape[1]:
+            return tables
         return Scores(
-            made.number,
-            completed_scores(np.concatenate([made.mean, self._others]))[:size],
-            completed_scores(np.concatenate([made.alone, self._others]))[:size],
-            made.harm,
-            made.known,
-            present=made.present,
+            tables.number,
+            completed_scores(np.concatenate([tables.mean, self._others]))[:size],
+            completed_scores(np.concatenate([tables.alone, self._others]))[:size],
+            tables.harm,
+            tables.known,
+            present=tables.present,
         )
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
@@ -128,8 +130,8 @@ class ParagonModel(WhareModel):
 
     def _known(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return 1 for tasks of classes with scores, else 0."""
-        found: Ints = (self._view(state).scores.number[state.tasks.equivalence[tasks]] >= 0).astype(np.int64)
-        return found
+        known: Ints = (self._view(state).scores.number[state.tasks.equivalence[tasks]] >= 0).astype(np.int64)
+        return known
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Return the estimated slow-down, and the one at which the task begins to wait."""

@@ -67,15 +67,15 @@ class QuincyModel(DataModel):
         """Return the data term psi * R + xi * X for bytes from the same rack and from others; any shape."""
         return whole((self.psi * in_rack.astype(np.float64) + self.xi * across.astype(np.float64)) / GIGABYTE)
 
-    def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
+    def data_costs(self, state: ClusterState, inputs: Holdings) -> DataCosts:
         """Return gamma for machines (without running time), rho for racks, alpha for the whole cluster."""
-        machine_total = found.total[found.machine_task]
-        rack_total = found.total[found.rack_task]
-        rho = self.moving(found.rack_bytes - found.rack_least, rack_total - found.rack_bytes)
-        alpha = np.where(found.outside, self.moving(np.zeros_like(found.total), found.total), 0)
-        np.maximum.at(alpha, found.rack_task, rho)
+        machine_total = inputs.total[inputs.machine_task]
+        rack_total = inputs.total[inputs.rack_task]
+        rho = self.moving(inputs.rack_bytes - inputs.rack_least, rack_total - inputs.rack_bytes)
+        alpha = np.where(inputs.outside, self.moving(np.zeros_like(inputs.total), inputs.total), 0)
+        np.maximum.at(alpha, inputs.rack_task, rho)
         gamma = self.moving(
-            found.machine_rack_bytes - found.machine_bytes, machine_total - found.machine_rack_bytes
+            inputs.machine_rack_bytes - inputs.machine_bytes, machine_total - inputs.machine_rack_bytes
         )
         return DataCosts(gamma, rho, alpha)
 
@@ -98,9 +98,9 @@ class QuincyModel(DataModel):
         new = self._here_machine[tasks] != machines
         if np.any(new):
             moved = tasks[new]
-            found = holdings(state, moved)
-            on_machine, in_rack = held_at(state, found, machines[new])
-            self._here_cost[moved] = self.moving(in_rack - on_machine, found.total - in_rack)
+            inputs = holdings(state, moved)
+            on_machine, in_rack = held_at(state, inputs, machines[new])
+            self._here_cost[moved] = self.moving(in_rack - on_machine, inputs.total - in_rack)
             self._here_machine[moved] = machines[new]
         return self._here_cost[tasks]
 
@@ -135,17 +135,17 @@ class QuincyModel(DataModel):
 
     def explain_data(self, state: ClusterState, task: int, resource: int) -> str:
         """Return the data term at a resource as text."""
-        found = holdings(state, np.array([task]))
-        total = int(found.total[0])
+        inputs = holdings(state, np.array([task]))
+        total = int(inputs.total[0])
         if total == 0:
             return "the task has no input to move"
         if state.resources.machine[resource] == ABSENT:
-            costs = self.data_costs(state, found)
-            at_rack = costs.rack[found.rack == resource]
+            costs = self.data_costs(state, inputs)
+            at_rack = costs.rack[inputs.rack == resource]
             cost = int(at_rack[0] if len(at_rack) else costs.worst[0])
             return f"moving {gigabytes(total)} of input costs {cost} at the worst place there"
         machine = state.resources.machine[[resource]]
-        on_machine, in_rack = (int(each[0]) for each in held_at(state, found, machine))
+        on_machine, in_rack = (int(column[0]) for column in held_at(state, inputs, machine))
         cost = int(self.moving(np.array(in_rack - on_machine), np.array(total - in_rack)))
         return (
             f"of {gigabytes(total)} of input, {gigabytes(on_machine)} are on the machine, "

@@ -40,11 +40,11 @@ def all_steps(state: ClusterState) -> list[Steps]:
     table = state.resources
     rows = table.all()
     rows = rows[table.parent[rows] != ABSENT]
-    found = []
+    steps = []
     for level in np.unique(table.level[rows])[::-1]:
         children = rows[table.level[rows] == level]
-        found.append(steps_of(table.parent[children], children))
-    return found
+        steps.append(steps_of(table.parent[children], children))
+    return steps
 
 
 def sum_up(steps: list[Steps], values: Floats) -> None:

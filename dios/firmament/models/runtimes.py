@@ -41,12 +41,12 @@ class Runtimes:
     def profiled(self, state: ClusterState, classes: Ints, machine_type: str | None = None) -> Floats:
         """Return the mean run time of each class on a type of machine or on all; NaN: unknown; shape (n,)."""
         base = state.knowledge
-        found = np.full(len(classes), np.nan)
+        seconds = np.full(len(classes), np.nan)
         for at, number in enumerate(classes.tolist() if base is not None else ()):
             profile = base.profile(state.equivalences.names[number], machine_type) if base else None
             mean = profile.mean(Metric.RUNTIME_NS) if profile is not None else None
-            found[at] = np.nan if mean is None else mean / _NS
-        return found
+            seconds[at] = np.nan if mean is None else mean / _NS
+        return seconds
 
     def expected(self, state: ClusterState, tasks: Ints) -> Floats:
         """Return the described run time, else the mean on all machines, else ``unknown``; shape (n,)."""

@@ -30,15 +30,15 @@ def parse_slow_downs(model: str, text: str) -> Floats | None:
     if not text.strip():
         return None
     try:
-        found = [int(each) for each in text.split(",")]
+        percents = [int(word) for word in text.split(",")]
     except ValueError:
-        found = []
-    if len(found) != CLASSES**2 or not all(1 <= each <= PERCENT_MAX for each in found):
+        percents = []
+    if len(percents) != CLASSES**2 or not all(1 <= percent <= PERCENT_MAX for percent in percents):
         raise BadModelError(
             f"model {model}: slow_downs is {text!r}; give {CLASSES**2} whole numbers from 1 to "
             f"{PERCENT_MAX}, separated by commas, as `dios lab calibrate` prints them"
         )
-    return np.array(found, np.float64).reshape(CLASSES, CLASSES) / 100
+    return np.array(percents, np.float64).reshape(CLASSES, CLASSES) / 100
 
 
 def slow_downs_text(matrix: list[list[float]]) -> str:
@@ -54,11 +54,11 @@ def slow_downs_text(matrix: list[list[float]]) -> str:
 
 def excess(slow_downs: Floats) -> Floats:
     """Return the share by which a neighbour (column) lengthens a run time (row), at least 0."""
-    found: Floats = np.maximum(slow_downs - 1.0, 0.0)
-    return found
+    surplus: Floats = np.maximum(slow_downs - 1.0, 0.0)
+    return surplus
 
 
 def penalties_of(slow_downs: Floats) -> Floats:
     """Return CoCo's penalties, 0 to 1, symmetric: 1 if one of the two takes twice as long or longer."""
-    found: Floats = np.minimum(1.0, excess(np.maximum(slow_downs, slow_downs.T)))
-    return found
+    penalties: Floats = np.minimum(1.0, excess(np.maximum(slow_downs, slow_downs.T)))
+    return penalties

@@ -104,14 +104,14 @@ class SpreadModel(BaseModel):
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
         """Return arcs to A for every task, and cheaper ones to machines, by the part of its input there."""
-        found = holdings(state, tasks)
-        some = found.machine_bytes > 0
-        task, machine = found.machine_task[some], found.machine[some]
-        absent = self._far(found.total[task] - found.machine_bytes[some], found.total[task])
+        inputs = holdings(state, tasks)
+        some = inputs.machine_bytes > 0
+        task, machine = inputs.machine_task[some], inputs.machine[some]
+        absent = self._far(inputs.total[task] - inputs.machine_bytes[some], inputs.total[task])
         everywhere = np.full(len(tasks), class_numbers(_ALL, np.zeros(1, np.int64))[0])
         owner = np.concatenate([task, np.arange(len(tasks))])
         target = np.concatenate([class_numbers(_NEAR, machine), everywhere])
-        cost = np.concatenate([absent, self._far(found.total, found.total)])
+        cost = np.concatenate([absent, self._far(inputs.total, inputs.total)])
         order = np.argsort(owner, kind="stable")
         return Options(owner[order], target[order], cost[order])
 
@@ -169,9 +169,9 @@ class SpreadModel(BaseModel):
         others = f", and other programs use {outside:g}" if outside else ""
         cost = self._loads(state, row, row * 0)[0]
         parts = [f"{busy:g} of {size:g} processors are taken{others}, which costs {cost}"]
-        found = holdings(state, np.array([task]))
-        if total := int(found.total[0]):
-            here = int(held_at(state, found, row)[0][0])
+        inputs = holdings(state, np.array([task]))
+        if total := int(inputs.total[0]):
+            here = int(held_at(state, inputs, row)[0][0])
             far = int(self._far(np.array([total - here]), np.array([total]))[0])
             parts.append(f"{gigabytes(here)} of {gigabytes(total)} of input are there: the rest costs {far}")
         if state.tasks.status[task] == RUNNING:

@@ -100,8 +100,8 @@ class TarcilModel(TrivialModel):
             # A type on which the class never ran counts as good.
             speed = np.where(np.isnan(mean), 1.0, least / np.maximum(mean, 1e-9))
         full = table.running[machines] / np.maximum(table.slots[machines], 1)
-        found: Floats = np.clip(speed * (1 - _LOAD * full), 0.0, 1.0)
-        return found
+        qualities: Floats = np.clip(speed * (1 - _LOAD * full), 0.0, 1.0)
+        return qualities
 
     def sample_size(self, quality: Floats) -> int:
         """Return the number of samples with which one has the target quality with the confidence."""
@@ -124,21 +124,24 @@ class TarcilModel(TrivialModel):
             return NO_OPTIONS
         waited = state.tasks.waiting_time(tasks, state.now)
         numbers = state.tasks.equivalence[tasks]
-        found = {each: self.quality(state, each, machines) for each in np.unique(numbers).tolist()}
-        sizes = {each: self.sample_size(quality) for each, quality in found.items()}
+        qualities = {
+            class_number: self.quality(state, class_number, machines)
+            for class_number in np.unique(numbers).tolist()
+        }
+        sizes = {class_number: self.sample_size(quality) for class_number, quality in qualities.items()}
         keys = state.tasks.id[tasks] + whole(np.floor(waited)) * (2**40 + 1)
         at: list[Ints] = []
         target: list[Ints] = []
         cost: list[Ints] = []
         for index, number in enumerate(numbers.tolist()):
             drawn = np.unique(draws(self.seed, keys[index : index + 1], sizes[number], len(machines))[0])
-            quality = found[number][drawn]
+            quality = qualities[number][drawn]
             if waited[index] < self.patience:
                 drawn, quality = drawn[quality >= self.target], quality[quality >= self.target]
             at.append(np.full(len(drawn), index))
             target.append(machines[drawn])
             cost.append(whole(_COST * (1 - quality)))
-        return Options(*(np.concatenate(each).astype(np.int64) for each in (at, target, cost)))
+        return Options(*(np.concatenate(column).astype(np.int64) for column in (at, target, cost)))
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Return the quality of the machine, and the number of samples."""

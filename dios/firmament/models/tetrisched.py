@@ -81,29 +81,29 @@ class TetrischedModel(DataModel):
         full = table.running[place] >= table.slots[place]
         np.minimum.at(self._releases, place[full], ends[full])
 
-    def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
+    def data_costs(self, state: ClusterState, inputs: Holdings) -> DataCosts:
         """Return the additional run time by the share of the input that is not there."""
-        worst = self._penalty(state, self._asked, found)
-        missing = 1.0 - found.machine_bytes / np.maximum(found.total[found.machine_task], 1)
-        return DataCosts(whole(worst[found.machine_task] * missing), worst[found.rack_task], worst)
+        worst = self._penalty(state, self._asked, inputs)
+        missing = 1.0 - inputs.machine_bytes / np.maximum(inputs.total[inputs.machine_task], 1)
+        return DataCosts(whole(worst[inputs.machine_task] * missing), worst[inputs.rack_task], worst)
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
         """Return arcs to preferred machines and to X."""
         self._asked = tasks
         return super().task_options(state, tasks)
 
-    def _penalty(self, state: ClusterState, tasks: Ints, found: Holdings) -> Ints:
+    def _penalty(self, state: ClusterState, tasks: Ints, inputs: Holdings) -> Ints:
         """Return the additional milliseconds of a task where it has no input, 0 for tasks without any."""
         run = self.runtimes.expected(state, tasks)
-        return whole(np.where(found.total > 0, (self.slow - 1) * run * _MS, 0.0))
+        return whole(np.where(inputs.total > 0, (self.slow - 1) * run * _MS, 0.0))
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return the planned wait for a preferred machine, or more than any place."""
-        found = holdings(state, tasks)
-        penalty = self._penalty(state, tasks, found)
+        inputs = holdings(state, tasks)
+        penalty = self._penalty(state, tasks, inputs)
         run = self.runtimes.expected(state, tasks)
         left = state.tasks.deadline[tasks] - state.now
-        planned = self._planned(state, tasks, found)
+        planned = self._planned(state, tasks, inputs)
         waited = np.minimum(whole(state.tasks.waiting_time(tasks, state.now)), _WAITED_MAX)
         at_once = penalty + 1 + np.where(run <= left, _VALUE, 0) + waited
         worth = (planned > 0) & (planned <= self.horizon) & (planned + run <= left)
@@ -111,15 +111,15 @@ class TetrischedModel(DataModel):
         wait = whole(np.where(worth, planned, 0.0) * _MS) + 1
         return np.where(worth, wait, at_once)
 
-    def _planned(self, state: ClusterState, tasks: Ints, found: Holdings) -> Floats:
+    def _planned(self, state: ClusterState, tasks: Ints, inputs: Holdings) -> Floats:
         """Return the seconds until a preferred machine has a slot, infinity without one; shape (n,)."""
-        preferred = (found.machine_bytes > 0) & (
-            found.machine_bytes >= self.threshold * found.total[found.machine_task]
+        preferred = (inputs.machine_bytes > 0) & (
+            inputs.machine_bytes >= self.threshold * inputs.total[inputs.machine_task]
         )
         missing = max(len(state.resources.alive) - len(self._releases), 0)
         releases = np.concatenate([self._releases, np.full(missing, np.inf)])
         soonest = np.full(len(tasks), np.inf)
-        np.minimum.at(soonest, found.machine_task[preferred], releases[found.machine[preferred]])
+        np.minimum.at(soonest, inputs.machine_task[preferred], releases[inputs.machine[preferred]])
         return soonest
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
@@ -135,10 +135,10 @@ class TetrischedModel(DataModel):
         if running := unmoved(state, task):
             return running
         row = np.array([task])
-        found = holdings(state, row)
-        if not found.total[0]:
+        inputs = holdings(state, row)
+        if not inputs.total[0]:
             return "it prefers no machine, so it takes any place at once"
-        planned = float(self._planned(state, row, found)[0])
+        planned = float(self._planned(state, row, inputs)[0])
         when = "never" if np.isinf(planned) else f"in {planned:.0f} s"
-        late = int(self._penalty(state, row, found)[0])
+        late = int(self._penalty(state, row, inputs)[0])
         return f"a preferred machine is free {when}; another one takes {late} ms longer"

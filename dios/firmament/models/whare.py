@@ -67,7 +67,7 @@ class Scores:
     """Flags: True for the elements of ``harm`` that are measured, or assumed by a parameter."""
     position: int = 0
     """The position of the knowledge base when the tables were made."""
-    made: float = 0.0
+    computed_at: float = 0.0
     """The scheduler's time when the tables were made."""
     present: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """The classes with tasks when the tables were made."""
@@ -84,41 +84,41 @@ def scores(
     number = np.full(len(names), ABSENT, np.int64)
     types = state.machine_types.names
     scored: list[tuple[str, Metric]] = []
-    for each in present.tolist() if base is not None else ():
-        metric = _metric(base, names[each], types)
+    for class_number in present.tolist() if base is not None else ():
+        metric = _metric(base, names[class_number], types)
         if metric is not None and len(scored) < CLASSES_MAX:
-            number[each] = len(scored)
-            scored.append((names[each], metric))
+            number[class_number] = len(scored)
+            scored.append((names[class_number], metric))
     size = len(scored)
     mean = np.full((size, len(types)), np.nan)
     alone = mean.copy()
     harm = np.zeros((size, len(types), size))
     known = np.zeros(harm.shape, np.bool_)
-    made = Scores(number, mean, alone, harm, known, made=state.now, present=present)
+    tables = Scores(number, mean, alone, harm, known, computed_at=state.now, present=present)
     if base is not None:
-        made.position = base.position
-        _fill(made, base, scored, types)
+        tables.position = base.position
+        _fill(tables, base, scored, types)
     if relative and size:
         # Scores from different counters have different units, so each class has its own.
-        _scale(made, np.arange(size), RATIO / np.maximum(np.nanmin(alone, axis=1), 1e-9))
-    return made
+        _scale(tables, np.arange(size), RATIO / np.maximum(np.nanmin(alone, axis=1), 1e-9))
+    return tables
 
 
-def _scale(made: Scores, rows: Ints, factors: Floats) -> None:
+def _scale(tables: Scores, rows: Ints, factors: Floats) -> None:
     """Multiply all scores of classes by a factor for each class."""
-    made.mean[rows] *= factors[:, None]
-    made.alone[rows] *= factors[:, None]
-    made.harm[rows] *= factors[:, None, None]
+    tables.mean[rows] *= factors[:, None]
+    tables.alone[rows] *= factors[:, None]
+    tables.harm[rows] *= factors[:, None, None]
 
 
 def _metric(base: KnowledgeBase | None, name: str, types: list[str]) -> Metric | None:
     """Return the first metric known on any type of machine here, used for the whole class, or None."""
-    profiles = [base.profile(name, each) for each in types] if base is not None else []
-    found = {scored[0] for each in profiles if each is not None and (scored := each.score())}
-    return next((metric for metric in SCORES if metric in found), None)
+    profiles = [base.profile(name, machine_type) for machine_type in types] if base is not None else []
+    metrics = {scored[0] for profile in profiles if profile is not None and (scored := profile.score())}
+    return next((metric for metric in SCORES if metric in metrics), None)
 
 
-def _fill(made: Scores, base: KnowledgeBase, scored: list[tuple[str, Metric]], types: list[str]) -> None:
+def _fill(tables: Scores, base: KnowledgeBase, scored: list[tuple[str, Metric]], types: list[str]) -> None:
     row_of = {name: row for row, (name, _) in enumerate(scored)}
     column_of = {name: column for column, name in enumerate(types)}
     for row, (name, metric) in enumerate(scored):
@@ -126,66 +126,66 @@ def _fill(made: Scores, base: KnowledgeBase, scored: list[tuple[str, Metric]], t
             profile = base.profile(name, machine_type)
             score = profile.score() if profile is not None else None
             if score is not None and score[0] is metric:
-                made.mean[row, column] = score[1]
-                made.alone[row, column] = base.score_beside(name, (), machine_type) or 0.0
+                tables.mean[row, column] = score[1]
+                tables.alone[row, column] = base.score_beside(name, (), machine_type) or 0.0
     for task_class, neighbour, machine_type in list(base.pairs):
         at = row_of.get(task_class), column_of.get(machine_type), row_of.get(neighbour)
-        if at[0] is None or at[1] is None or at[2] is None or np.isnan(made.mean[at[0], at[1]]):
+        if at[0] is None or at[1] is None or at[2] is None or np.isnan(tables.mean[at[0], at[1]]):
             continue
         together = base.score_beside(task_class, (neighbour,), machine_type) or 0.0
-        made.harm[at] = max(together - made.alone[at[0], at[1]], 0.0)
-        made.known[at] = True
+        tables.harm[at] = max(together - tables.alone[at[0], at[1]], 0.0)
+        tables.known[at] = True
     for row, (_, metric) in enumerate(scored):
         if metric is not Metric.PS_PER_INSTRUCTION:
-            least = max(float(np.nanmin(made.mean[row])), 1e-9)
-            _scale(made, np.array([row]), np.array([RATIO / least]))
+            least = max(float(np.nanmin(tables.mean[row])), 1e-9)
+            _scale(tables, np.array([row]), np.array([RATIO / least]))
 
 
 def _interference_of(state: ClusterState, size: int, number: Ints) -> Ints:
     """Return the class of interference of each scored class, shape (size,): the worst of its tasks."""
-    found = np.zeros(size, np.int64)
+    worst = np.zeros(size, np.int64)
     tasks = state.tasks.all()
     rows = number[state.tasks.equivalence[tasks]]
     scored = rows != ABSENT
-    np.maximum.at(found, rows[scored], state.tasks.interference[tasks[scored]])
-    return found
+    np.maximum.at(worst, rows[scored], state.tasks.interference[tasks[scored]])
+    return worst
 
 
-def _assume(made: Scores, interference: Ints, slow_downs: Floats) -> None:
+def _assume(tables: Scores, interference: Ints, slow_downs: Floats) -> None:
     """Fill the harm of pairs without measurements with that of their classes of interference."""
     share = excess(slow_downs)[interference[:, None], interference[None, :]]
-    assumed = np.nan_to_num(made.alone)[:, :, None] * share[:, None, :]
-    possible = ~np.isnan(made.alone)[:, :, None] & ~made.known
-    made.harm[possible] = assumed[possible]
-    made.known |= possible
+    assumed = np.nan_to_num(tables.alone)[:, :, None] * share[:, None, :]
+    possible = ~np.isnan(tables.alone)[:, :, None] & ~tables.known
+    tables.harm[possible] = assumed[possible]
+    tables.known |= possible
 
 
-def without_types(made: Scores) -> Scores:
+def without_types(tables: Scores) -> Scores:
     """Return the means over all types (Whare-C, which does not distinguish types)."""
-    counts = np.maximum(np.count_nonzero(made.known, axis=1, keepdims=True), 1)
-    harm = made.harm.sum(axis=1, keepdims=True) / counts
-    known = made.known.any(axis=1, keepdims=True)
+    counts = np.maximum(np.count_nonzero(tables.known, axis=1, keepdims=True), 1)
+    harm = tables.harm.sum(axis=1, keepdims=True) / counts
+    known = tables.known.any(axis=1, keepdims=True)
     return Scores(
-        made.number,
-        np.broadcast_to(_row_means(made.mean), made.mean.shape),
-        np.broadcast_to(_row_means(made.alone), made.alone.shape),
-        np.broadcast_to(harm, made.harm.shape),
-        np.broadcast_to(known, made.known.shape),
-        present=made.present,
+        tables.number,
+        np.broadcast_to(_row_means(tables.mean), tables.mean.shape),
+        np.broadcast_to(_row_means(tables.alone), tables.alone.shape),
+        np.broadcast_to(harm, tables.harm.shape),
+        np.broadcast_to(known, tables.known.shape),
+        present=tables.present,
     )
 
 
-def without_affinity(made: Scores) -> Scores:
+def without_affinity(tables: Scores) -> Scores:
     """Return scores with interference by type in which all types have equal scores alone (Whare-Cs)."""
-    scale = _row_means(made.alone) / np.where(made.alone > 0, made.alone, 1.0)
+    scale = _row_means(tables.alone) / np.where(tables.alone > 0, tables.alone, 1.0)
     scale = np.where(np.isnan(scale), 1.0, scale)
     return Scores(
-        made.number,
-        made.mean * scale,
-        made.alone * scale,
-        made.harm * scale[:, :, None],
-        made.known,
-        present=made.present,
+        tables.number,
+        tables.mean * scale,
+        tables.alone * scale,
+        tables.harm * scale[:, :, None],
+        tables.known,
+        present=tables.present,
     )
 
 
@@ -218,15 +218,15 @@ class Neighbours:
     """The amount that a task of each class adds to the scores of all tasks there together, shape (M, C)."""
 
 
-def neighbours(state: ClusterState, made: Scores, *, effects: bool = True) -> Neighbours:
+def neighbours(state: ClusterState, tables: Scores, *, effects: bool = True) -> Neighbours:
     """Count the running tasks of each machine and, with ``effects``, add up their effects."""
     machines = state.resources.at(Level.MACHINE)
     place = np.full(len(state.resources.alive), ABSENT, np.int64)
     place[machines] = np.arange(len(machines))
     running = running_tasks(state)
     at = place[state.tasks.machine[running]]
-    row = made.number[state.tasks.equivalence[running]]
-    classes = len(made.mean)
+    row = tables.number[state.tasks.equivalence[running]]
+    classes = len(tables.mean)
     cells = (at * classes + row)[row != ABSENT]
     counts = np.bincount(cells, minlength=len(machines) * classes).reshape(len(machines), classes)
     everybody = np.bincount(at, minlength=len(machines))
@@ -236,21 +236,21 @@ def neighbours(state: ClusterState, made: Scores, *, effects: bool = True) -> Ne
     # One matrix product for each type, because harm depends on the type, the class and the neighbours.
     for kind in np.unique(types).tolist() if classes and effects else ():
         mine = types == kind
-        added[mine] = there[mine] @ made.harm[:, kind, :].T
-        informed[mine] = there[mine] @ made.known[:, kind, :].T.astype(np.float64)
-        caused[mine] = counts[mine] @ made.harm[:, kind, :]
+        added[mine] = there[mine] @ tables.harm[:, kind, :].T
+        informed[mine] = there[mine] @ tables.known[:, kind, :].T.astype(np.float64)
+        caused[mine] = counts[mine] @ tables.harm[:, kind, :]
     return Neighbours(machines, place, types, counts, everybody, added, informed, caused)
 
 
 def neighbour_scores(
-    made: Scores, around: Neighbours, rows: Ints, places: Ints, itself: int, mutual: float = 0.0
+    tables: Scores, around: Neighbours, rows: Ints, places: Ints, itself: int, mutual: float = 0.0
 ) -> Floats:
     """Return Xi(c, L_m, c_m), the scores of classes at machines, as in ``KnowledgeBase.score_beside``.
 
     Args:
-        made: the scores.
+        tables: the scores.
         around: the running tasks.
-        rows: rows of classes in ``made``, shape (n,).
+        rows: rows of classes in ``tables``, shape (n,).
         places: indices of machines in ``around``, shape (n,).
         itself: 1 if the task in question is itself among the running tasks there, else 0.
         mutual: the weight of the amount that it adds to the scores of the other tasks there.
@@ -261,15 +261,15 @@ def neighbour_scores(
     types = around.types[places]
     # A task that is the only one of its class there has no neighbour of that class.
     single = (around.counts[places, rows] == itself) & (itself > 0)
-    added = around.added[places, rows] - np.where(single, made.harm[rows, types, rows], 0.0)
-    informed = around.informed[places, rows] - (single & made.known[rows, types, rows])
-    alone = made.alone[rows, types]
-    among = np.where(informed > 0.5, alone + added, made.mean[rows, types])
-    found: Floats = np.where(around.all[places] == itself, alone, among)
+    added = around.added[places, rows] - np.where(single, tables.harm[rows, types, rows], 0.0)
+    informed = around.informed[places, rows] - (single & tables.known[rows, types, rows])
+    alone = tables.alone[rows, types]
+    among = np.where(informed > 0.5, alone + added, tables.mean[rows, types])
+    expected: Floats = np.where(around.all[places] == itself, alone, among)
     if mutual:
-        own = itself * made.harm[rows, types, rows]
-        found = found + mutual * (around.caused[places, rows] - own)
-    return found
+        own = itself * tables.harm[rows, types, rows]
+        expected = expected + mutual * (around.caused[places, rows] - own)
+    return expected
 
 
 TASKS = 1
@@ -357,9 +357,9 @@ class WhareModel(BaseModel):
         self._scores: Scores | None = None
         self._round_view: _View | None = None
 
-    def policy(self, made: Scores) -> Scores:
+    def policy(self, tables: Scores) -> Scores:
         """Return the scores as this policy sees them."""
-        return made
+        return tables
 
     def begin(self, state: ClusterState) -> None:
         """Drop the counts of the last round."""
@@ -367,9 +367,9 @@ class WhareModel(BaseModel):
 
     def _view(self, state: ClusterState) -> _View:
         if self._round_view is None:
-            made = self.policy(self._current(state))
-            around = neighbours(state, made, effects=self.by_neighbours)
-            self._round_view = _View(made, around, *self._bounds(state, made, around))
+            tables = self.policy(self._current(state))
+            around = neighbours(state, tables, effects=self.by_neighbours)
+            self._round_view = _View(tables, around, *self._bounds(state, tables, around))
         return self._round_view
 
     def _current(self, state: ClusterState) -> Scores:
@@ -384,7 +384,7 @@ class WhareModel(BaseModel):
             or (
                 state.knowledge is not None
                 and known.position != state.knowledge.position
-                and not 0 <= state.now - known.made < self.refresh
+                and not 0 <= state.now - known.computed_at < self.refresh
             )
         ):
             frequent = present[np.argsort(-count, kind="stable")]
@@ -393,20 +393,20 @@ class WhareModel(BaseModel):
                 _assume(known, _interference_of(state, len(known.mean), known.number), self.slow_downs)
         return known
 
-    def _bounds(self, state: ClusterState, made: Scores, around: Neighbours) -> tuple[Floats, Floats]:
+    def _bounds(self, state: ClusterState, tables: Scores, around: Neighbours) -> tuple[Floats, Floats]:
         """Return alpha and the average score of each class (§7.2.2)."""
         worst = np.full(len(state.equivalences), float(self.unknown))
         average = worst.copy()
-        scored = np.flatnonzero(made.number != ABSENT)
+        scored = np.flatnonzero(tables.number != ABSENT)
         if len(scored) == 0:
             return worst, average
         # These are rows of the scores. Each scored class has a value for at least one type.
-        rows = made.number[scored]
-        worst[scored] = np.nanmax(made.mean[rows], axis=1)
-        average[scored] = np.nanmean(made.mean[rows], axis=1)
+        rows = tables.number[scored]
+        worst[scored] = np.nanmax(tables.mean[rows], axis=1)
+        average[scored] = np.nanmean(tables.mean[rows], axis=1)
         if self.by_neighbours and len(around.machines):
             every = np.arange(len(around.machines))
-            here = neighbour_scores(made, around, rows[:, None], every[None, :], 0, self.mutual)
+            here = neighbour_scores(tables, around, rows[:, None], every[None, :], 0, self.mutual)
             seen = ~np.isnan(here)
             count = seen.sum(axis=1)
             sums = np.where(seen, here, 0.0).sum(axis=1)
@@ -505,7 +505,10 @@ class WhareModel(BaseModel):
             waiting = waiting_tasks(state)
             wanted = np.bincount(state.tasks.equivalence[waiting], minlength=len(state.equivalences))
             some = tasks[wanted[tasks] > 0]
-            parts += [self._of_neighbours(state, view, each, int(wanted[each])) for each in some.tolist()]
+            parts += [
+                self._of_neighbours(state, view, class_number, int(wanted[class_number]))
+                for class_number in some.tolist()
+            ]
         return joined(*parts)
 
     def _of_types(self, state: ClusterState, view: _View, types: Ints) -> ClassArcs:
@@ -641,9 +644,9 @@ class WhareC(_WhareByNeighbours):
     name = "whare-c"
     summary = "co-location interference on any machine type (section 7.2)"
 
-    def policy(self, made: Scores) -> Scores:
+    def policy(self, tables: Scores) -> Scores:
         """Return the mean over all types."""
-        return without_types(made)
+        return without_types(tables)
 
 
 class WhareCs(_WhareByNeighbours):
@@ -652,9 +655,9 @@ class WhareCs(_WhareByNeighbours):
     name = "whare-cs"
     summary = "co-location interference by type of machine (section 7.2)"
 
-    def policy(self, made: Scores) -> Scores:
+    def policy(self, tables: Scores) -> Scores:
         """Return scores that are equal on all types for a task without neighbours."""
-        return without_affinity(made)
+        return without_affinity(tables)
 
 
 class WhareMCs(WhareModel):

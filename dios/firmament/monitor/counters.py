@@ -142,7 +142,7 @@ class TaskCounters:
 
     def read(self) -> CounterReading:
         """Return the values of all threads since the start; nothing after ``close``."""
-        found = CounterReading({}, dict(self._reasons), {}, self._user_only)
+        reading = CounterReading({}, dict(self._reasons), {}, self._user_only)
         for counter, fds in self._fds.items():
             total, wanted, ran = 0, 0, 0
             for fd in fds:
@@ -151,11 +151,11 @@ class TaskCounters:
                 wanted += enabled
                 ran += running
             if fds and wanted and not ran:
-                found.reasons[counter] = "all counters of the processor are in use by other programs"
+                reading.reasons[counter] = "all counters of the processor are in use by other programs"
             elif fds:
-                found.values[counter] = total
-                found.shares[counter] = ran / wanted if wanted else 1.0
-        return found
+                reading.values[counter] = total
+                reading.shares[counter] = ran / wanted if wanted else 1.0
+        return reading
 
     def _follow(self, counter: Counter, threads: list[int]) -> None:
         fds = self._fds[counter] = []
@@ -187,32 +187,32 @@ class TaskCounters:
 
 def survey(opener: Open = open_counter) -> dict[Counter, str]:
     """Return for each counter why this machine refuses it; empty if it does not."""
-    found: dict[Counter, str] = {}
+    problems: dict[Counter, str] = {}
     for counter in Counter:
         try:
             os.close(_opened(opener, counter, 0, user_only=False)[0])
-            found[counter] = ""
+            problems[counter] = ""
         except OSError as error:
-            found[counter] = reason(counter, error.errno or 0)
-    return found
+            problems[counter] = reason(counter, error.errno or 0)
+    return problems
 
 
 def reason(counter: Counter, number: int) -> str:
     """Return why the kernel refuses a counter, with the errno's name and a remedy."""
     name = errno.errorcode.get(number, str(number))
     if number in {errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP}:
-        what = "the processor, or the virtual machine, has no such counter"
+        cause = "the processor, or the virtual machine, has no such counter"
     elif number in {errno.EACCES, errno.EPERM}:
-        what = "not permitted: give CAP_PERFMON, or set kernel.perf_event_paranoid lower than " + (
+        cause = "not permitted: give CAP_PERFMON, or set kernel.perf_event_paranoid lower than " + (
             procfs.text(_PARANOID) or "it is"
         )
     elif number == errno.ENOSYS:
-        what = "this kernel has no counters, or a filter of system calls hides them"
+        cause = "this kernel has no counters, or a filter of system calls hides them"
     elif number in {errno.EMFILE, errno.ENFILE}:
-        what = "too many open files"
+        cause = "too many open files"
     else:
-        what = os.strerror(number)
-    return f"{counter.name.lower()}: {name}: {what}"
+        cause = os.strerror(number)
+    return f"{counter.name.lower()}: {name}: {cause}"
 
 
 def _opened(opener: Open, counter: Counter, thread: int, *, user_only: bool) -> tuple[int, bool]:

@@ -144,10 +144,10 @@ def use(before: MachineReading, after: MachineReading) -> MachineUse:
 
 def _load(content: str) -> tuple[float, float, float]:
     try:
-        one, five, fifteen = (float(word) for word in content.split()[:3])
+        recent, five, fifteen = (float(word) for word in content.split()[:3])
     except ValueError:
         return 0.0, 0.0, 0.0
-    return one, five, fifteen
+    return recent, five, fifteen
 
 
 def _disks(proc: Path, sys_root: Path) -> tuple[int, int, int]:
@@ -178,7 +178,7 @@ def _links(proc: Path) -> tuple[int, int]:
 
 
 def _pressures(folder: Path) -> dict[str, PressureStall]:
-    found: dict[str, PressureStall] = {}
+    stalls: dict[str, PressureStall] = {}
     for name in _RESOURCES:
         content = procfs.text(folder / name)
         if not content:
@@ -189,9 +189,9 @@ def _pressures(folder: Path) -> dict[str, PressureStall]:
             kinds[kind] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         some, full = kinds.get("some", {}), kinds.get("full", {})
         try:
-            found[name] = PressureStall(
+            stalls[name] = PressureStall(
                 int(some.get("total", "0")), int(full.get("total", "0")), float(some.get("avg10", "0")) / 100
             )
         except ValueError:
             continue
-    return found
+    return stalls

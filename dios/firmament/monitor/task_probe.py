@@ -85,12 +85,12 @@ def unmeasured(reasons: dict[Counter, str]) -> dict[str, str]:
         reasons: the reason for each refused counter, from ``counters.survey`` or a reading; empty or absent
             for a counter that works.
     """
-    found: dict[str, str] = {}
+    missing: dict[str, str] = {}
     for row in TABLE_6_4:
         why = [reason for counter in row.counters if (reason := reasons.get(counter, ""))]
         if why:
-            found[row.name] = "; ".join(why)
-    return found
+            missing[row.name] = "; ".join(why)
+    return missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +210,10 @@ class TaskProbe:
                 continue
             living[pid] = process
             threads += len(process.threads)
-            found = process.children.difference(living)
-            self._descendants |= found | followed.intersection({pid})
-            members |= found
-            waiting.extend(found)
+            children = process.children.difference(living)
+            self._descendants |= children | followed.intersection({pid})
+            members |= children
+            waiting.extend(children)
         self._retire(living)
         return self._reading(now_ns, threads, proportional=proportional)
 
@@ -271,18 +271,18 @@ class TaskProbe:
             self._start_times[pid] = start
         elif self._start_times.setdefault(pid, start) != start:
             return None
-        found = self._known.get((pid, start))
+        process = self._known.get((pid, start))
         if stat[0] in _ENDED:
-            return self._ended(found) if found is not None else None
-        found = found or _Process(start)
-        found.parent = int(stat[1])
-        read, written = self._io(folder, found)
+            return self._ended(process) if process is not None else None
+        process = process or _Process(start)
+        process.parent = int(stat[1])
+        read, written = self._io(folder, process)
         ticks = int(stat[11]) + int(stat[12])
-        found.own = _Counts(ticks * _TICK_NS, 0, 0, 0, int(stat[7]), int(stat[9]), read, written)
-        found.virtual, found.resident = int(stat[20]), int(stat[21]) * _PAGE
-        self._read_threads(folder, found)
+        process.own = _Counts(ticks * _TICK_NS, 0, 0, 0, int(stat[7]), int(stat[9]), read, written)
+        process.virtual, process.resident = int(stat[20]), int(stat[21]) * _PAGE
+        self._read_threads(folder, process)
         self._peak = max(self._peak, procfs.rows(procfs.text(folder / "status")).get("VmHWM", 0) * limits.KIB)
-        return found
+        return process
 
     @staticmethod
     def _ended(process: _Process) -> _Process:
@@ -332,7 +332,7 @@ class TaskProbe:
         if resident > limits.PROFILE_PROPORTIONAL_BYTES_MAX:
             self._missing.add("proportional memory: there is too much memory to visit each page")
             return None
-        found = 0
+        total = 0
         for (pid, _), process in self._known.items():
             if process.zombie:
                 continue
@@ -340,8 +340,8 @@ class TaskProbe:
             if not text:
                 self._missing.add("proportional memory: smaps_rollup is not permitted, or the process ended")
                 return None
-            found += procfs.rows(text).get("Pss", 0) * limits.KIB
-        return found
+            total += procfs.rows(text).get("Pss", 0) * limits.KIB
+        return total
 
     def _group_cpu_ns(self) -> int:
         """Return the group's processor time (version 2 in microseconds, 1 in nanoseconds), or 0."""
@@ -367,7 +367,7 @@ def values(
     elapsed = after.at_ns - before.at_ns
     if elapsed <= 0:
         raise ValueError(f"the readings are {elapsed} ns apart; the second must be later")
-    found = {
+    metrics = {
         Metric.CPU_NS: max(after.cpu_ns - before.cpu_ns, 0),
         Metric.WAIT_NS: max(after.wait_ns - before.wait_ns, 0),
         Metric.VIRTUAL: after.virtual,
@@ -380,11 +380,11 @@ def values(
         Metric.PREEMPTIONS: max(after.preemptions - before.preemptions, 0),
     }
     if after.proportional is not None:
-        found[Metric.PROPORTIONAL] = after.proportional
+        metrics[Metric.PROPORTIONAL] = after.proportional
     if counted is not None:
-        found.update(counted.metrics(counted_before))
-    found[Metric.CPU_MILLI] = found[Metric.CPU_NS] * 1000 // elapsed
-    return derived(found, elapsed)
+        metrics.update(counted.metrics(counted_before))
+    metrics[Metric.CPU_MILLI] = metrics[Metric.CPU_NS] * 1000 // elapsed
+    return derived(metrics, elapsed)
 
 
 def _sum(parts: Iterable[_Counts]) -> _Counts:

@@ -58,7 +58,10 @@ class RowCache:
         """Return the same with more rows."""
         more = RowCache.empty(size - len(self.identity))
         return RowCache(
-            *(np.concatenate([getattr(self, one.name), getattr(more, one.name)]) for one in fields(self))
+            *(
+                np.concatenate([getattr(self, column.name), getattr(more, column.name)])
+                for column in fields(self)
+            )
         )
 
 
@@ -109,7 +112,7 @@ class WarmNetwork:
         if size > len(self._cache.identity):
             self._cache = self._cache.wider(max(size, 2 * len(self._cache.identity)))
         cache, tasks = self._cache, rules.tasks
-        found: Flags = (
+        stale: Flags = (
             touched[tasks]
             | narrowed
             | (cache.filters[tasks] != rules.filters)
@@ -118,7 +121,7 @@ class WarmNetwork:
             | (cache.movable[tasks] != rules.movable)
             | (cache.may_wait[tasks] != rules.may_wait)
         )
-        return found
+        return stale
 
     def solve(self, solver_input: SolverInput) -> tuple[WarmSolution, Ints, Ints]:
         """Return the solution, the solver's numbers of the rules' tasks (n,), and those of the upper arcs."""

@@ -29,7 +29,10 @@ class VertexNames:
         self.inner: Ints = vertices.inner[: vertices.used].copy()
         self._resources = dict(state.resources.names)
         self._machines: Ints = state.resources.machine.copy()
-        self._jobs = {row: one.name or f"job {one.job}" for row, one in state.jobs.descriptors.items()}
+        self._jobs = {
+            row: descriptor.name or f"job {descriptor.job}"
+            for row, descriptor in state.jobs.descriptors.items()
+        }
 
     def __call__(self, vertex: int) -> str:
         """Return the name of a vertex."""

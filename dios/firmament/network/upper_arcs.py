@@ -60,10 +60,10 @@ def tree_arcs(state: ClusterState, questions: ModelQuestions, answers: ModelAnsw
 
 def machine_of(state: ClusterState, vertices: Vertices) -> Ints:
     """Return the row of the machine that each vertex is or belongs to, (vertices,); else ABSENT."""
-    found = np.full(vertices.used, ABSENT, np.int64)
+    machines = np.full(vertices.used, ABSENT, np.int64)
     resources = vertices.all_of(VertexKind.RESOURCE)
-    found[resources] = state.resources.machine[vertices.row[resources]]
-    return found
+    machines[resources] = state.resources.machine[vertices.row[resources]]
+    return machines
 
 
 def closed_vertices(state: ClusterState, vertices: Vertices) -> Flags:
@@ -95,18 +95,18 @@ def upper_arcs(
     held: Ints,
 ) -> UpperArcs:
     """Return all arcs above the tasks; ``held`` (by resource row) counts tasks that cannot leave."""
-    found = FilterColumns()
+    columns = FilterColumns()
     tree, children, leaves = state.resources, questions.children, questions.leaves
     arcs = tree_arcs(state, questions, answers)
-    found.add(*classes)
-    narrowing.arcs(arcs, classes, found)
-    found.add(
+    columns.add(*classes)
+    narrowing.arcs(arcs, classes, columns)
+    columns.add(
         vertices.resources(tree.parent[children]),
         vertices.resources(children),
         arcs.capacity[children],
         arcs.cost[children],
     )
-    found.add(
+    columns.add(
         vertices.resources(leaves),
         np.full(len(leaves), SINK),
         np.maximum(tree.slots[leaves], held[leaves]),
@@ -115,10 +115,10 @@ def upper_arcs(
     jobs = questions.jobs
     waiting = vertices.jobs(jobs)
     sink = np.full(len(jobs), SINK)
-    found.add(waiting, sink, (bounds.most - bounds.least)[jobs], answers.job_cost)
+    columns.add(waiting, sink, (bounds.most - bounds.least)[jobs], answers.job_cost)
     if bounds.may_miss.any():
-        found.add(waiting, sink, bounds.may_miss[jobs], np.full(len(jobs), SHORTFALL_COST))
-    tail, head, capacity, cost = found.joined()
+        columns.add(waiting, sink, bounds.may_miss[jobs], np.full(len(jobs), SHORTFALL_COST))
+    tail, head, capacity, cost = columns.joined()
     supply = np.zeros(vertices.used, np.int64)
     supply[waiting] = (bounds.most - bounds.tasks)[jobs]
     return UpperArcs(tail, head, capacity, cost, supply)

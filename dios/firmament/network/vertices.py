@@ -65,17 +65,17 @@ class Vertices:
 
     def key(self, key: Key) -> int:
         """Return the vertex of a class; add it if it is missing."""
-        found = self._of_class.get(key)
-        if found is None:
+        vertex = self._of_class.get(key)
+        if vertex is None:
             kind = VertexKind.CLASS if key[0] == "class" else VertexKind.ONLY
-            found = self._of_class[key] = self._take(kind, key[1], key[2])
-        return found
+            vertex = self._of_class[key] = self._take(kind, key[1], key[2])
+        return vertex
 
     def classes(self, numbers: Ints) -> Ints:
         """Return the vertices of the cost model's classes."""
         distinct, inverse = np.unique(numbers, return_inverse=True)
-        found = np.array([self.key(("class", int(each), ABSENT)) for each in distinct], np.int64)
-        return found[inverse]
+        vertices = np.array([self.key(("class", int(number), ABSENT)) for number in distinct], np.int64)
+        return vertices[inverse]
 
     def all_of(self, kind: VertexKind) -> Ints:
         """Return all vertices of a kind, ascending."""

@@ -149,8 +149,8 @@ class Backlog:
         self.touched = 0
 
     def __contains__(self, task: int) -> bool:
-        found = self._tasks.get(task)
-        return found is not None and not found.inside
+        backlogged = self._tasks.get(task)
+        return backlogged is not None and not backlogged.inside
 
     def knows(self, task: int) -> bool:
         """Return True if a task is here, in the tables or outside; tasks of gangs are not."""
@@ -162,12 +162,16 @@ class Backlog:
 
     def waiting(self) -> dict[int, str]:
         """Return the principals of the tasks outside the tables."""
-        return {task: one.job.principal for task, one in self._tasks.items() if not one.inside}
+        return {
+            task: backlogged.job.principal
+            for task, backlogged in self._tasks.items()
+            if not backlogged.inside
+        }
 
     def job(self, job: int) -> JobDescriptor | None:
         """Return the description of a job with tasks outside the tables."""
-        found = self._jobs.get(job)
-        return None if found is None else found[0]
+        entry = self._jobs.get(job)
+        return None if entry is None else entry[0]
 
     def add(self, job: JobDescriptor, described: TaskDescriptor, now: float) -> None:
         """Add a task that begins to wait."""
@@ -181,20 +185,20 @@ class Backlog:
 
         ``inside`` are its tasks in the tables, waiting or not.
         """
-        found = [self._tasks[task] for task in inside if task in self._tasks]
+        tasks = [self._tasks[task] for task in inside if task in self._tasks]
         if job.job in self._jobs:
-            found += [task for task in self._tasks.values() if task.job.job == job.job and not task.inside]
+            tasks += [task for task in self._tasks.values() if task.job.job == job.job and not task.inside]
             self._jobs[job.job] = job, self._jobs[job.job][1]
-        others = [task for task in found if _kind_of(job, task.described) != task.kind]
-        for task in found:
+        others = [task for task in tasks if _kind_of(job, task.described) != task.kind]
+        for task in tasks:
             task.job = job
-        others.sort(key=lambda each: each.order)
+        others.sort(key=lambda backlogged: backlogged.order)
         for task in reversed(others):
             # The last one first, so that the head of its kind changes once.
             self.remove(task.described.task)
         for task in others:
             self._put_again(task, job, task.described)
-        return [task.described.task for task in found if not task.inside]
+        return [task.described.task for task in tasks if not task.inside]
 
     def redescribe(self, described: TaskDescriptor) -> None:
         """Give a task another description; it keeps its place among those of its principal."""
@@ -213,69 +217,69 @@ class Backlog:
 
     def may_enter(self, task: int) -> bool:
         """Return True if some machine could take a task, and none of its principal waits before it."""
-        found = self._tasks[task]
-        queue = self.principals[found.job.principal]
-        if len(queue.kinds[found.kind].inside) >= self._startable(found.job):
+        backlogged = self._tasks[task]
+        queue = self.principals[backlogged.job.principal]
+        if len(queue.kinds[backlogged.kind].inside) >= self._startable(backlogged.job):
             return False
-        return queue.outside == 1 and not self._is_parked(queue, found.kind)
+        return queue.outside == 1 and not self._is_parked(queue, backlogged.kind)
 
     def remove(self, task: int) -> BackloggedTask | None:
         """Forget a task that was placed, ended or withdrawn; return it, or None if it is not known."""
-        found = self._tasks.pop(task, None)
-        if found is None:
+        backlogged = self._tasks.pop(task, None)
+        if backlogged is None:
             return None
-        found.gone = True
-        queue = self.principals[found.job.principal]
-        kind = queue.kinds[found.kind]
-        was_head = bool(kind.outside) and kind.outside[0][1] is found
-        if found.inside:
-            self._leave(found, queue)
+        backlogged.gone = True
+        queue = self.principals[backlogged.job.principal]
+        kind = queue.kinds[backlogged.kind]
+        was_head = bool(kind.outside) and kind.outside[0][1] is backlogged
+        if backlogged.inside:
+            self._leave(backlogged, queue)
         else:
             queue.outside -= 1
-            self._count_job(found, -1)
+            self._count_job(backlogged, -1)
         following = kind.head()
         if following is None:
-            queue.turns.pop(found.kind, None)
+            queue.turns.pop(backlogged.kind, None)
             if not kind.inside:
-                del queue.kinds[found.kind]
+                del queue.kinds[backlogged.kind]
         elif was_head:
-            heapq.heappush(queue.order, (following.order, found.kind))
+            heapq.heappush(queue.order, (following.order, backlogged.kind))
         if not (queue.inside or queue.outside):
-            del self.principals[found.job.principal]
-        return found
+            del self.principals[backlogged.job.principal]
+        return backlogged
 
     def enter(self, task: int) -> BackloggedTask:
         """Record that a task enters the tables, and return it."""
-        found = self._tasks[task]
-        queue = self.principals[found.job.principal]
-        found.inside = True
+        backlogged = self._tasks[task]
+        queue = self.principals[backlogged.job.principal]
+        backlogged.inside = True
         queue.outside -= 1
         queue.inside += 1
-        self._count_job(found, -1)
-        kind = queue.kinds[found.kind]
-        kind.inside[task] = found
+        self._count_job(backlogged, -1)
+        kind = queue.kinds[backlogged.kind]
+        kind.inside[task] = backlogged
         following = kind.head()
         if following is None:
-            queue.turns.pop(found.kind, None)
+            queue.turns.pop(backlogged.kind, None)
         else:
-            heapq.heappush(queue.order, (following.order, found.kind))
-        return found
+            heapq.heappush(queue.order, (following.order, backlogged.kind))
+        return backlogged
 
     def put_back(self, task: int) -> None:
         """Record that a task has left the tables and waits here again, at its former place."""
-        found = self._tasks[task]
-        self._leave(found, self.principals[found.job.principal])
-        found.inside = False
-        self._put(found)
+        backlogged = self._tasks[task]
+        self._leave(backlogged, self.principals[backlogged.job.principal])
+        backlogged.inside = False
+        self._put(backlogged)
 
     def place_of(self, task: int) -> int:
         """Return the number of tasks of its principal that come before a task outside the tables."""
-        found = self._tasks[task]
-        before = self.principals[found.job.principal].inside
+        backlogged = self._tasks[task]
+        before = self.principals[backlogged.job.principal].inside
         return before + sum(
-            other.order < found.order
+            other.order < backlogged.order
             for other in self._tasks.values()
-            if not other.inside and other.job.principal == found.job.principal
+            if not other.inside and other.job.principal == backlogged.job.principal
         )
 
     # The window -----------------------------------------------------------------------------------------
@@ -324,7 +328,7 @@ class Backlog:
     def _fill_principal(
         self, queue: _PrincipalQueue, size: int, free: Sequence[float]
     ) -> list[BackloggedTask]:
-        found: list[BackloggedTask] = []
+        entered: list[BackloggedTask] = []
         spare = min(BACKLOG_SPARE_TASKS, size) // 2
         skipped: list[tuple[_Order, _Kind]] = []
         looked = 0
@@ -338,7 +342,7 @@ class Backlog:
             if len(kind.inside) >= self._room(kind, entry[1], free):
                 skipped.append(entry)
                 continue
-            found.append(self.enter(head.described.task))
+            entered.append(self.enter(head.described.task))
         for entry in skipped:
             heapq.heappush(queue.order, entry)
         self.touched += looked
@@ -353,8 +357,8 @@ class Backlog:
                 del queue.turns[kind_of]
                 queue.turns[kind_of] = None
                 if not kind.inside and self._room(kind, kind_of, free) > 0:
-                    found.append(self.enter(head.described.task))
-        return found
+                    entered.append(self.enter(head.described.task))
+        return entered
 
     def _is_parked(self, queue: _PrincipalQueue, of: _Kind) -> bool:
         """Return True if no machine can take the tasks of a kind, which then waits for another machine."""
@@ -401,11 +405,11 @@ class Backlog:
 
     def placed(self, task: int) -> None:
         """Record that a task of the window was placed: its kind may have more there."""
-        found = self.remove(task)
-        if found is None:
+        backlogged = self.remove(task)
+        if backlogged is None:
             return
-        queue = self.principals.get(found.job.principal)
-        kind = queue.kinds.get(found.kind) if queue is not None else None
+        queue = self.principals.get(backlogged.job.principal)
+        kind = queue.kinds.get(backlogged.kind) if queue is not None else None
         if kind is not None and kind.placed != self._round:
             kind.placed = self._round
             kind.most = 0 if kind.most >= BACKLOG_SPARE_TASKS else 2 * kind.most
@@ -419,16 +423,16 @@ class Backlog:
         kinds: dict[int, tuple[_PrincipalQueue, _KindQueue]] = {}
         for task in tasks:
             self.touched += 1
-            found = self._tasks.get(task)
-            if found is not None and found.inside:
-                queue = self.principals[found.job.principal]
-                kind = queue.kinds[found.kind]
+            backlogged = self._tasks.get(task)
+            if backlogged is not None and backlogged.inside:
+                queue = self.principals[backlogged.job.principal]
+                kind = queue.kinds[backlogged.kind]
                 if queue.outside and kind.placed != self._round:
                     kinds[id(kind)] = queue, kind
         for _, kind in kinds.values():
             kind.most = _SHORT
-            by_order = sorted(kind.inside.values(), key=lambda one: one.order)
-            leaving += [one.described.task for one in by_order[_SHORT:]]
+            by_order = sorted(kind.inside.values(), key=lambda member: member.order)
+            leaving += [member.described.task for member in by_order[_SHORT:]]
         # A principal with more kinds than its window holds: those that were tried go, and others come.
         for queue in {id(queue): queue for queue, _ in kinds.values()}.values():
             over = queue.inside - len(leaving) - BACKLOG_SPARE_TASKS // 2
@@ -440,9 +444,13 @@ class Backlog:
 
     @staticmethod
     def _latest(queue: _PrincipalQueue, count: int, without: set[int]) -> list[int]:
-        inside = (one for kind in queue.kinds.values() for one in kind.inside.values() if kind.most)
-        found = heapq.nlargest(count, inside, key=lambda one: one.order)
-        return [one.described.task for one in found if one.described.task not in without]
+        inside = (
+            backlogged for kind in queue.kinds.values() for backlogged in kind.inside.values() if kind.most
+        )
+        latest = heapq.nlargest(count, inside, key=lambda backlogged: backlogged.order)
+        return [
+            backlogged.described.task for backlogged in latest if backlogged.described.task not in without
+        ]
 
     # Parts ----------------------------------------------------------------------------------------------
 

@@ -52,11 +52,11 @@ def make_room(
         order = np.lexsort((-table.since[tasks[lower]], table.priority[tasks[lower]]))
         free, slots = room_left(state, tasks, leaf, held, place)
         victims: list[int] = []
-        for one in lower[order].tolist():
+        for victim in lower[order].tolist():
             if slots > 0 and np.all(table.demand[tasks[at]] <= free):
                 break
-            victims.append(one)
-            free, slots = free + table.demand[tasks[one]], slots + 1
+            victims.append(victim)
+            free, slots = free + table.demand[tasks[victim]], slots + 1
         if slots > 0 and np.all(table.demand[tasks[at]] <= free):
             leaf[victims] = ABSENT
             held[at] = False

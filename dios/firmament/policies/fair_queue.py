@@ -93,12 +93,12 @@ class TaskFairQueue:
         self._reserved = reserved or {}
         waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
         places = job_places(state, waiting)
-        found, first = self._chosen(state, waiting[places.allowed], places.needed[places.allowed])
+        admission, first = self._chosen(state, waiting[places.allowed], places.needed[places.allowed])
         if record:
-            had_turns = state.tasks.id[found.tasks if found.in_turn else found.tasks[:0]]
+            had_turns = state.tasks.id[admission.tasks if admission.in_turn else admission.tasks[:0]]
             # A task that was admitted without room has had no turn yet.
             waved = np.isin(had_turns, sorted(self._passed)) & ~np.isin(had_turns, list(self._in_before))
-            waved &= ~np.isin(had_turns, found.with_room)
+            waved &= ~np.isin(had_turns, admission.with_room)
             self._in_before = {
                 task: self._in_before.get(task, state.now) for task in had_turns[~waved].tolist()
             }
@@ -107,7 +107,7 @@ class TaskFairQueue:
             self._passed &= set(state.tasks.id[waiting].tolist()) if self._passed else set()
             if first >= 0 and state.now - self._since >= FAIR_QUEUE_TIMEOUT_S:
                 self._passed.add(first)
-        return found
+        return admission
 
     def heads(self, state: ClusterState, admission: Admission, left_over: Ints) -> list[Head]:
         """Return the first admitted tasks, or gangs, of principals, and one that held up others too long.
@@ -121,7 +121,7 @@ class TaskFairQueue:
         waiting = waiting[table.copy_of[waiting] == ABSENT]
         if not admission.in_turn:
             owner = jobs.principal[table.job[waiting]]
-            latest = np.array([self._latest.get(one, -np.inf) for one in owner.tolist()])
+            latest = np.array([self._latest.get(principal, -np.inf) for principal in owner.tolist()])
             waiting = waiting[table.submitted[waiting] < latest]
         passed = np.array([table.find(task) for task in sorted(self._passed)], np.int64)
         all_waiting = np.flatnonzero(table.alive & (table.status == WAITING))
@@ -226,7 +226,7 @@ class TaskFairQueue:
         demand, head = _demands(state, waiting, entry)
         who, exempt = owner[head], self._exempt(state, waiting, owed, entry, demand, free)
         table = state.tasks
-        due = [task for task, one in self._reserved.items() if one.start <= state.now]
+        due = [task for task, reservation in self._reserved.items() if reservation.start <= state.now]
         if due:
             # These start now, so that less is left for turns.
             free = np.maximum(free - demand[np.isin(table.id[waiting[head]], due)].sum(axis=0), 0)
@@ -261,13 +261,13 @@ class TaskFairQueue:
         )
         let_in = np.zeros(len(order), np.bool_)
         let_in[order] = queues.taken
-        found = waiting[let_in[entry]]
+        admitted = waiting[let_in[entry]]
         with_room = table.id[waiting[(let_in & ~exempt)[entry]]]
         if stopped < 0:
-            return Admission(found, queues.limited, with_room=with_room), -1
+            return Admission(admitted, queues.limited, with_room=with_room), -1
         at = int(order[stopped])
         admission = Admission(
-            found,
+            admitted,
             queues.limited,
             int(who[at]),
             int(table.id[waiting[head[at]]]),
@@ -346,18 +346,18 @@ def _demands(state: ClusterState, waiting: Ints, entry: Ints) -> tuple[Floats, I
     A gang counts with the number of its first tasks that still have to start together.
     """
     table = state.tasks
-    each = np.ones((len(waiting), 1 + table.demand.shape[1]))
-    each[:, 1:] = table.demand[waiting]
+    per_task = np.ones((len(waiting), 1 + table.demand.shape[1]))
+    per_task[:, 1:] = table.demand[waiting]
     order = np.argsort(entry, kind="stable")
     if int(entry.max(initial=-1)) + 1 == len(entry):
-        return each[order], order
+        return per_task[order], order
     starts = np.searchsorted(entry[order], np.arange(int(entry.max(initial=-1)) + 1))
     place = np.arange(len(order)) - starts[entry[order]]
     jobs = table.job[waiting]
     need = np.maximum(needed(state, jobs) - state.jobs.running[jobs], 1)
     counted = place < need[order]
-    demand = np.zeros((len(starts), each.shape[1]))
-    np.add.at(demand, entry[order[counted]], each[order[counted]])
+    demand = np.zeros((len(starts), per_task.shape[1]))
+    np.add.at(demand, entry[order[counted]], per_task[order[counted]])
     return demand, order[starts]
 
 
@@ -373,5 +373,5 @@ def _replaces(state: ClusterState, waiting: Ints, owed: Flags) -> Flags:
     least = np.full(max(1, len(state.principals)), _NO_TASK)
     np.minimum.at(least, jobs.principal[table.job[weak]], table.priority[weak])
     weakest = least[jobs.principal[table.job[waiting]]]
-    found: Flags = (table.priority[waiting] > weakest) | (owed & (weakest < _NO_TASK))
-    return found
+    replaces: Flags = (table.priority[waiting] > weakest) | (owed & (weakest < _NO_TASK))
+    return replaces

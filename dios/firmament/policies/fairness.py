@@ -47,9 +47,11 @@ def fair_shares(state: ClusterState, tasks: Ints, most: Ints) -> Ints:
     short = granted < demand
     of_whole = state.jobs.alive & ~short[principal] & ~apart
     shares[of_whole] = wanted[of_whole]
-    for one in np.flatnonzero(short).tolist():
-        rows = np.flatnonzero(state.jobs.alive & (principal == one) & ~apart)
-        shares[rows] = divide(wanted[rows], np.ones((len(rows), 1)), np.array([float(granted[one])]))
+    for principal_row in np.flatnonzero(short).tolist():
+        rows = np.flatnonzero(state.jobs.alive & (principal == principal_row) & ~apart)
+        shares[rows] = divide(
+            wanted[rows], np.ones((len(rows), 1)), np.array([float(granted[principal_row])])
+        )
     return shares
 
 
@@ -64,25 +66,25 @@ def _settled(state: ClusterState, tasks: Ints, jobs: int) -> Flags:
     return settled
 
 
-def divide(wanted: Ints, each: Floats, room: Floats) -> Ints:
+def divide(wanted: Ints, demand: Floats, room: Floats) -> Ints:
     """Return the number of tasks of each (n,): equal dominant shares, or all wanted tasks where that is less.
 
-    ``wanted`` (n,) in tasks, ``each`` (n, dimensions) the demand of one task, ``room`` (dimensions,).
+    ``wanted`` (n,) in tasks, ``demand`` (n, dimensions) the demand of one task, ``room`` (dimensions,).
     """
     counted = room > 0
-    each, room = each[:, counted], room[counted]
+    demand, room = demand[:, counted], room[counted]
     if not counted.any() or not len(wanted):
         return np.zeros(len(wanted), np.int64) if not counted.any() else wanted
-    dominant = np.max(each / room, axis=1, initial=0)
+    dominant = np.max(demand / room, axis=1, initial=0)
 
     def at(share: float) -> Ints:
         with np.errstate(divide="ignore", invalid="ignore"):
             tasks = np.floor(share / dominant * (1 + 1e-12))
-        found: Ints = np.where(dominant > 0, np.minimum(tasks, wanted), wanted).astype(np.int64)
-        return found
+        capped: Ints = np.where(dominant > 0, np.minimum(tasks, wanted), wanted).astype(np.int64)
+        return capped
 
     def fits(some: Ints) -> bool:
-        return bool(np.all(some @ each <= room * (1 + 1e-12)))
+        return bool(np.all(some @ demand <= room * (1 + 1e-12)))
 
     low, high = 0.0, float(np.max(wanted * dominant, initial=0)) + 1.0
     if fits(at(high)):
@@ -90,13 +92,13 @@ def divide(wanted: Ints, each: Floats, room: Floats) -> Ints:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if fits(at(middle)) else (low, middle)
-    found = at(low)
+    granted = at(low)
     # The remainder is given task by task, to the smallest share first.
-    for one in np.lexsort((np.arange(len(wanted)), (found + 1) * dominant)).tolist():
-        found[one] += found[one] < wanted[one]
-        if not fits(found):
-            found[one] -= 1
-    return found
+    for row in np.lexsort((np.arange(len(wanted)), (granted + 1) * dominant)).tolist():
+        granted[row] += granted[row] < wanted[row]
+        if not fits(granted):
+            granted[row] -= 1
+    return granted
 
 
 def _room(state: ClusterState) -> Floats:

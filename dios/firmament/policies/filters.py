@@ -46,11 +46,11 @@ class PlacementFilter:
         )
 
 
-def same_limit(one: Ints | None, other: Ints | None) -> bool:
+def same_limit(limit: Ints | None, other: Ints | None) -> bool:
     """Return True if two filters allow the same numbers of tasks."""
-    if one is None or other is None:
-        return one is other
-    return np.array_equal(one, other)
+    if limit is None or other is None:
+        return limit is other
+    return np.array_equal(limit, other)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,16 +121,20 @@ class Narrowing:
                 target[at], cost[at], keep[at] = self._through(self.filters[number], target[at], cost[at])
         return owner[keep], target[keep], cost[keep]
 
-    def _through(self, one: PlacementFilter, target: Ints, cost: Ints) -> tuple[Ints, Ints, Flags]:
+    def _through(
+        self, placement_filter: PlacementFilter, target: Ints, cost: Ints
+    ) -> tuple[Ints, Ints, Flags]:
         """Return heads, costs, and which arcs remain, for arcs that lead on under a filter."""
         machine = self._machine_of(target)
         inside = machine != ABSENT
         at = np.where(inside, machine, 0)
-        keep = ~inside | one.allowed[at]
-        cost = cost + np.where(inside, one.penalty[at], 0)
+        keep = ~inside | placement_filter.allowed[at]
+        cost = cost + np.where(inside, placement_filter.penalty[at], 0)
         if not inside.all():
             above, inverse = np.unique(target[~inside], return_inverse=True)
-            narrowed = np.array([self.vertex(one.number, int(each)) for each in above], np.int64)
+            narrowed = np.array(
+                [self.vertex(placement_filter.number, int(inner)) for inner in above], np.int64
+            )
             target = target.copy()
             target[~inside] = narrowed[inverse]
         return target, cost, keep
@@ -143,53 +147,56 @@ class Narrowing:
 
     def vertex(self, number: int, inner: int) -> int:
         """Return the vertex of ``inner`` under a filter; its arcs are added later."""
-        found = self._vertices.key(("only", number, inner))
-        if found not in self._seen:
-            self._seen[found] = (number, inner)
-            self._needed.append((found, number, inner))
-        return found
+        vertex = self._vertices.key(("only", number, inner))
+        if vertex not in self._seen:
+            self._seen[vertex] = (number, inner)
+            self._needed.append((vertex, number, inner))
+        return vertex
 
     def changed(self, before: Mapping[int, PlacementFilter]) -> Ints:
         """Return the numbers of filters that have changed."""
         return np.array(
             [
                 number
-                for number, one in self.filters.items()
-                if one is not before.get(number) and not one.same(before.get(number))
+                for number, placement_filter in self.filters.items()
+                if placement_filter is not before.get(number)
+                and not placement_filter.same(before.get(number))
             ],
             np.int64,
         )
 
     def keep(self, numbers: Ints) -> None:
         """Keep the vertices of these filters, because tasks may lead there."""
-        found = self._vertices.all_of(VertexKind.ONLY)
-        for vertex in found[np.isin(self._vertices.row[found], numbers)].tolist():
+        narrowed = self._vertices.all_of(VertexKind.ONLY)
+        for vertex in narrowed[np.isin(self._vertices.row[narrowed], numbers)].tolist():
             self.vertex(int(self._vertices.row[vertex]), int(self._vertices.inner[vertex]))
 
     def vertices_in_use(self) -> Ints:
         """Return all narrowed vertices that are used in this round, ascending."""
         return np.array(sorted(self._seen), np.int64)
 
-    def arcs(self, tree_arcs: TreeArcs, classes: tuple[Ints, Ints, Ints, Ints], found: FilterColumns) -> None:
+    def arcs(
+        self, tree_arcs: TreeArcs, classes: tuple[Ints, Ints, Ints, Ints], columns: FilterColumns
+    ) -> None:
         """Add the arcs out of all narrowed vertices, and of those that they lead to."""
         order = np.argsort(classes[0], kind="stable")
         tail, head, capacity, cost = (column[order] for column in classes)
         while self._needed:
             vertex, number, inner = self._needed.pop()
-            one = self.filters[number]
+            placement_filter = self.filters[number]
             if self._vertices.kind[inner] == VertexKind.RESOURCE:
-                self._tree_arcs(vertex, one, int(self._vertices.row[inner]), tree_arcs, found)
+                self._tree_arcs(vertex, placement_filter, int(self._vertices.row[inner]), tree_arcs, columns)
                 continue
             low, high = np.searchsorted(tail, [inner, inner + 1])
-            heads, costs, keep = self._through(one, head[low:high], cost[low:high])
+            heads, costs, keep = self._through(placement_filter, head[low:high], cost[low:high])
             some = capacity[low:high][keep]
-            if one.limit is not None:
+            if placement_filter.limit is not None:
                 machine = self._machine_of(heads[keep])
-                some = np.where(machine != ABSENT, np.minimum(some, one.limit[machine]), some)
-            found.add(np.full(len(some), vertex), heads[keep], some, costs[keep])
+                some = np.where(machine != ABSENT, np.minimum(some, placement_filter.limit[machine]), some)
+            columns.add(np.full(len(some), vertex), heads[keep], some, costs[keep])
 
     def _tree_arcs(
-        self, vertex: int, one: PlacementFilter, row: int, arcs: TreeArcs, found: FilterColumns
+        self, vertex: int, placement_filter: PlacementFilter, row: int, arcs: TreeArcs, columns: FilterColumns
     ) -> None:
         """Add arcs from a narrowed rack or cluster vertex to complete racks and to single machines."""
         tree = self._tree
@@ -199,26 +206,28 @@ class Narrowing:
             low, high = np.searchsorted(self._racks, [row, row + 1])
             machines = machines[low:high]
         else:
-            machines = self._whole_racks(vertex, one, arcs, found)
-        machines = machines[one.allowed[machines]]
-        capacity, cost = arcs.capacity[machines], arcs.cost[machines] + one.penalty[machines]
+            machines = self._whole_racks(vertex, placement_filter, arcs, columns)
+        machines = machines[placement_filter.allowed[machines]]
+        capacity, cost = arcs.capacity[machines], arcs.cost[machines] + placement_filter.penalty[machines]
         if from_cluster:
             cost = cost + arcs.cost[tree.rack[machines]]
             capacity = np.minimum(capacity, arcs.capacity[tree.rack[machines]])
-        if one.limit is not None:
-            capacity = np.minimum(capacity, one.limit[machines])
-        found.add(np.full(len(machines), vertex), self._vertex_of[machines], capacity, cost)
+        if placement_filter.limit is not None:
+            capacity = np.minimum(capacity, placement_filter.limit[machines])
+        columns.add(np.full(len(machines), vertex), self._vertex_of[machines], capacity, cost)
 
-    def _whole_racks(self, vertex: int, one: PlacementFilter, arcs: TreeArcs, found: FilterColumns) -> Ints:
+    def _whole_racks(
+        self, vertex: int, placement_filter: PlacementFilter, arcs: TreeArcs, columns: FilterColumns
+    ) -> Ints:
         """Add arcs to the racks that are allowed completely; return the machines of the others."""
         machines, racks = self._machines, self._racks
         whole = np.zeros(len(self._tree.alive), np.bool_)
         whole[racks] = True
-        partly = ~one.allowed[machines] | (one.penalty[machines] != 0)
-        if one.limit is not None:
-            partly |= one.limit[machines] < arcs.capacity[machines]
+        partly = ~placement_filter.allowed[machines] | (placement_filter.penalty[machines] != 0)
+        if placement_filter.limit is not None:
+            partly |= placement_filter.limit[machines] < arcs.capacity[machines]
         whole[racks[partly]] = False
         some = np.flatnonzero(whole)
-        found.add(np.full(len(some), vertex), self._vertex_of[some], arcs.capacity[some], arcs.cost[some])
+        columns.add(np.full(len(some), vertex), self._vertex_of[some], arcs.capacity[some], arcs.cost[some])
         others: Ints = machines[~whole[racks]]
         return others

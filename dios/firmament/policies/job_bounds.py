@@ -44,9 +44,9 @@ def job_places(state: ClusterState, waiting: Ints) -> JobPlaces:
 def needed_for_minimum(state: ClusterState, tasks: Ints) -> Flags:
     """Return which of these tasks (n,) wait and are needed for E_j of their jobs."""
     waits = state.tasks.status[tasks] == WAITING
-    found = np.zeros(len(tasks), np.bool_)
-    found[waits] = job_places(state, tasks[waits]).needed
-    return found
+    needed = np.zeros(len(tasks), np.bool_)
+    needed[waits] = job_places(state, tasks[waits]).needed
+    return needed
 
 
 def why_beyond(state: ClusterState, task: int) -> str:

@@ -95,14 +95,14 @@ class Network:
     """
 
     def __init__(self, machines: tuple[Machine, ...]) -> None:
-        racks = dict.fromkeys(one.rack for one in machines)
+        racks = dict.fromkeys(server.rack for server in machines)
         pod_of = dict.fromkeys(racks, "")
-        for one in machines:
-            pod_of[one.rack] = pod_of[one.rack] or one.pod
+        for machine in machines:
+            pod_of[machine.rack] = pod_of[machine.rack] or machine.pod
         self.racks: Final = tuple(racks)
         self.pods: Final = tuple(dict.fromkeys(pod_of.values()))
         numbers = {rack: number for number, rack in enumerate(self.racks)}
-        self.rack_of: Final = np.array([numbers[one.rack] for one in machines], np.int64)
+        self.rack_of: Final = np.array([numbers[server.rack] for server in machines], np.int64)
         """(machines,)"""
         self.pod_of: Final = np.array([self.pods.index(pod_of[rack]) for rack in self.racks], np.int64)
         """(racks,)"""
@@ -110,12 +110,12 @@ class Network:
         """(racks,) Mbit/s of the link in each direction."""
         self.pod_link: Final = np.full(len(self.pods), _NO_LIMIT)
         """(pods,) the same."""
-        for one, rack in zip(machines, self.rack_of.tolist(), strict=True):
+        for machine, rack in zip(machines, self.rack_of.tolist(), strict=True):
             pod = self.pod_of[rack]
-            if one.rack_link is not None:
-                self.rack_link[rack] = min(self.rack_link[rack], one.rack_link / MBIT)
-            if one.pod_link is not None and one.pod == self.pods[pod]:
-                self.pod_link[pod] = min(self.pod_link[pod], one.pod_link / MBIT)
+            if machine.rack_link is not None:
+                self.rack_link[rack] = min(self.rack_link[rack], machine.rack_link / MBIT)
+            if machine.pod_link is not None and machine.pod == self.pods[pod]:
+                self.pod_link[pod] = min(self.pod_link[pod], machine.pod_link / MBIT)
 
     @property
     def links(self) -> int:
@@ -124,12 +124,12 @@ class Network:
 
     def path(self, source: int, target: int) -> tuple[int, ...]:
         """Return the links between two machines: numbers among racks up, racks down, pods up, pods down."""
-        one, other = int(self.rack_of[source]), int(self.rack_of[target])
-        if one == other:
+        source_rack, other = int(self.rack_of[source]), int(self.rack_of[target])
+        if source_rack == other:
             return ()
         racks, pods = len(self.racks), len(self.pods)
-        near = one, racks + other
-        left, right = int(self.pod_of[one]), int(self.pod_of[other])
+        near = source_rack, racks + other
+        left, right = int(self.pod_of[source_rack]), int(self.pod_of[other])
         return near if left == right else (*near, 2 * racks + left, 2 * racks + pods + right)
 
     def through(self, up: Floats, down: Floats) -> Floats:
@@ -137,8 +137,10 @@ class Network:
 
         ``up`` and ``down`` (machines,) are the amounts that the machines send and receive.
         """
-        racks = [np.bincount(self.rack_of, each, len(self.racks)).astype(np.float64) for each in (up, down)]
-        pods = [np.bincount(self.pod_of, each, len(self.pods)).astype(np.float64) for each in racks]
+        racks = [
+            np.bincount(self.rack_of, amounts, len(self.racks)).astype(np.float64) for amounts in (up, down)
+        ]
+        pods = [np.bincount(self.pod_of, amounts, len(self.pods)).astype(np.float64) for amounts in racks]
         if len(self.pods) == 1:
             pods = [np.zeros(1)] * 2
         if len(self.racks) == 1:
@@ -149,7 +151,7 @@ class Network:
 def site_of(machines: tuple[Machine, ...], now: int, horizon: int = PACKED_HORIZON_INSTANTS) -> Datacenter:
     """Return an empty data centre of these machines, from instant ``now`` on."""
     network = Network(machines)
-    has = np.array([one.all_of_it() for one in machines])
+    has = np.array([machine.all_of_it() for machine in machines])
     return Datacenter(
         capacity=has[:, :4],
         rack_of=network.rack_of,
@@ -274,12 +276,12 @@ class Booking:
 
         ``names`` has the machines' numbers.
         """
-        where = [names.get(self.places[node.name], -1) for node in self.job.nodes]
-        for at, machine in enumerate(where):
+        machines = [names.get(self.places[node.name], -1) for node in self.job.nodes]
+        for at, machine in enumerate(machines):
             if machine >= 0:
                 held[machine, :4] += self.job.demand[at, 0]
         for (source, target), flow in zip(self.job.ends.tolist(), self.job.bandwidth[:, 0], strict=True):
-            out, into = where[source], where[target]
+            out, into = machines[source], machines[target]
             if out != into:
                 for machine, side in ((out, 4), (into, 5)):
                     if machine >= 0:
@@ -324,16 +326,16 @@ def placed(
     if wanted is None:
         raise JobError("instants", "are over")
     pinned = {member: names[node] for member, node in booking.places.items() if node}
-    found = allocate(books, wanted, policy=POLICY, pinned=pinned)
-    if isinstance(found, Refusal) and wait is not None and wait >= PACKED_NOTICE_INSTANTS:
+    outcome = allocate(books, wanted, policy=POLICY, pinned=pinned)
+    if isinstance(outcome, Refusal) and wait is not None and wait >= PACKED_NOTICE_INSTANTS:
         later = starting_later(booking, books, names, wait)
         if later is not None:
             later[0].release()
             return later[1]
-    if isinstance(found, Refusal):
-        return found
-    found.release()
-    return _at_places(booking, found, names)
+    if isinstance(outcome, Refusal):
+        return outcome
+    outcome.release()
+    return _at_places(booking, outcome, names)
 
 
 def starting_later(
@@ -353,19 +355,19 @@ def starting_later(
     }
     if any(booking.is_service(member) and node not in names for member, node in booking.places.items()):
         return None
-    found = allocate_earliest(
+    placement = allocate_earliest(
         books, wanted, begin=PACKED_NOTICE_INSTANTS, last=last, policy=POLICY, pinned=pinned
     )
-    if isinstance(found, Refusal):
+    if isinstance(placement, Refusal):
         return None
-    begins = replace(booking, began=found.start * PACKED_INSTANT_S)
-    return found, _at_places(begins, found, names)
+    begins = replace(booking, began=placement.start * PACKED_INSTANT_S)
+    return placement, _at_places(begins, placement, names)
 
 
-def _at_places(booking: Booking, found: Placement, names: Mapping[str, int]) -> Booking:
+def _at_places(booking: Booking, placement: Placement, names: Mapping[str, int]) -> Booking:
     """Return a booking with the places that were found for its members."""
     nodes = list(names)
-    return replace(booking, places={member: nodes[found.servers[member]] for member in booking.places})
+    return replace(booking, places={member: nodes[placement.servers[member]] for member in booking.places})
 
 
 def _bare(node: Node, demand: Floats) -> Node:

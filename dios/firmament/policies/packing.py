@@ -133,13 +133,13 @@ class AdmittedJobs:
                 "Give its description `instants`."
             )
         wait = int(min(wait_s, PACKED_WAIT_S_MAX) / PACKED_INSTANT_S)
-        found = placed(booking, self._room(now, endless=booking.endless), self._names(), wait)
-        if isinstance(found, Refusal):
-            told = self._refused(found, booking, now)
+        booked = placed(booking, self._room(now, endless=booking.endless), self._names(), wait)
+        if isinstance(booked, Refusal):
+            told = self._refused(booked, booking, now)
             late = f". No start within {wait_s:g} s has room for all of it" if wait_s else ""
             raise NotPermittedError(f"{told}{late}")
-        self._check_bounds(found)
-        return found
+        self._check_bounds(booked)
+        return booked
 
     def admit(self, principal: str, booking: Booking, now: float) -> AdmittedJob:
         """Admit a job with the places that ``check`` has found at the same time."""
@@ -168,15 +168,15 @@ class AdmittedJobs:
 
     def _check_bounds(self, booking: Booking) -> None:
         """Check that the job can be stored, and that nodes can enforce its guarantees."""
-        kept = sum(one.booking.kept_bytes for one in self.jobs.values()) + booking.kept_bytes
+        kept = sum(job.booking.kept_bytes for job in self.jobs.values()) + booking.kept_bytes
         if len(self.jobs) >= PACKED_JOBS_MAX or kept > PACKED_JOBS_BYTES_MAX:
             raise LimitError(
                 f"cannot admit the job: {len(self.jobs)} are admitted already. Try again when one has ended."
             )
         edges = Counter(booking.sources)
-        for one in self.jobs.values():
-            edges.update(one.booking.sources)
-        node, most = max(edges.items(), key=lambda found: found[1], default=("", 0))
+        for admitted in self.jobs.values():
+            edges.update(admitted.booking.sources)
+        node, most = max(edges.items(), key=lambda edge: edge[1], default=("", 0))
         if most > GUARANTEES_MAX:
             raise LimitError(
                 f"cannot admit the job: there would be {most} edges from {node} to other nodes, and at most "
@@ -188,24 +188,24 @@ class AdmittedJobs:
         after = max(0.0, refusal.instant * PACKED_INSTANT_S - self._wall - now)
         when = "" if booking.endless else f"{after:.0f} s after its beginning "
         told = _INSTANT.sub(when, str(refusal), count=1)
-        told = _SERVER.sub(lambda found: self._machines[int(found[1])].name, told)
+        told = _SERVER.sub(lambda match: self._machines[int(match[1])].name, told)
         told = _SWITCH.sub(self._switch_name, told)
-        return ". ".join(one for one in (told, self._blind(refusal.resource)) if one)
+        return ". ".join(sentence for sentence in (told, self._blind(refusal.resource)) if sentence)
 
-    def _switch_name(self, found: re.Match[str]) -> str:
-        names = self._network.racks if found[1] == "rack" else self._network.pods
-        return f"{found[1]} {names[int(found[2])] or 'without a name'}"
+    def _switch_name(self, match: re.Match[str]) -> str:
+        names = self._network.racks if match[1] == "rack" else self._network.pods
+        return f"{match[1]} {names[int(match[2])] or 'without a name'}"
 
     def _blind(self, resource: str) -> str:
         """Return which capacities are unknown, if the job was refused for that."""
         setting = {"bandwidth": "link_rate", "disk_write": "store_rate", "disk_read": "store_rate"}
         if resource not in setting:
             return ""
-        silent = [one.name for one in self._machines if not one.heard]
+        silent = [machine.name for machine in self._machines if not machine.heard]
         if silent:
             return f"The capacities of {_some(silent)} were not reported yet: try again in a moment"
         link = resource == "bandwidth"
-        nothing = [one.name for one in self._machines if not (one.link if link else one.disk)]
+        nothing = [machine.name for machine in self._machines if not (machine.link if link else machine.disk)]
         if not nothing:
             return ""
         return f"The capacities of {_some(nothing)} are unknown: give them the setting {setting[resource]}"
@@ -216,10 +216,10 @@ class AdmittedJobs:
         """Record the running members, by job and name; return True if they have changed."""
         news = False
         for number, admitted in self.jobs.items():
-            found = dict(running.get(number, {}))
-            news |= found != admitted.running
-            admitted.running = found
-            if found:
+            members = dict(running.get(number, {}))
+            news |= members != admitted.running
+            admitted.running = members
+            if members:
                 admitted.renewed = now
         return news
 
@@ -237,7 +237,7 @@ class AdmittedJobs:
 
     def waiting(self, now: float) -> list[AdmittedJob]:
         """Return the jobs that have not begun, in the order of their admission."""
-        return [one for one in self.jobs.values() if self.waits_s(one, now)]
+        return [admitted for admitted in self.jobs.values() if self.waits_s(admitted, now)]
 
     def renew(self, number: int, now: float) -> None:
         """Record that the user of a job still wants it."""
@@ -284,16 +284,16 @@ class AdmittedJobs:
             after = admitted.booking.began_instant - books.now
             if admitted.placement is not None:
                 admitted.placement.release()
-                found = starting_later(admitted.booking, books, self._names(), after - 1)
+                earliest = starting_later(admitted.booking, books, self._names(), after - 1)
             else:
-                found = starting_later(admitted.booking, books, self._names(), books.horizon)
-            if found is None:
+                earliest = starting_later(admitted.booking, books, self._names(), books.horizon)
+            if earliest is None:
                 # A node that takes no tasks at the moment must not cost the job its promise.
                 books.set_aside(0.0)
                 books.set_links_aside(0.0)
                 self._hold(admitted, at=now)
             else:
-                admitted.placement, admitted.booking = found
+                admitted.placement, admitted.booking = earliest
                 self.problems.pop(admitted.number, None)
                 self.changed = True
 
@@ -316,12 +316,12 @@ class AdmittedJobs:
             sum_of += np.array(self.peak(admitted.booking))
         for principal, amount in held.items():
             self._scheduler.promise(principal, 0, Resources(*amount.tolist()))
-        self._owners = {one.principal for one in self.jobs.values()}
+        self._owners = {admitted.principal for admitted in self.jobs.values()}
 
     def machines_are(self, machines: Iterable[Machine], now: float) -> None:
         """Use the present machines; jobs hold their places on these."""
         there = tuple(machines)
-        if self.jobs and [one.node for one in there] != [one.node for one in self._machines]:
+        if self.jobs and [machine.node for machine in there] != [machine.node for machine in self._machines]:
             self._rebuild(there, now)
 
     # Storing ------------------------------------------------------------------------------------------------
@@ -330,13 +330,13 @@ class AdmittedJobs:
         """Return the jobs in their stored form."""
         return tuple(
             StoredJob(
-                one.number,
-                one.principal,
-                one.booking.packed,
-                one.booking.began,
-                tuple(one.booking.places.items()),
+                admitted.number,
+                admitted.principal,
+                admitted.booking.packed,
+                admitted.booking.began,
+                tuple(admitted.booking.places.items()),
             )
-            for one in self.jobs.values()
+            for admitted in self.jobs.values()
         )
 
     def take_over(self, kept: Iterable[StoredJob], now: float) -> None:
@@ -394,13 +394,13 @@ class AdmittedJobs:
             self._hold(admitted, at=now)
             if admitted.placement is not None:
                 return
-        found = starting_later(admitted.booking, books, names, books.horizon)
-        if found is None:
+        earliest = starting_later(admitted.booking, books, names, books.horizon)
+        if earliest is None:
             self.problems[admitted.number] = (
                 f"{admitted.booking.job.name}: it has no start, because nodes have left or changed"
             )
             return
-        admitted.placement, admitted.booking = found
+        admitted.placement, admitted.booking = earliest
         self.changed = True
         late = admitted.booking.began - promised
         self.problems.pop(admitted.number, None)
@@ -424,11 +424,11 @@ class AdmittedJobs:
             return
         books = self._books()
         after = max(0, booking.began_instant - books.now)
-        found = allocate(books, rest, policy=POLICY, pinned=pinned, after=after)
-        if isinstance(found, Placement):
-            admitted.placement = found
+        outcome = allocate(books, rest, policy=POLICY, pinned=pinned, after=after)
+        if isinstance(outcome, Placement):
+            admitted.placement = outcome
         else:
-            self.problems[admitted.number] = f"{booking.job.name}: {found}"
+            self.problems[admitted.number] = f"{booking.job.name}: {outcome}"
 
     def _endless(self) -> tuple[Floats, Floats]:
         """Return the amounts that jobs without an end hold, in Packer's units.

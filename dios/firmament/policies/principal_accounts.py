@@ -191,7 +191,7 @@ class PrincipalAccounts:
         self.sync(state)
         owed = self.commitments().max(axis=1, initial=0.0)
         now = self._wall + state.now
-        found = []
+        accounts = []
         counted = [number for number, terms in enumerate(self._terms) if self._counts(terms, now)]
         mean = float(owed[counted].mean()) if counted else 0.0
         for number in counted:
@@ -199,7 +199,7 @@ class PrincipalAccounts:
             fractions = state.held[number] / self.books.capacity
             at = int(np.argmax(fractions))
             limits = zip(RESOURCES, terms.quota.tolist(), strict=True)
-            found.append(
+            accounts.append(
                 PrincipalAccount(
                     state.principals.names[number],
                     terms.weight,
@@ -212,7 +212,7 @@ class PrincipalAccounts:
                     {name: value for name, value in limits if value != math.inf},
                 )
             )
-        return sorted(found, key=lambda one: (-one.share, one.principal))
+        return sorted(accounts, key=lambda account: (-account.share, account.principal))
 
     def turns(self, state: ClusterState, waiting: Iterable[str]) -> dict[str, PredictedTurn]:
         """Return the predicted turns of principals with waiting tasks; none if there is no order of them."""
@@ -354,5 +354,5 @@ class PrincipalAccounts:
 
     def _capacity(self, state: ClusterState) -> Floats:
         """Return the cluster's resources (R,); infinity for resources that are not counted."""
-        found = room_of(state, state.resources.at(Level.MACHINE))
-        return np.where(found > 0, found, np.inf)
+        capacity = room_of(state, state.resources.at(Level.MACHINE))
+        return np.where(capacity > 0, capacity, np.inf)

@@ -105,12 +105,12 @@ class Reservations:
             for machine in () if row == ABSENT else reservation.machines:
                 age = float(state.tasks.submitted[row]), task
                 own[machine] = min(age, own.get(machine, age))
-        for one in sorted(self.elsewhere, key=lambda one: (one.submitted, one.task)):
-            machine = state.machine_row(one.machine)
+        for claim in sorted(self.elsewhere, key=lambda other: (other.submitted, other.task)):
+            machine = state.machine_row(claim.machine)
             first = own.get(machine, (math.inf, 0))
-            if machine in places and (one.submitted, one.task) < first:
-                ends = int(np.searchsorted(room.end, one.start, side="right"))
-                demand = np.array((1.0, *one.demand))
+            if machine in places and (claim.submitted, claim.task) < first:
+                ends = int(np.searchsorted(room.end, claim.start, side="right"))
+                demand = np.array((1.0, *claim.demand))
                 until = room.not_before([places[machine]], demand, state.now)
                 self._keep_room(room, ends, [places[machine]], demand, until)
 
@@ -157,8 +157,12 @@ class Reservations:
     def _kept_for_others(self, state: ClusterState, head: Head, former: dict[int, Reservation]) -> list[int]:
         """Return the machines of the other reservations that were not looked at in this round so far."""
         own = former.get(int(state.tasks.id[head.tasks[0]]))
-        others = (one for one in former.values() if one is not own and one.tasks[0] not in self.present)
-        return [machine for one in others for machine in one.machines]
+        others = (
+            reservation
+            for reservation in former.values()
+            if reservation is not own and reservation.tasks[0] not in self.present
+        )
+        return [machine for reservation in others for machine in reservation.machines]
 
     def _reservation(
         self, state: ClusterState, head: Head, room: RoomInTime, may: Flags, former: dict[int, Reservation]
@@ -210,10 +214,12 @@ class Reservations:
 
     def drop_others(self, tasks: Container[int]) -> None:
         """End the reservations of tasks that are not among these: they may not start now."""
-        for one in [one for one in dict.fromkeys(self.present.values()) if one.tasks[0] not in tasks]:
-            for task in one.tasks:
+        for reservation in [
+            candidate for candidate in dict.fromkeys(self.present.values()) if candidate.tasks[0] not in tasks
+        ]:
+            for task in reservation.tasks:
                 del self.present[task]
-            for machine in set(one.machines):
+            for machine in set(reservation.machines):
                 del self.spare[machine], self.until[machine]
 
     # -- rounds -------------------------------------------------------------------------------------
@@ -224,7 +230,11 @@ class Reservations:
 
     def waiting(self, state: ClusterState) -> list[Reservation]:
         """Return the reservations whose tasks still wait, each once."""
-        return [one for one in dict.fromkeys(self.present.values()) if _rows(state, one) is not None]
+        return [
+            reservation
+            for reservation in dict.fromkeys(self.present.values())
+            if _rows(state, reservation) is not None
+        ]
 
     def awaited(self, state: ClusterState, task: int) -> Ints:
         """Return the rows of the tasks that end on a task's machines before it starts, in their order.
@@ -250,11 +260,11 @@ class Reservations:
 
     def due(self, state: ClusterState) -> list[Reservation]:
         """Return those whose tasks fit now."""
-        return [one for one in self.waiting(state) if one.start <= state.now]
+        return [reservation for reservation in self.waiting(state) if reservation.start <= state.now]
 
     def later(self, state: ClusterState) -> list[Reservation]:
         """Return those whose tasks have to wait for ends of others."""
-        return [one for one in self.waiting(state) if one.start > state.now]
+        return [reservation for reservation in self.waiting(state) if reservation.start > state.now]
 
     def may_fill(self, state: ClusterState, tasks: Ints, machine: Ints) -> Flags:
         """Return which tasks (n,) may take all that is free on their machines (n,), kept for others or not.
@@ -311,15 +321,15 @@ def _fits(state: ClusterState, task: Ints, free: Floats, may: Flags) -> bool:
 
 def _waiting(state: ClusterState, reservations: Iterable[Reservation]) -> Iterable[Head]:
     """Yield the tasks of reservations that still wait for them, all together."""
-    for one in reservations:
-        rows = _rows(state, one)
+    for reservation in reservations:
+        rows = _rows(state, reservation)
         if rows is not None:
             yield Head(rows, int(state.jobs.affinity[state.tasks.job[rows[0]]]))
 
 
-def _rows(state: ClusterState, one: Reservation) -> Ints | None:
+def _rows(state: ClusterState, reservation: Reservation) -> Ints | None:
     """Return the rows of the tasks of a reservation; None if one of them does not wait any more."""
-    rows = np.array([state.tasks.find(task) for task in one.tasks])
+    rows = np.array([state.tasks.find(task) for task in reservation.tasks])
     if (rows == ABSENT).any() or (state.tasks.status[rows] != WAITING).any():
         return None
     return rows

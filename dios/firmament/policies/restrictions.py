@@ -128,7 +128,9 @@ class Restrictions:
         if needed is None or len(needed) < len(self._static):
             numbers = []
             for rules in self._static[:]:
-                kept = tuple(one for one in rules.constraints if not self.labels.always_holds(one))
+                kept = tuple(
+                    constraint for constraint in rules.constraints if not self.labels.always_holds(constraint)
+                )
                 numbers.append(self._static_number_of(replace(rules, constraints=kept)))
             # Rules that came into being here are in their final form.
             numbers.extend(range(len(numbers), len(self._static)))
@@ -156,7 +158,11 @@ class Restrictions:
     def refusals(self, row: int, now: float) -> list[int]:
         """Return the identifiers of the machines that a task avoids at present."""
         special = self._special.get(row)
-        return [] if special is None else [id_ for id_, one in special.refusals.items() if now < one.until]
+        return (
+            []
+            if special is None
+            else [id_ for id_, refusal in special.refusals.items() if now < refusal.until]
+        )
 
     def placed(self, rows: Ints) -> None:
         """Record that tasks run, so they had room."""
@@ -178,7 +184,7 @@ class Restrictions:
         special = np.zeros(len(state.tasks.alive), np.bool_)
         special[list(self._special)] = True
         numbers = np.zeros(len(tasks), np.int64)
-        found = _RoundFilters(self, state)
+        round_filters = _RoundFilters(self, state)
         common = np.flatnonzero(((static != 0) | (job != ABSENT)) & ~special[tasks])
         kinds, which = np.unique(
             static[common] * (len(state.jobs.alive) + 1) + job[common] + 1, return_inverse=True
@@ -190,7 +196,9 @@ class Restrictions:
             for kind in kinds.tolist()
         ]
         if len(common):
-            numbers[common] = np.array([found.number(one) for one in rules], np.int64)[which]
+            numbers[common] = np.array([round_filters.number(rule_set) for rule_set in rules], np.int64)[
+                which
+            ]
         steps = self._steps(state)
         crowded: list[int] = []
         alone = np.flatnonzero(special[tasks])
@@ -198,16 +206,20 @@ class Restrictions:
         for at, is_needed in zip(alone.tolist(), needed.tolist(), strict=True):
             row = int(tasks[at])
             shared = replace(self._static[int(static[at])], job=int(job[at]))
-            one = self._rules(state, row, shared, now, steps)
-            if one.demand and is_needed:
-                one = replace(one, priority=_ABOVE_ALL)
-            if one.demand and found.misfits == SCHED_MISFIT_FILTERS_MAX and one not in found.numbers:
+            own_rules = self._rules(state, row, shared, now, steps)
+            if own_rules.demand and is_needed:
+                own_rules = replace(own_rules, priority=_ABOVE_ALL)
+            if (
+                own_rules.demand
+                and round_filters.misfits == SCHED_MISFIT_FILTERS_MAX
+                and own_rules not in round_filters.numbers
+            ):
                 crowded.append(row)
             else:
-                numbers[at] = found.number(one)
-        self._numbers = found.numbers
+                numbers[at] = round_filters.number(own_rules)
+        self._numbers = round_filters.numbers
         self.crowded_out = np.array(crowded, np.int64)
-        return numbers, found.filters
+        return numbers, round_filters.filters
 
     def _rules(
         self, state: ClusterState, row: int, rules: _FilterRules, now: float, steps: Floats
@@ -235,21 +247,21 @@ class Restrictions:
 
     def number(self, rules: _FilterRules) -> int:
         """Return the number that rules had in the last round, or a new one."""
-        found = self._numbers.get(rules)
-        if found is None:
-            found = self._next_number
+        number = self._numbers.get(rules)
+        if number is None:
+            number = self._next_number
             self._next_number += 1
-        return found
+        return number
 
     def filter(self, state: ClusterState, number: int, rules: _FilterRules) -> PlacementFilter:
         """Return the filter of rules; with constraints alone it is kept until a machine joins or leaves."""
         lasting = rules == _FilterRules(rules.constraints)
-        found = self._kept.get(rules) if lasting else None
-        if found is None or found.number != number:
-            found = self._filter(state, number, rules)
+        placement_filter = self._kept.get(rules) if lasting else None
+        if placement_filter is None or placement_filter.number != number:
+            placement_filter = self._filter(state, number, rules)
             if lasting and len(self._kept) < SCHED_KEPT_FILTERS_MAX:
-                self._kept[rules] = found
-        return found
+                self._kept[rules] = placement_filter
+        return placement_filter
 
     @staticmethod
     def _steps(state: ClusterState) -> Floats:

@@ -102,11 +102,11 @@ class RoomInTime(NamedTuple):
         here = np.flatnonzero(wanted[self.at] > 0)
         free, guessed = self.free.copy(), here[~self.is_known[here]]
         np.add.at(free, self.at[guessed], self.demand[guessed])
-        for one in here[self.is_known[here]].tolist():
+        for row in here[self.is_known[here]].tolist():
             if (fitting(free, demand, wanted > 0) >= wanted).all():
                 return now
-            free[self.at[one]] += self.demand[one]
-            now = float(self.end[one])
+            free[self.at[row]] += self.demand[row]
+            now = float(self.end[row])
         return now
 
     def _fits(

@@ -99,7 +99,7 @@ class ModelGuard:
 
     def call(self, question: Callable[[], _T]) -> _T:
         """Return the result of ``question``; raise :class:`ModelError` if it raises or is late."""
-        self._abandoned = [each for each in self._abandoned if each.running]
+        self._abandoned = [worker for worker in self._abandoned if worker.running]
         if len(self._abandoned) >= SCHED_ABANDONED_THREADS_MAX:
             raise ModelError(
                 f"{len(self._abandoned)} earlier calls still hang; the model is called again when one ends"

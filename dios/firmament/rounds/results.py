@@ -31,9 +31,9 @@ class Delta(NamedTuple):
 class Fault(NamedTuple):
     """A cost model, a solver or a job that failed, and what was done instead."""
 
-    where: str
+    source: str
     """The name of the cost model, the solver, or the job."""
-    what: str
+    reason: str
 
 
 @dataclass(slots=True)

@@ -99,8 +99,8 @@ class RoundMaker:
         leaf, held = self._places(plan, network, solved, record=False)
         return TrialRound(plan, network, solved, leaf, held, admission)
 
-    def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], found: Round) -> None:
-        """Solve a round and fill ``found``; the state changes only if the round succeeds."""
+    def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], outcome: Round) -> None:
+        """Solve a round and fill ``outcome``; the state changes only if the round succeeds."""
         began = time.perf_counter()
         choice, admission = self._admit(record=True)
         self.left_over = self.left_over[:0]
@@ -108,28 +108,28 @@ class RoundMaker:
         try:
             questions, answers = self._ask(model, guard, plan, fresh)
         except ModelError as error:
-            found.faults.append(Fault(f"model {model.name}", str(error)))
-            found.stands = False
-            self._count(found)
+            outcome.faults.append(Fault(f"model {model.name}", str(error)))
+            outcome.stands = False
+            self._count(outcome)
             return
         fresh.clear()
         try:
-            plan, network, solved = self._solve(choice, admission, plan, questions, answers, found)
+            plan, network, solved = self._solve(choice, admission, plan, questions, answers, outcome)
         except NoSolverError as error:
-            found.faults.append(Fault("solvers", str(error)))
-            found.stands = False
-            self._count(found)
+            outcome.faults.append(Fault("solvers", str(error)))
+            outcome.stands = False
+            self._count(outcome)
             return
-        found.algorithm, found.certified, found.cost = solved.algorithm, solved.certified, solved.cost
-        found.vertices = network.vertices + len(plan.tasks)
-        found.arcs = self._network.pool_entries() + len(network.upper.tail)
-        found.changes = self._network.warm.changes if self._network.warm is not None else found.arcs
-        found.update_s = time.perf_counter() - began - found.solve_s
-        self._apply(plan, network, solved, found, admission)
+        outcome.algorithm, outcome.certified, outcome.cost = solved.algorithm, solved.certified, solved.cost
+        outcome.vertices = network.vertices + len(plan.tasks)
+        outcome.arcs = self._network.pool_entries() + len(network.upper.tail)
+        outcome.changes = self._network.warm.changes if self._network.warm is not None else outcome.arcs
+        outcome.update_s = time.perf_counter() - began - outcome.solve_s
+        self._apply(plan, network, solved, outcome, admission)
         if self._fair_queue is not None:
             # From now on commitments grow by the tasks that run now.
             self._fair_queue.ledger.sync(self._state)
-        self._count(found)
+        self._count(outcome)
 
     # Before -----------------------------------------------------------------------------------------
 
@@ -157,7 +157,9 @@ class RoundMaker:
 
     def _jobs_of(self, reservations: Iterable[Reservation]) -> Ints:
         tasks = self._state.tasks
-        return np.array([tasks.job[tasks.find(one.tasks[0])] for one in reservations], np.int64)
+        return np.array(
+            [tasks.job[tasks.find(reservation.tasks[0])] for reservation in reservations], np.int64
+        )
 
     def _machines_of(self, row: int) -> Flags:
         return self._restrictions.machines_of(self._state, row)
@@ -247,7 +249,7 @@ class RoundMaker:
         plan: RoundPlan,
         questions: ModelQuestions,
         answers: ModelAnswers,
-        found: Round,
+        outcome: Round,
         *,
         record: bool = True,
     ) -> tuple[RoundPlan, RoundNetwork, SolverResult]:
@@ -262,8 +264,8 @@ class RoundMaker:
             network = self._network.build(
                 questions, _answers_about(answers, questions, tried), tried, warm=True
             )
-            solved = self._chain.solve(network, self._network, found.faults)
-            found.solve_s += solved.seconds
+            solved = self._chain.solve(network, self._network, outcome.faults)
+            outcome.solve_s += solved.seconds
             if not solved.optimal:
                 reason = solved.reason
                 continue
@@ -291,14 +293,14 @@ class RoundMaker:
         plan: RoundPlan,
         network: RoundNetwork,
         solved: SolverResult,
-        found: Round,
+        outcome: Round,
         admission: Admission | None,
     ) -> None:
         leaf, held = self._places(plan, network, solved, record=True)
         self._restrictions.misfits(plan.tasks[held])
-        self._change(plan.tasks, leaf, held, found)
+        self._change(plan.tasks, leaf, held, outcome)
         if self._fair_queue is not None:
-            placed = [delta.task for delta in found.deltas if delta.change is Change.PLACE]
+            placed = [delta.task for delta in outcome.deltas if delta.change is Change.PLACE]
             rows = np.array([self._state.tasks.row(task) for task in placed], np.int64)
             self._fair_queue.note_placed(self._state, rows)
         self.left_over = plan.tasks[self._state.tasks.status[plan.tasks] != RUNNING]
@@ -309,7 +311,7 @@ class RoundMaker:
             self.left_over = np.union1d(self.left_over, gangs[table.status[gangs] != RUNNING])
         shortfalls = _shortfalls(self._state, plan.bounds.may_miss)
         self._short_of_room = bool(shortfalls)
-        found.faults.extend(shortfalls)
+        outcome.faults.extend(shortfalls)
 
     def _places(
         self, plan: RoundPlan, network: RoundNetwork, solved: SolverResult, *, record: bool
@@ -329,11 +331,11 @@ class RoundMaker:
             if self.settings.fit and self.settings.preemption:
                 make_room(state, tasks, leaf, held, plan.fixed, self.reservations)
             spare(state, tasks, leaf, held, plan.bounds.most)
-        for one in self.reservations.due(state):
-            place_reserved(state, tasks, leaf, held, one)
+        for reservation in self.reservations.due(state):
+            place_reserved(state, tasks, leaf, held, reservation)
         if self.settings.fit and self.settings.preemption:
-            for one in self.reservations.later(state):
-                make_room_reserved(state, tasks, leaf, held, plan.fixed, one)
+            for reservation in self.reservations.later(state):
+                make_room_reserved(state, tasks, leaf, held, plan.fixed, reservation)
         short = self._short_gangs(plan, leaf, held, record=record)
         held |= short & (leaf != ABSENT) & (state.tasks.leaf[tasks] == ABSENT)
         stopped = short & ~plan.fixed & (state.tasks.leaf[tasks] != ABSENT)
@@ -361,7 +363,7 @@ class RoundMaker:
                 self._gangs.forget(row)
         return short[job]
 
-    def _change(self, tasks: Ints, leaf: Ints, held: Flags, found: Round) -> None:
+    def _change(self, tasks: Ints, leaf: Ints, held: Flags, outcome: Round) -> None:
         state = self._state
         table, tree = state.tasks, state.resources
         source = table.machine[tasks].copy()
@@ -384,17 +386,17 @@ class RoundMaker:
         )
         for which, kind in kinds:
             at = np.flatnonzero(which)
-            found.deltas.extend(
+            outcome.deltas.extend(
                 Delta(kind, task, state.machine_ids.get(old, ABSENT), state.machine_ids.get(new, ABSENT))
                 for task, old, new in zip(
                     table.id[tasks[at]].tolist(), source[at].tolist(), target[at].tolist(), strict=True
                 )
             )
 
-    def _count(self, found: Round) -> None:
+    def _count(self, outcome: Round) -> None:
         table = self._state.tasks
-        found.running = int(np.count_nonzero(table.alive & (table.status == RUNNING)))
-        found.waiting = len(table) - found.running
+        outcome.running = int(np.count_nonzero(table.alive & (table.status == RUNNING)))
+        outcome.waiting = len(table) - outcome.running
 
 
 def _answers_about(answers: ModelAnswers, questions: ModelQuestions, plan: RoundPlan) -> ModelAnswers:

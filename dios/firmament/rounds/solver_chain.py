@@ -68,7 +68,7 @@ class SolverChain:
         """Return the cheapest flow without the last round's solution; errors as in :meth:`solve`."""
         problem = network.problem()
         last = "no algorithm is left"
-        for name in [self._wanted, *(each for each in algorithms() if each != self._wanted)]:
+        for name in [self._wanted, *(algorithm for algorithm in algorithms() if algorithm != self._wanted)]:
             started = time.perf_counter()
             try:
                 solution = solve(problem, name)

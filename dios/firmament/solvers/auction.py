@@ -650,13 +650,13 @@ def _release(net: Net, auction: AuctionState, task: int) -> None:
             slot -= 1
         auction.slot_price[slot] = price
         auction.slot_task[slot] = who
-    found = base
-    while found < base + size and auction.slot_task[found] != task:
-        found += 1
-    if found == base + size:
+    position = base
+    while position < base + size and auction.slot_task[position] != task:
+        position += 1
+    if position == base + size:
         # It chose a vertex without slots, because it had no other option.
         return
-    for at in range(found, base + size - 1):
+    for at in range(position, base + size - 1):
         auction.slot_price[at] = auction.slot_price[at + 1]
         auction.slot_task[at] = auction.slot_task[at + 1]
     auction.size[vertex] = size - 1
@@ -773,19 +773,19 @@ def solve_contracted(small: Contracted, work_share: int = 0) -> int:
 def run(problem: FlowProblem) -> FlowSolution:
     """Return the solution; for another shape that of a general algorithm, with the reason in ``reason``."""
     began = time.perf_counter()
-    found = _solved(problem)
-    if not isinstance(found, str):
-        return found
+    outcome = _solved(problem)
+    if not isinstance(outcome, str):
+        return outcome
     general = cost_scaling.run(problem)
-    reason = general.reason or f"solved by {general.algorithm}: {found}"
+    reason = general.reason or f"solved by {general.algorithm}: {outcome}"
     seconds = time.perf_counter() - began
     return replace(general, algorithm=ALGORITHM, seconds=seconds, reason=reason)
 
 
 def solve_or_none(problem: FlowProblem) -> FlowSolution | None:
     """Return the solution if the problem suits an auction and is feasible, else None after little work."""
-    found = _solved(problem, REPAIR_SHARE)
-    return None if isinstance(found, str) else found
+    outcome = _solved(problem, REPAIR_SHARE)
+    return None if isinstance(outcome, str) else outcome
 
 
 def _solved(problem: FlowProblem, work_share: int = 0) -> FlowSolution | str:

@@ -47,13 +47,15 @@ def _arc(problem: FlowProblem, arc: int) -> str:
 
 def _check_flow(problem: FlowProblem, solution: FlowSolution) -> None:
     flow = solution.flow
-    for wrong, bound, what in (
+    for wrong, bound, relation in (
         (flow < problem.lower, problem.lower, "under its lower bound"),
         (flow > problem.capacity, problem.capacity, "over its capacity"),
     ):
         if wrong.any():
             arc = int(np.argmax(wrong))
-            raise CertificateError(f"{_arc(problem, arc)} carries {flow[arc]}, {what} {bound[arc]}", arc=arc)
+            raise CertificateError(
+                f"{_arc(problem, arc)} carries {flow[arc]}, {relation} {bound[arc]}", arc=arc
+            )
     high, low = balances(problem.vertices, problem.tail, problem.head, flow)
     own_high, own_low = problem.supply >> 31, problem.supply & ((1 << 31) - 1)
     uneven = (high != own_high) | (low != own_low)
@@ -77,14 +79,14 @@ def _check_prices(problem: FlowProblem, flow: Ints, prices: Ints) -> None:
             f"the price {prices[vertex]} of vertex {vertex} is out of range", vertex=vertex
         )
     reduced = problem.cost + prices[problem.tail] - prices[problem.head]
-    for wrong, what in (
+    for wrong, condition in (
         ((reduced < 0) & (flow < problem.capacity), "and still has room"),
         ((reduced > 0) & (flow > problem.lower), "and carries more than it must"),
     ):
         if wrong.any():
             arc = int(np.argmax(wrong))
             raise CertificateError(
-                f"{_arc(problem, arc)} has reduced cost {reduced[arc]} {what}:"
+                f"{_arc(problem, arc)} has reduced cost {reduced[arc]} {condition}:"
                 f" flow {flow[arc]} within [{problem.lower[arc]}, {problem.capacity[arc]}]",
                 arc=arc,
             )

@@ -74,10 +74,10 @@ def column(name: str, values: Amounts, count: int) -> Ints:
     """Return a column of ``count`` whole numbers; a single number is repeated."""
     if np.ndim(values) == 0:
         return np.repeat(whole_numbers(name, np.reshape(values, 1)), count)
-    found = whole_numbers(name, values)
-    if len(found) != count:
-        raise InvalidProblemError(f"{name} has {len(found)} entries; {count} are needed")
-    return found
+    numbers = whole_numbers(name, values)
+    if len(numbers) != count:
+        raise InvalidProblemError(f"{name} has {len(numbers)} entries; {count} are needed")
+    return numbers
 
 
 def _refuse(name: str, values: Ints, wrong: np.ndarray[tuple[int], np.dtype[np.bool_]], why: str) -> None:
@@ -203,7 +203,8 @@ class ChangingNetwork:
         if len(heads) != len(tails):
             raise InvalidProblemError(f"head has {len(heads)} entries, but tail has {len(tails)}")
         fields = [
-            column(*each, len(tails)) for each in (("lower", lower), ("capacity", capacity), ("cost", cost))
+            column(*named_values, len(tails))
+            for named_values in (("lower", lower), ("capacity", capacity), ("cost", cost))
         ]
         count = self._arcs + len(tails)
         if count > FLOW_ARCS_MAX:

@@ -27,19 +27,23 @@ EXACT_PRODUCTS: Final = 2.0**61
 
 def whole_numbers(name: str, values: ArrayLike) -> Ints:
     """Return a frozen int64 copy; :class:`InvalidProblemError` names the field and the index."""
-    found = np.asarray(values)
-    if found.ndim != 1:
-        raise InvalidProblemError(f"{name} has {found.ndim} dimensions; it must be a column of whole numbers")
-    if found.size and found.dtype.kind not in "iuO":
-        raise InvalidProblemError(f"{name} holds {found.dtype} values; scale and round them to whole numbers")
+    numbers = np.asarray(values)
+    if numbers.ndim != 1:
+        raise InvalidProblemError(
+            f"{name} has {numbers.ndim} dimensions; it must be a column of whole numbers"
+        )
+    if numbers.size and numbers.dtype.kind not in "iuO":
+        raise InvalidProblemError(
+            f"{name} holds {numbers.dtype} values; scale and round them to whole numbers"
+        )
     try:
-        column: Ints = found.astype(np.int64)
-        changed = np.flatnonzero(column != found)
+        column: Ints = numbers.astype(np.int64)
+        changed = np.flatnonzero(column != numbers)
     except (OverflowError, TypeError, ValueError) as error:
         raise InvalidProblemError(f"{name} holds a value that is no 64-bit number: {error}") from None
     if changed.size:
         index = int(changed[0])
-        raise InvalidProblemError(f"{name}[{index}] is {found[index]}, which is no 64-bit number")
+        raise InvalidProblemError(f"{name}[{index}] is {numbers[index]}, which is no 64-bit number")
     column.setflags(write=False)
     return column
 

@@ -410,10 +410,10 @@ def contract(problem: FlowProblem) -> Contracted | str:
     volume = exact_sum(np.maximum(problem.supply, 0)) + exact_sum(problem.lower)
     if volume >= 2**40:
         return "there is more flow than tasks make"
-    found = _upper(problem, number, enters, sink, volume)
-    if isinstance(found, str):
-        return found
-    upper, upper_arc, lower = found
+    outcome = _upper(problem, number, enters, sink, volume)
+    if isinstance(outcome, str):
+        return outcome
+    upper, upper_arc, lower = outcome
     if int(np.maximum(problem.supply, 0).sum()) > 2 * tasks:
         return "most flow does not begin at tasks (vertices of supply 1 that nothing enters)"
     most = int(np.abs(problem.cost).max(initial=0)) + 1

@@ -94,7 +94,7 @@ class Ranks(NamedTuple):
     after: Ints
     before: Ints
     heap: Ints
-    where: Ints
+    position: Ints
 
 
 def new_ranks(vertices: int) -> Ranks:
@@ -133,7 +133,7 @@ def _start(ranks: Ranks, excess: Ints) -> int:
         ranks.rank[vertex] = FAR
         ranks.settled[vertex] = 0
         ranks.front[vertex] = NONE
-        ranks.where[vertex] = NONE
+        ranks.position[vertex] = NONE
     for vertex in range(len(excess)):
         if excess[vertex] < 0:
             ranks.rank[vertex] = 0
@@ -162,9 +162,9 @@ def _scan(graph: Halves, price: Ints, ranks: Ranks, size: int, vertex: int, epsi
         ranks.rank[other] = rank
         if rank < window:
             _into_bucket(ranks, other)
-        if rank >= window or ranks.where[other] >= 0:
+        if rank >= window or ranks.position[other] >= 0:
             # One that left the heap for a bucket stays in both: the heap needs its keys in order.
-            size = push_or_raise(ranks.heap, ranks.where, size, ranks.rank, other)
+            size = push_or_raise(ranks.heap, ranks.position, size, ranks.rank, other)
     return size
 
 
@@ -183,7 +183,7 @@ def _settle(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, wanted: int,
             if size == 0:
                 return -1
             vertex = ranks.heap[0]
-            size = pop(ranks.heap, ranks.where, size, ranks.rank)
+            size = pop(ranks.heap, ranks.position, size, ranks.rank)
             if ranks.settled[vertex]:
                 continue
         ranks.settled[vertex] = 1

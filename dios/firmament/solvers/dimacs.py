@@ -66,12 +66,12 @@ class _ChangedArcs:
         """Change the arc between the ends of ``row``, or remove it; return the number of such arcs."""
         tail, head, _, capacity, _ = row
         both = self._of_vertex.get(tail, set()) & self._of_vertex.get(head, set())
-        found = [number for number in both if self._rows[number][:2] == [tail, head]]
-        if len(found) == 1 and capacity:
-            self._rows[found[0]] = row
-        elif len(found) == 1:
-            self._remove(found[0])
-        return len(found)
+        matches = [number for number in both if self._rows[number][:2] == [tail, head]]
+        if len(matches) == 1 and capacity:
+            self._rows[matches[0]] = row
+        elif len(matches) == 1:
+            self._remove(matches[0])
+        return len(matches)
 
     def remove_vertex(self, vertex: int) -> None:
         """Remove the arcs of a vertex."""
@@ -234,9 +234,11 @@ class _DimacsParser:
         row = self._arc(
             words if len(words) < _CHANGE_WORDS else words[:-2], "x TAIL HEAD LOWER CAPACITY COST"
         )
-        found = self._changed.change(row)
-        if found != 1:
-            raise self._bad(f"a change of one arc from {row[0] + 1} to {row[1] + 1}, but there are {found}")
+        arc_count = self._changed.change(row)
+        if arc_count != 1:
+            raise self._bad(
+                f"a change of one arc from {row[0] + 1} to {row[1] + 1}, but there are {arc_count}"
+            )
 
     def columns(self) -> DimacsColumns:
         """Return the columns after the last line."""

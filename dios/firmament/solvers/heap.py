@@ -7,12 +7,12 @@ from dios.kernels import no_refcount_kernel
 
 
 @no_refcount_kernel
-def push_or_raise(heap: Ints, where: Ints, size: int, distance: Ints, vertex: int) -> int:
+def push_or_raise(heap: Ints, position: Ints, size: int, distance: Ints, vertex: int) -> int:
     """Insert ``vertex``, or move it up after its distance fell; return the new size.
 
-    ``where`` (V,) is the place of each vertex in the heap, or -1.
+    ``position`` (V,) is the place of each vertex in the heap, or -1.
     """
-    place = where[vertex]
+    place = position[vertex]
     if place < 0:
         place = size
         size += 1
@@ -23,17 +23,17 @@ def push_or_raise(heap: Ints, where: Ints, size: int, distance: Ints, vertex: in
         if distance[other] <= key:
             break
         heap[place] = other
-        where[other] = place
+        position[other] = place
         place = above
     heap[place] = vertex
-    where[vertex] = place
+    position[vertex] = place
     return size
 
 
 @no_refcount_kernel
-def pop(heap: Ints, where: Ints, size: int, distance: Ints) -> int:
+def pop(heap: Ints, position: Ints, size: int, distance: Ints) -> int:
     """Remove ``heap[0]``, the nearest vertex, which the caller has read; return the new size."""
-    where[heap[0]] = -1
+    position[heap[0]] = -1
     size -= 1
     if size == 0:
         return size
@@ -50,8 +50,8 @@ def pop(heap: Ints, where: Ints, size: int, distance: Ints) -> int:
         if key <= distance[other]:
             break
         heap[place] = other
-        where[other] = place
+        position[other] = place
         place = below
     heap[place] = vertex
-    where[vertex] = place
+    position[vertex] = place
     return size

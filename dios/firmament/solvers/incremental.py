@@ -96,10 +96,10 @@ def _price_new(net: Net, first: int) -> None:
 
 def _flow_at_vertices(net: Net, supply: Ints) -> NDArray[np.float64]:
     """Return the sum of all flows and supplies at each vertex, (V,), rounded to floating point."""
-    found = np.abs(supply).astype(np.float64)
+    flow = np.abs(supply).astype(np.float64)
     for ends in (net.tail, net.head):
-        found += np.bincount(ends, weights=net.flow, minlength=len(supply))
-    return found
+        flow += np.bincount(ends, weights=net.flow, minlength=len(supply))
+    return flow
 
 
 class IncrementalSolver(ChangingNetwork):

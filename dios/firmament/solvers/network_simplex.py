@@ -107,21 +107,21 @@ class SimplexTree(NamedTuple):
 def _entering(arcs: SimplexArcs, price: Ints, block: int, counters: Ints) -> int:
     """Return the arc of the worst reduced cost in the next block that has any, or NONE."""
     count = len(arcs.tail)
-    worst, found, read = 0, NONE, 0
+    worst, entering, read = 0, NONE, 0
     begin = counters[POSITION]
     while read < count:
         end = min(begin + block, count)
         for arc in range(begin, end):
             reduced = arcs.state[arc] * (arcs.cost[arc] + price[arcs.tail[arc]] - price[arcs.head[arc]])
             if reduced < worst:
-                worst, found = reduced, arc
+                worst, entering = reduced, arc
         read += end - begin
         begin = end if end < count else 0
-        if found >= 0:
+        if entering >= 0:
             break
     counters[POSITION] = begin
     counters[WORK] += read
-    return found
+    return entering
 
 
 @force_inlined_kernel
@@ -412,16 +412,16 @@ def result_of(
         return None
     if carries_unsent(tree, len(order), sent):
         return successive_shortest.shortage(standard)
-    found = np.empty(len(order), np.int64)
-    found[order] = flow_of(arcs, tree)
-    return StandardResult(found, tree.price[:-1], NO_VERTICES)
+    flow = np.empty(len(order), np.int64)
+    flow[order] = flow_of(arcs, tree)
+    return StandardResult(flow, tree.price[:-1], NO_VERTICES)
 
 
 def core(standard: StandardProblem) -> StandardResult:
     """Run the algorithm on a standard problem."""
-    found = solved(standard, np.zeros(3, np.int64), patient=True)
-    assert found is not None  # noqa: S101 - for the type checker
-    return found
+    solution = solved(standard, np.zeros(3, np.int64), patient=True)
+    assert solution is not None  # noqa: S101 - for the type checker
+    return solution
 
 
 def core_or_none(standard: StandardProblem) -> StandardResult | None:

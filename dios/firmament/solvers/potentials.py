@@ -58,9 +58,9 @@ def _correct(first: Ints, order: Ints, tail: Ints, head: Ints, length: Ints, pri
         # A cycle of parents exists within V passes of the cycle in the network; the check costs O(V).
         if lowered > vertices:
             lowered = 0
-            found = _on_cycle(tail, parent)
-            if found >= 0:
-                return found, parent
+            on_cycle = _on_cycle(tail, parent)
+            if on_cycle >= 0:
+                return on_cycle, parent
     return -1, parent
 
 

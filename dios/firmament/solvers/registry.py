@@ -55,9 +55,9 @@ def _is_sparse_assignment(standard: StandardProblem) -> bool:
 def _auto(problem: FlowProblem) -> FlowSolution:
     """Return the solution by the algorithm that suits the network; each gives up early where it does not."""
     began = time.perf_counter()
-    found = auction.solve_or_none(problem)
-    if found is not None:
-        return found
+    auctioned = auction.solve_or_none(problem)
+    if auctioned is not None:
+        return auctioned
     used = "network_simplex"
 
     def core(standard: StandardProblem) -> StandardResult:

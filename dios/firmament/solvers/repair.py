@@ -139,7 +139,7 @@ class Search(NamedTuple):
 
     ``stamp`` is the phase in which a vertex was last reached, ``opened`` the phase in which its cursors were
     last reset. The cursors are the positions in its arcs, and in its list of tasks or its near options.
-    ``path`` are the vertices of the path at hand and ``edge`` the codes of its edges. ``found`` lists the
+    ``path`` are the vertices of the path at hand and ``edge`` the codes of its edges. ``reached`` lists the
     vertices of a phase. ``distance`` is the distance of a vertex of the zone to the zone's border.
     ``inner_from``, ``inner_to`` and ``inner_length`` (INNER_EDGES_MAX entries) are the recorded edges within
     the zone.
@@ -152,7 +152,7 @@ class Search(NamedTuple):
     list_cursor: Ints
     path: Ints
     edge: Ints
-    found: Ints
+    reached: Ints
     distance: Ints
     inner_from: Ints
     inner_to: Ints
@@ -420,11 +420,11 @@ def _augment(net: Net, search: Search, depth: int, direction: int) -> None:
 
 @force_inlined_kernel
 def _search(
-    net: Net, search: Search, near: Near, start: int, phase: int, found: int, direction: int
+    net: Net, search: Search, near: Near, start: int, phase: int, reached_count: int, direction: int
 ) -> tuple[int, int]:
     """Search a path of reduced cost 0 depth first, and use it.
 
-    Return 1 if there was one, else 0, and the number of vertices in ``search.found``.
+    Return 1 if there was one, else 0, and the number of vertices in ``search.reached``.
     """
     depth = 0
     search.path[0] = start
@@ -434,7 +434,7 @@ def _search(
             _augment(net, search, depth, direction)
             for step in range(depth):
                 search.stamp[search.path[step]] = 0
-            return 1, found
+            return 1, reached_count
         search.stamp[vertex] = phase
         if search.opened[vertex] != phase:
             search.opened[vertex] = phase
@@ -444,12 +444,12 @@ def _search(
                 search.list_cursor[vertex] = net.first_task[vertex]
             else:
                 search.list_cursor[vertex] = near.start[vertex]
-            search.found[found] = vertex
-            found += 1
+            search.reached[reached_count] = vertex
+            reached_count += 1
         code = _next_edge(net, search, near, vertex, phase, direction)
         if code == NONE:
             if not depth:
-                return 0, found
+                return 0, reached_count
             depth -= 1
             continue
         search.edge[depth] = code
@@ -458,24 +458,24 @@ def _search(
 
 
 @no_refcount_kernel
-def _gather_zone(search: Search, phase: int, kept: int, found: int, grows: int) -> int:
-    """Leave the zone in ``search.found`` and return its size.
+def _gather_zone(search: Search, phase: int, kept: int, reached_count: int, grows: int) -> int:
+    """Leave the zone in ``search.reached`` and return its size.
 
     The zone consists of the vertices that the phase reached in vain. If it ``grows`` (1), the first ``kept``
     entries, which are the zone before, belong to it too.
     """
     for place in range(kept):
-        vertex = search.found[place]
+        vertex = search.reached[place]
         # A vertex of the zone before that was reached again is in the list twice; the second entry counts.
         if grows and search.stamp[vertex] != phase:
             search.stamp[vertex] = phase
         else:
-            search.found[place] = -1
+            search.reached[place] = -1
     size = 0
-    for place in range(found):
-        vertex = search.found[place]
+    for place in range(reached_count):
+        vertex = search.reached[place]
         if vertex >= 0 and search.stamp[vertex] == phase:
-            search.found[size] = vertex
+            search.reached[size] = vertex
             search.distance[vertex] = FAR
             size += 1
     return size
@@ -604,7 +604,7 @@ def _move_prices(
     while again and read <= counters[WORK_LEFT]:
         again, inner = False, 0
         for place in range(size - 1, -1, -1):
-            vertex = search.found[place]
+            vertex = search.reached[place]
             best, looked, inner = _distance(net, search, near, vertex, phase, inner, direction)
             read += looked
             again |= best < search.distance[vertex]
@@ -617,13 +617,13 @@ def _move_prices(
         return size
     most = 0
     for place in range(size):
-        vertex = search.found[place]
+        vertex = search.reached[place]
         if search.distance[vertex] < FAR:
             most = max(most, search.distance[vertex])
         elif direction * net.excess[vertex] > 0:
             return -1
     for place in range(size):
-        vertex = search.found[place]
+        vertex = search.reached[place]
         net.price[vertex] += direction * min(most, search.distance[vertex])
     return size
 
@@ -632,7 +632,7 @@ def _move_prices(
 def _is_out_of_reach(net: Net, search: Search, near: Near, size: int) -> int:
     """Return 1 if the price of a vertex of the zone fell to its floor, so that more options count."""
     for place in range(size):
-        vertex = search.found[place]
+        vertex = search.reached[place]
         if net.price[vertex] <= near.floor[vertex]:
             return 1
     return 0
@@ -651,11 +651,11 @@ def _repair(net: Net, search: Search, near: Near, starts: Ints, counters: Ints, 
     while left:
         counters[CLOCK] += 1
         phase = counters[CLOCK]
-        paths, found, kept = counters[PATHS], size, 0
+        paths, reached_count, kept = counters[PATHS], size, 0
         for place in range(left):
             vertex = starts[place]
             while direction * net.excess[vertex] > 0 and search.stamp[vertex] != phase:
-                used, found = _search(net, search, near, vertex, phase, found, direction)
+                used, reached_count = _search(net, search, near, vertex, phase, reached_count, direction)
                 counters[PATHS] += used
             if direction * net.excess[vertex] > 0:
                 starts[kept] = vertex
@@ -663,7 +663,7 @@ def _repair(net: Net, search: Search, near: Near, starts: Ints, counters: Ints, 
         left = kept
         if left:
             # The zone grows until a path is found, so that prices do not move in small steps for ever.
-            size = _gather_zone(search, phase, size, found, int(counters[PATHS] == paths))
+            size = _gather_zone(search, phase, size, reached_count, int(counters[PATHS] == paths))
             size = _move_prices(net, search, near, phase, size, counters, direction)
             if size < 0:
                 return INFEASIBLE

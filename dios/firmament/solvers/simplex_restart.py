@@ -285,10 +285,10 @@ def solve_from(problem: FlowProblem, former: FormerSolution) -> FlowSolution | N
     def core(standard: StandardProblem) -> StandardResult:
         flow = (former.flow - problem.lower)[standard.kept]
         work_max = WORK_SHARE * (len(standard.kept) + len(standard.supply))
-        found = solved_from(standard, flow, former.prices, np.zeros(3, np.int64), work_max)
-        if found is None:
+        solution = solved_from(standard, flow, former.prices, np.zeros(3, np.int64), work_max)
+        if solution is None:
             raise _WorkUsedUpError
-        return found
+        return solution
 
     try:
         return solve_by(core, problem, "network_simplex")

@@ -101,10 +101,10 @@ def standard_form(problem: FlowProblem, cost: Ints) -> StandardProblem:
     return StandardProblem(supply, kept, tail, head, room, cost)
 
 
-def _flow(problem: FlowProblem, standard: StandardProblem, found: Ints) -> Ints:
+def _flow(problem: FlowProblem, standard: StandardProblem, kept_flow: Ints) -> Ints:
     """Return the flow of all arcs: with lower bounds, and with loops filled where that lowers the cost."""
     flow = problem.lower.copy()
-    flow[standard.kept] += found
+    flow[standard.kept] += kept_flow
     filled = (problem.tail == problem.head) & (problem.cost < 0) & ~problem.unbounded_arcs
     flow[filled] = problem.capacity[filled]
     return flow
@@ -131,8 +131,8 @@ def infeasible(problem: FlowProblem, stuck: Ints, *, algorithm: str, seconds: fl
     """Return an infeasible solution; ``stuck`` are vertices with more to send than can leave them."""
     total = exact_sum(problem.supply)
     if total:
-        what, more, less = ("supplies", total, "demand") if total > 0 else ("demands", -total, "supply")
-        reason = f"the {what} are {more} larger than the {less}: supplies must add up to 0"
+        side, more, less = ("supplies", total, "demand") if total > 0 else ("demands", -total, "supply")
+        reason = f"the {side} are {more} larger than the {less}: supplies must add up to 0"
         stuck = NO_VERTICES
     else:
         inside = np.zeros(problem.vertices, np.bool_)

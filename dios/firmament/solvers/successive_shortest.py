@@ -40,7 +40,7 @@ class PathSearch(NamedTuple):
 
     distance: Ints
     heap: Ints
-    where: Ints
+    position: Ints
     reached: Ints
     number: Ints
     state: Ints
@@ -64,13 +64,13 @@ def _start(search: PathSearch, excess: Ints, only: int, direction: int) -> int:
     for place in range(search.number[0]):
         vertex = search.reached[place]
         search.distance[vertex] = FAR
-        search.where[vertex] = -1
+        search.position[vertex] = -1
     search.number[0] = 0
     size = 0
     for vertex in range(len(excess)) if only < 0 else range(only, only + 1):
         if direction * excess[vertex] > 0:
             search.distance[vertex] = 0
-            size = push_or_raise(search.heap, search.where, size, search.distance, vertex)
+            size = push_or_raise(search.heap, search.position, size, search.distance, vertex)
             search.reached[search.number[0]] = vertex
             search.number[0] += 1
     return size
@@ -91,7 +91,7 @@ def _scan(graph: Halves, price: Ints, search: PathSearch, size: int, vertex: int
                 search.reached[search.number[0]] = other
                 search.number[0] += 1
             search.distance[other] = length
-            size = push_or_raise(search.heap, search.where, size, search.distance, other)
+            size = push_or_raise(search.heap, search.position, size, search.distance, other)
     return size
 
 
@@ -109,7 +109,7 @@ def _shorten(
         if size == 0:
             return False
         vertex = search.heap[0]
-        size = pop(search.heap, search.where, size, search.distance)
+        size = pop(search.heap, search.position, size, search.distance)
         far = search.distance[vertex]
         if direction * excess[vertex] < 0:
             goals -= 1

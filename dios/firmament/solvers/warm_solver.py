@@ -265,10 +265,10 @@ def _column(name: str, values: ArrayLike, length: int | None = None) -> Ints:
     return column
 
 
-def _within(what: str, numbers: Ints, count: int) -> Ints:
+def _within(kind: str, numbers: Ints, count: int) -> Ints:
     wrong = (numbers < 0) | (numbers >= count)
     if wrong.any():
-        raise InvalidProblemError(f"{what} {numbers[np.argmax(wrong)]} does not exist: there are {count}")
+        raise InvalidProblemError(f"{kind} {numbers[np.argmax(wrong)]} does not exist: there are {count}")
     return numbers
 
 
@@ -493,8 +493,8 @@ class WarmSolver:
             return self._infeasible(f"task {without[0]} has no option (and {len(without) - 1} more)")
         if ended == INFEASIBLE:
             wrong = np.flatnonzero(net.excess[1:]) + 1
-            what = ", ".join(f"{net.excess[v]:+d} at vertex {v}" for v in wrong[:VERTICES_NAMED_MAX])
-            return self._infeasible(f"some flow finds no way out or in: {what}")
+            imbalances = ", ".join(f"{net.excess[v]:+d} at vertex {v}" for v in wrong[:VERTICES_NAMED_MAX])
+            return self._infeasible(f"some flow finds no way out or in: {imbalances}")
         target = np.where(option >= 0, net.target[np.maximum(option, 0)], -1).astype(np.int64)
         taken = option[option >= 0]
         cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[taken])

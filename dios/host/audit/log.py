@@ -173,9 +173,9 @@ class AuditLog:
         self.trouble = ""
         """The reason of the last failed flush, in the system's words."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = segments(folder)
-        if found:
-            self._resume(found)
+        paths = segments(folder)
+        if paths:
+            self._resume(paths)
         else:
             self._begin_segment()
 
@@ -295,13 +295,13 @@ class AuditLog:
         first, last = removed[0], removed[-1]
         detail = (
             f"{last.digest.hex()} is the last digest; "
-            f"segments {first.number} to {last.number} with {sum(each.size for each in removed)} bytes"
+            f"segments {first.number} to {last.number} with {sum(segment.size for segment in removed)} bytes"
         )
         self.append(Audit(now, *REMOVAL, "node", "", str(last.end), detail))
         self.flush()
         for _ in removed:
             self._closed.popleft()
-        return [segment_path(self._folder, each.number) for each in removed]
+        return [segment_path(self._folder, segment.number) for segment in removed]
 
     def remove(self, planned: list[Path]) -> None:
         """Remove segments, the oldest first, after the record about them is durable; for a worker thread."""
@@ -377,17 +377,17 @@ class AuditLog:
         finally:
             os.close(folder)
 
-    def _resume(self, found: list[Path]) -> None:
+    def _resume(self, paths: list[Path]) -> None:
         """Find the end of the newest segment and cut off a record that a crash left incomplete."""
-        last = found[-1]
+        last = paths[-1]
         data = last.read_bytes()
         if len(data) < HEADER.size:
             # The crash happened while this segment was created, so it has no records.
             last.unlink()
-            if len(found) == 1:
+            if len(paths) == 1:
                 self._begin_segment()
                 return
-            self._resume(found[:-1])
+            self._resume(paths[:-1])
             return
         try:
             version, number, count, digest = unpack_header(data)
@@ -405,7 +405,7 @@ class AuditLog:
         self._fd = os.open(last, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         if end < len(data):
             self._set_aside(last, data[end:])
-        self._closed = _closed_segments(found, last)
+        self._closed = _closed_segments(paths, last)
         if version != FORMAT_VERSION:
             # A program that reads that version only must not meet records that it cannot read.
             self.flush()
@@ -430,10 +430,10 @@ class AuditLog:
             self.sync()
 
 
-def _closed_segments(found: list[Path], last: Path) -> deque[ClosedSegment]:
+def _closed_segments(paths: list[Path], last: Path) -> deque[ClosedSegment]:
     """Return the segments before ``last``, each with the index and digest that the next one continues."""
     closed: deque[ClosedSegment] = deque()
-    for path, following in itertools.pairwise([*found[: found.index(last)], last]):
+    for path, following in itertools.pairwise([*paths[: paths.index(last)], last]):
         info = path.stat()
         with following.open("rb") as file, contextlib.suppress(FormatError, struct.error):
             _, _, end, digest = unpack_header(file.read(HEADER.size))

@@ -78,10 +78,10 @@ class AuditReader:
         """Yield new records. Raise DamagedError at a record that cannot be decoded. Checks no digests."""
         while True:
             if not self._number:
-                found = segments(self._folder)
-                if not found:
+                paths = segments(self._folder)
+                if not paths:
                     return
-                self._number = int(found[0].stem)
+                self._number = int(paths[0].stem)
             path = segment_path(self._folder, self._number)
             # Checked before reading: when the next segment exists, the present segment is complete.
             has_next = segment_path(self._folder, self._number + 1).exists()
@@ -95,10 +95,10 @@ class AuditReader:
 
     def _skip_removed(self) -> bool:
         """Continue with the oldest segment that still exists; return False if there is none."""
-        found = [path for path in segments(self._folder) if int(path.stem) > self._number]
-        if found:
-            self._number, self._offset = int(found[0].stem), 0
-        return bool(found)
+        paths = [path for path in segments(self._folder) if int(path.stem) > self._number]
+        if paths:
+            self._number, self._offset = int(paths[0].stem), 0
+        return bool(paths)
 
     def _read(self, path: Path) -> Iterator[AuditEntry]:
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
@@ -220,11 +220,11 @@ def verify(folder: Path, *, anchor: str = "") -> Verdict:
     that since then no records were cut off the end and no new chain was computed.
     """
     chain, torn = _Chain(anchor), 0
-    found = segments(folder)
-    oldest = int(found[0].stem) if found else 1
-    for number, path in enumerate(found, oldest):
+    paths = segments(folder)
+    oldest = int(paths[0].stem) if paths else 1
+    for number, path in enumerate(paths, oldest):
         data = path.read_bytes()
-        last = path == found[-1]
+        last = path == paths[-1]
         if last and len(data) < HEADER.size:
             torn = len(data)
             break
@@ -238,7 +238,7 @@ def verify(folder: Path, *, anchor: str = "") -> Verdict:
             return Verdict(False, chain.index, chain.digest.hex(), str(damage), *place)
     if not chain.is_beginning_stated():
         return Verdict(
-            False, chain.index, chain.digest.hex(), _UNSTATED, chain.first, found[0].name, HEADER.size
+            False, chain.index, chain.digest.hex(), _UNSTATED, chain.first, paths[0].name, HEADER.size
         )
     return chain.verdict(torn)
 

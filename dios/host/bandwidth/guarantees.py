@@ -157,7 +157,7 @@ class LocalController:
 
     def set(self, guarantee: Iterable[Guarantee], until: int, now: int) -> None:
         """Enforce these guarantees from now on, until the time ``until``."""
-        self._edges = tuple(_ActiveGuarantee(one, now) for one in guarantee)
+        self._edges = tuple(_ActiveGuarantee(edge, now) for edge in guarantee)
         ends = (end for edge in self._edges for end in (edge.source, edge.target) if end)
         self.accounts = {account.task: account for account in ends}
         self._until = until
@@ -174,19 +174,19 @@ class LocalController:
 
     def sender(self, account: Account, flow: TrafficFlow, now: int) -> SendingAccount:
         """Return the sender of an account with its present rate; only while guarantees hold."""
-        found = self._senders.get(account)
-        if found is None:
-            found = self._senders[account] = SendingAccount(flow, now)
+        sender = self._senders.get(account)
+        if sender is None:
+            sender = self._senders[account] = SendingAccount(flow, now)
             self.request_division()
-        found.flow = flow
+        sender.flow = flow
         if now >= self._due:
             self._divide(now)
-        return found
+        return sender
 
     def owes(self, account: Account, now: int) -> bool:
         """Return True if the account sent more inside messages than its rate allows."""
-        found = self._senders.get(account)
-        return found is not None and found.inline.wait_ns(now) > 0
+        sender = self._senders.get(account)
+        return sender is not None and sender.inline.wait_ns(now) > 0
 
     def note_delay(self, sender: SendingAccount, now: int) -> int:
         """Note that a sender must wait. Return the longest time in ns until it checks again."""
@@ -201,8 +201,8 @@ class LocalController:
 
     def piece(self, account: Account) -> int:
         """Return the number of bytes to send at a time: few at a low rate, so that it holds each second."""
-        found = self._senders.get(account)
-        rate = limits.GUARANTEE_BYTES_S_MIN if found is None else found.bucket.bytes_s
+        sender = self._senders.get(account)
+        rate = limits.GUARANTEE_BYTES_S_MIN if sender is None else sender.bucket.bytes_s
         wanted = rate * limits.GUARANTEE_PIECE_MS // 1000
         return max(limits.GUARANTEE_PIECE_BYTES_MIN, min(limits.DATA_PIECE_BYTES, wanted))
 
@@ -226,7 +226,7 @@ class LocalController:
         capacity, said = self._capacity()
         if not said:
             # The measured capacity may be too low; guarantees were decided with knowledge of the link.
-            capacity = max(capacity, sum(min(one.guarantee, one.demand) for one in claims))
+            capacity = max(capacity, sum(min(claim.guarantee, claim.demand) for claim in claims))
         rates = divide_link(capacity, claims)
         # Capacity that nobody wants now may be used by senders that want more before the next division.
         spare = max(0, capacity - sum(rates)) // max(1, len(rates))
@@ -255,14 +255,14 @@ class LocalController:
         if only the source does (by writing remotely), and half for each if both do.
         """
         moving = {account for account, sender in self._senders.items() if sender.is_active(now)}
-        found: dict[Account, tuple[int, int]] = {}
+        promised: dict[Account, tuple[int, int]] = {}
 
         def give(account: TaskAccount, bytes_s: int, weight: int) -> None:
-            had, heaviest = found.get(account, (0, 0))
-            found[account] = (had + bytes_s, max(heaviest, weight))
+            had, heaviest = promised.get(account, (0, 0))
+            promised[account] = (had + bytes_s, max(heaviest, weight))
 
         for edge in self._edges:
             ends = [end for end in (edge.target, edge.source) if end is not None and end in moving]
             for end in ends:
                 give(end, edge.bytes_s // len(ends), edge.weight)
-        return found
+        return promised

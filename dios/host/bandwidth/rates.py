@@ -240,8 +240,8 @@ class Rates:
     # -- who has a rate -------------------------------------------------------------------------------
     def account(self, task: TaskId, principal: str) -> Account:
         """Return the account that is charged for the bytes of a principal's task."""
-        found = self._control.accounts.get(task)
-        return principal if found is None or found.principal != principal else found
+        account = self._control.accounts.get(task)
+        return principal if account is None or account.principal != principal else account
 
     def turns_account(self, task: TaskId, principal: str) -> Account:
         """Return the account whose transfers take turns: a task with a rate delays no others of its user."""
@@ -475,7 +475,7 @@ class Rates:
     def _forget_tasks(self, guarantees: tuple[Guarantee, ...]) -> None:
         """Forget the flows of tasks that neither the new nor the old guarantees name."""
         named = {
-            end for one in guarantees for end in (one.source, one.target)
+            end for guarantee in guarantees for end in (guarantee.source, guarantee.target)
         } | self._control.accounts.keys()
         for (account, traffic), flow in list(self._flows.items()):
             if isinstance(account, TaskAccount) and account.task not in named and not flow.waiting:

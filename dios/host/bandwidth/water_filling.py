@@ -43,12 +43,12 @@ def _pour(
     left: int, hungry: Iterable[int], claims: Sequence[LinkClaim], rates: list[int], *, equal: bool
 ) -> int:
     """Raise the rates of these senders. Return the remainder once all have their demands, else 0."""
-    found = [(claims[at].demand - rates[at], 1 if equal else claims[at].weight, at) for at in hungry]
-    found.sort(key=lambda one: (one[0] << _FINE) // one[1])
-    weights = sum(weight for _, weight, _ in found)
-    for place, (need, weight, at) in enumerate(found):
+    needs = [(claims[at].demand - rates[at], 1 if equal else claims[at].weight, at) for at in hungry]
+    needs.sort(key=lambda entry: (entry[0] << _FINE) // entry[1])
+    weights = sum(weight for _, weight, _ in needs)
+    for place, (need, weight, at) in enumerate(needs):
         if need * weights > left * weight:
-            for _, part, other in found[place:]:
+            for _, part, other in needs[place:]:
                 rates[other] += left * part // weights
             return 0
         rates[at] += need

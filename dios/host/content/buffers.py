@@ -100,22 +100,27 @@ class Buffers:
         """Describe the open buffers for the successor of this process."""
         return tuple(
             form.OpenBuffer(
-                buffer, memories.note(each.content), each.start, each.length, each.shadow, each.mapped
+                buffer,
+                memories.note(open_buffer.content),
+                open_buffer.start,
+                open_buffer.length,
+                open_buffer.shadow,
+                open_buffer.mapped,
             )
-            for buffer, each in self._open.items()
+            for buffer, open_buffer in self._open.items()
         )
 
-    def take_over(self, found: Iterable[form.OpenBuffer], memories: MemorySource) -> None:
+    def take_over(self, buffers: Iterable[form.OpenBuffer], memories: MemorySource) -> None:
         """Continue with the open buffers of the predecessor."""
-        for each in found:
+        for buffer in buffers:
             opened = OpenBuffer(
-                memories.content(each.content),
-                each.start,
-                each.length,
-                shadow=each.shadow,
-                mapped=each.mapped,
+                memories.content(buffer.content),
+                buffer.start,
+                buffer.length,
+                shadow=buffer.shadow,
+                mapped=buffer.mapped,
             )
-            self.put(BufferId(each.buffer), opened)
+            self.put(BufferId(buffer.buffer), opened)
 
     def has(self, buffer: BufferId, length: int) -> bool:
         """Return True if the buffer is open and has at least ``length`` bytes."""
@@ -211,18 +216,18 @@ class Buffers:
         offset, length, result = effect.offset, effect.length, effect.result
         held = content.retain()
         try:
-            made = ContentMemory.version(length, self._contents.pool)
+            memory = ContentMemory.version(length, self._contents.pool)
         except BaseException:
             held.release()
             raise
 
         def failed() -> None:
-            made.release()
+            memory.release()
             held.release()
 
         def done() -> CompletedReply:
             try:
-                fd, size = made.reader_fd(), made.size
+                fd, size = memory.reader_fd(), memory.size
                 if result.buffer:
                     opened = OpenBuffer(held.retain(), offset, length, shadow=False, mapped=True)
                     self.put(BufferId(result.buffer), opened)
@@ -233,7 +238,7 @@ class Buffers:
             )
 
         def run() -> None:
-            made.fill(0, held, offset, length)
+            memory.fill(0, held, offset, length)
 
         if length > limits.LOOP_COPY_BYTES_MAX:
             return BackgroundWork(effect.object, run, done, failed)
@@ -264,19 +269,19 @@ class Buffers:
 
     def _read_slowly(self, effect: AnswerRead, room: int) -> BackgroundWork:
         """Read a large stored value for the first time; this reads all of it, to check its digest."""
-        found: list[Content] = []
+        fetched: list[Content] = []
 
         def done() -> CompletedReply | None:
-            self._contents.adopt_stored(effect.object, found.pop())
+            self._contents.adopt_stored(effect.object, fetched.pop())
             answered = self.read(effect, room)
             return answered if isinstance(answered, CompletedReply) else None
 
         def failed() -> None:
-            while found:
-                release_content(found.pop())
+            while fetched:
+                release_content(fetched.pop())
 
         return BackgroundWork(
-            effect.object, lambda: found.append(self._contents.fetch(effect.object)), done, failed
+            effect.object, lambda: fetched.append(self._contents.fetch(effect.object)), done, failed
         )
 
     def _is_reusable(
@@ -340,19 +345,19 @@ class Buffers:
     def _make_raw(self, effect: AnswerWrite, content: ContentMemory) -> BackgroundWork:
         """Give a large object a memory of its own, or a larger one."""
         size, kept = content.size, content.retain()
-        made = ContentMemory.own(max(size, effect.offset + effect.length))
+        memory = ContentMemory.own(max(size, effect.offset + effect.length))
 
         def done() -> CompletedReply | None:
             kept.release()
-            self._contents.set(effect.object, made)
+            self._contents.set(effect.object, memory)
             answered = self._write_raw(effect)
             return answered if isinstance(answered, CompletedReply) else None
 
         def failed() -> None:
             kept.release()
-            made.release()
+            memory.release()
 
-        return BackgroundWork(effect.object, lambda: made.fill(0, kept, 0, size), done, failed)
+        return BackgroundWork(effect.object, lambda: memory.fill(0, kept, 0, size), done, failed)
 
     def duplicate(self, effect: DuplicateContent) -> BackgroundWork | None:
         """Give a new object the bytes of another object. Raise OutOfMemoryError or DamagedError."""
@@ -373,10 +378,10 @@ class Buffers:
 
     def _duplicated_slowly(self, effect: DuplicateContent) -> BackgroundWork:
         """Give a new object the bytes of a large stored value that must be checked first."""
-        found: list[Content] = []
+        fetched: list[Content] = []
 
         def done() -> CompletedReply | None:
-            content = found.pop()
+            content = fetched.pop()
             self._contents.set(effect.object, retain_content(content))
             if self._contents.is_stored(effect.source):
                 self._contents.adopt_stored(effect.source, content)
@@ -385,11 +390,11 @@ class Buffers:
             return None
 
         def failed() -> None:
-            while found:
-                release_content(found.pop())
+            while fetched:
+                release_content(fetched.pop())
 
         return BackgroundWork(
-            effect.object, lambda: found.append(self._contents.fetch(effect.source)), done, failed
+            effect.object, lambda: fetched.append(self._contents.fetch(effect.source)), done, failed
         )
 
     def _reuse_for_write(self, effect: AnswerWrite, opened: OpenBuffer) -> CompletedReply | BackgroundWork:
@@ -499,8 +504,8 @@ class Buffers:
                 return self._adopted_slowly(target, source)
             if self._adopt_source(target, source):
                 return None
-        made = ContentMemory.version(total, self._contents.pool)
-        return self._copied(target, made, base, order.offset, source, replace=order.replace)
+        memory = ContentMemory.version(total, self._contents.pool)
+        return self._copied(target, memory, base, order.offset, source, replace=order.replace)
 
     @staticmethod
     def _is_slow_to_adopt(source: Source) -> bool:
@@ -516,24 +521,24 @@ class Buffers:
         """Make the source's memory the content, or copy it if its task still maps it for writing."""
         content = retain_content(source.content)
         assert isinstance(content, ContentMemory)  # noqa: S101 - for the type checker
-        made: list[ContentMemory] = []
+        copies: list[ContentMemory] = []
 
         def run() -> None:
             if not content.adopt(source.length):
                 RECLAIMER.wait_for_room()
                 copy = ContentMemory.version(source.length, self._contents.pool)
-                made.append(copy)
+                copies.append(copy)
                 copy.fill(0, content, 0, source.length)
 
         def done() -> CompletedReply | None:
-            self._contents.set(target, made.pop() if made else content.retain())
+            self._contents.set(target, copies.pop() if copies else content.retain())
             content.release()
             return None
 
         def failed() -> None:
             content.release()
-            while made:
-                made.pop().release()
+            while copies:
+                copies.pop().release()
 
         return BackgroundWork(target, run, done, failed)
 
@@ -553,21 +558,21 @@ class Buffers:
     def _copied(
         self,
         target: ObjectId,
-        made: ContentMemory,
+        memory: ContentMemory,
         base: Content | None,
         offset: int,
         source: Source,
         *,
         replace: bool = False,
     ) -> BackgroundWork | None:
-        """Fill ``made`` and make it current. With ``base`` None, write into the object's own raw memory."""
+        """Fill ``memory`` and make it current. With ``base`` None, write into the object's own raw memory."""
         held = [retain_content(source.content)] + ([] if base is None else [retain_content(base)])
 
         def run() -> None:
             if base is None:
-                made.fill(offset, source.content, source.start, source.length)
+                memory.fill(offset, source.content, source.start, source.length)
             else:
-                compose_memory(made, base, offset, source, replace=replace)
+                compose_memory(memory, base, offset, source, replace=replace)
 
         def free() -> None:
             while held:
@@ -576,15 +581,15 @@ class Buffers:
         def failed() -> None:
             free()
             if base is not None:
-                made.release()
+                memory.release()
 
         def done() -> CompletedReply | None:
             free()
             if base is not None:
-                self._contents.set(target, made)
+                self._contents.set(target, memory)
             return None
 
-        if made.size > limits.LOOP_COPY_BYTES_MAX:
+        if memory.size > limits.LOOP_COPY_BYTES_MAX:
             return BackgroundWork(target, run, done, failed)
         try:
             run()

@@ -49,10 +49,10 @@ class TaskConsole:
         """Describe the console for the successor of this process."""
         return form.Console(task, bytes(self._tail), self.arrived, self._read_to, self._followed)
 
-    def take_over(self, found: form.Console) -> None:
+    def take_over(self, console: form.Console) -> None:
         """Continue with a console of the predecessor."""
-        self._tail[:] = found.tail
-        self.arrived, self._read_to, self._followed = found.arrived, found.read_to, found.followed
+        self._tail[:] = console.tail
+        self.arrived, self._read_to, self._followed = console.arrived, console.read_to, console.followed
 
     def append(self, data: bytes) -> None:
         """Append bytes, and drop the oldest bytes beyond CONSOLE_TAIL_BYTES."""
@@ -109,12 +109,12 @@ class Consoles:
             form.EndedConsole(task, principal, job, size)
             for principal, job, task, size in self._ended.entries()
         )
-        return tuple(each.hand_over(task) for task, each in self._consoles.items()), ended
+        return tuple(console.hand_over(task) for task, console in self._consoles.items()), ended
 
-    def take_over(self, found: Iterable[form.Console], ended: Iterable[form.EndedConsole]) -> None:
+    def take_over(self, consoles: Iterable[form.Console], ended: Iterable[form.EndedConsole]) -> None:
         """Continue with the consoles of the predecessor."""
-        for each in found:
-            self.of(TaskId(each.task)).take_over(each)
+        for console in consoles:
+            self.of(TaskId(console.task)).take_over(console)
         for past in ended:
             self._ended_tasks.add(TaskId(past.task))
             self._ended.keep(Principal(past.principal), TaskId(past.job), TaskId(past.task), past.size)

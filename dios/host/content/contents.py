@@ -165,16 +165,16 @@ class Contents:
     def fetch(self, target: ObjectId) -> Content:
         """Open the stored content, for ``adopt_stored``. May run in another thread."""
         try:
-            found = self._store.open_content(target)
+            stored = self._store.open_content(target)
         except BadReferenceError:
             return b""
-        if isinstance(found, InlineContent):
-            return found.data
-        opened = ContentMemory(found.fd, found.size, frozen=True, stored=True)
-        if found.size > limits.INLINE_BYTES_MAX:
+        if isinstance(stored, InlineContent):
+            return stored.data
+        opened = ContentMemory(stored.fd, stored.size, frozen=True, stored=True)
+        if stored.size > limits.INLINE_BYTES_MAX:
             return opened
         try:
-            return opened.read(0, found.size)
+            return opened.read(0, stored.size)
         finally:
             opened.release()
 
@@ -208,14 +208,14 @@ class Contents:
         if isinstance(content, ContentMemory) and content.raw and size <= content.size:
             return content
         before = size_of(content)
-        made = ContentMemory.own(max(size, before, 1))
+        memory = ContentMemory.own(max(size, before, 1))
         try:
-            made.fill(0, content, 0, before)
+            memory.fill(0, content, 0, before)
         except BaseException:
-            made.release()
+            memory.release()
             raise
-        self.set(target, made)
-        return made
+        self.set(target, memory)
+        return memory
 
     def discard(self, target: ObjectId) -> None:
         """Drop the content of a deleted object."""
@@ -242,10 +242,10 @@ class Contents:
             if target not in self._cached
         )
 
-    def take_over(self, found: Iterable[form.Content], memories: MemorySource) -> None:
+    def take_over(self, contents: Iterable[form.Content], memories: MemorySource) -> None:
         """Continue with the contents of the predecessor."""
-        for each in found:
-            self._put(ObjectId(each.object), memories.content(each.content))
+        for content in contents:
+            self._put(ObjectId(content.object), memories.content(content.content))
 
     # -- inside -------------------------------------------------------------------------------------
     def _put(self, target: ObjectId, content: Content) -> None:

@@ -61,11 +61,11 @@ class ContentMemory:
     @classmethod
     def taken_over(cls, described: Memory) -> ContentMemory:
         """Return a memory of this process's predecessor."""
-        made = cls(
+        memory = cls(
             described.fd, described.size, frozen=described.frozen, raw=described.raw, stored=described.stored
         )
-        made.contested, made._writers = described.contested, described.writers
-        return made
+        memory.contested, memory._writers = described.contested, described.writers
+        return memory
 
     def hand_over(self) -> Memory:
         """Describe the memory for the successor of this process.
@@ -88,9 +88,9 @@ class ContentMemory:
     def version(cls, size: int, pool: MemoryPool) -> ContentMemory:
         """Take a memory from the pool, to be filled completely before use. Raise OutOfMemoryError."""
         pooled = pool.take(size)
-        made = cls(pooled.fd, size, frozen=True)
-        made._pool, made._pooled = pool, pooled
-        return made
+        memory = cls(pooled.fd, size, frozen=True)
+        memory._pool, memory._pooled = pool, pooled
+        return memory
 
     def retain(self) -> ContentMemory:
         """Add a user."""

@@ -93,8 +93,8 @@ class _ShownObject:
         """Show the object in one more slot."""
         self.places[place] = writer
         if len(self.places) == _SLOTS_AT_ONCE + 1:
-            for (_, slot), each in self.places.items():
-                each.close(slot)
+            for (_, slot), page_writer in self.places.items():
+                page_writer.close(slot)
 
     def show(self, counters: PublishCounters) -> None:
         """Write the counters to all slots if they are few, else to some of those that are outdated."""
@@ -185,15 +185,15 @@ class PublicPages:
 
     def take_over(self, pages: Iterable[form.Page], counters: Iterable[form.Counters]) -> None:
         """Continue with the pages of the predecessor."""
-        for each in counters:
-            shown = self._objects[ObjectId(each.object)] = _ShownObject()
-            shown.step, shown.outdated = each.step, each.outdated
-            if each.published is not None:
+        for counter in counters:
+            shown = self._objects[ObjectId(counter.object)] = _ShownObject()
+            shown.step, shown.outdated = counter.step, counter.outdated
+            if counter.published is not None:
                 shown.counters = PublishCounters(
-                    ObjectId(each.object), *each.published, zombie=each.zombie, direct=each.direct
+                    ObjectId(counter.object), *counter.published, zombie=counter.zombie, direct=counter.direct
                 )
             if shown.outdated:
-                self._outdated.append(ObjectId(each.object))
+                self._outdated.append(ObjectId(counter.object))
                 self._has_outdated.set()
         for described in pages:
             task = TaskId(described.task)

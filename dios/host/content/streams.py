@@ -62,9 +62,9 @@ class Streams:
 
     def take_over(self, rings: Iterable[form.Ring], closed: Iterable[form.ClosedEnds]) -> None:
         """Continue with the rings of the predecessor."""
-        for each in rings:
-            taken = TakenRing(each.writer, each.reader, each.write_socket, each.read_socket, each.wanting)
-            self._rings[ObjectId(each.object), each.mode] = RingDescriptors(each.ring_bytes, taken)
+        for ring in rings:
+            taken = TakenRing(ring.writer, ring.reader, ring.write_socket, ring.read_socket, ring.wanting)
+            self._rings[ObjectId(ring.object), ring.mode] = RingDescriptors(ring.ring_bytes, taken)
         for ends in closed:
             self._closed_modes[ObjectId(ends.object)] = set(ends.modes)
 
@@ -73,13 +73,13 @@ class Streams:
     ) -> list[tuple[Mode, RingEnd]]:
         """Set the backend of a stream of the predecessor. Return its ends of the rings that it served."""
         self._backends[target] = backend
-        found: list[tuple[Mode, RingEnd]] = []
+        ends: list[tuple[Mode, RingEnd]] = []
         for pump in pumps:
             opposite, ring = _OPPOSITE[pump.mode], self._rings[target, pump.mode]
             end = _end(opposite, ring.own_end(opposite, pump.wakeups), ring.ring_bytes)
             end.take_over(pump.wait_number, pump.rung_for)
-            found.append((pump.mode, end))
-        return found
+            ends.append((pump.mode, end))
+        return ends
 
     def ring_of(self, target: ObjectId, mode: Mode, *, duplex: bool) -> RingDescriptors | None:
         """Return the ring that has an end, or None if it is gone."""

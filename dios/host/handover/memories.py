@@ -14,7 +14,7 @@ class MemoryTable:
 
     def __init__(self) -> None:
         self._places: Final[dict[int, int]] = {}
-        self.found: Final[list[ContentMemory]] = []
+        self.memories: Final[list[ContentMemory]] = []
 
     def note(self, content: bytes | ContentMemory) -> form.Bytes:
         """Return the description of a content, whose memory is in the table from now on."""
@@ -22,20 +22,20 @@ class MemoryTable:
             return form.Bytes(-1, content)
         place = self._places.get(id(content))
         if place is None:
-            place = self._places[id(content)] = len(self.found)
-            self.found.append(content)
+            place = self._places[id(content)] = len(self.memories)
+            self.memories.append(content)
         return form.Bytes(place)
 
     def hand_over(self) -> tuple[form.Memory, ...]:
         """Return the description of every memory."""
-        return tuple(memory.hand_over() for memory in self.found)
+        return tuple(memory.hand_over() for memory in self.memories)
 
 
 class TakenMemories:
     """The memories of a predecessor, each with a user until ``release``."""
 
     def __init__(self, memories: Sequence[form.Memory]) -> None:
-        self._memories: Final = [ContentMemory.taken_over(each) for each in memories]
+        self._memories: Final = [ContentMemory.taken_over(memory) for memory in memories]
 
     def content(self, described: form.Bytes) -> bytes | ContentMemory:
         """Return a content with one more user."""

@@ -126,22 +126,22 @@ class CallTracer:
             self._answered(node, message)
 
     def _asking(self, node: NodeId, asked: dcp.Ask) -> dcp.Ask:
-        found = self._asked.get((node, asked.number))
-        if found is None:
+        pending = self._asked.get((node, asked.number))
+        if pending is None:
             call = self.current
             if call is None:
                 return asked
             part = call.add(f"ask: {_name_of(asked.body)}", self._node, 0, self._now())
             if part is None:
                 return asked
-            found = self._asked[node, asked.number] = (call, part)
-        return replace(asked, trace=found[0].context)
+            pending = self._asked[node, asked.number] = (call, part)
+        return replace(asked, trace=pending[0].context)
 
     def _answered(self, node: NodeId, reply: dcp.PeerReply) -> None:
-        found = self._asked.pop((node, reply.number), None)
-        if found is None:
+        pending = self._asked.pop((node, reply.number), None)
+        if pending is None:
             return
-        call, part = found
+        call, part = pending
         part.length_ns = self._now() - part.begun
         self.current = call
         if not reply.spans:

@@ -177,7 +177,7 @@ class Effector:
         self._handlers: Final = self._table()
 
     def _table(self) -> dict[type, Handler]:
-        found: dict[type, Callable[..., BackgroundWork | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
+        handlers: dict[type, Callable[..., BackgroundWork | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
             fx.Answer: self._answer,
             fx.AnswerRead: self._answer_read,
             fx.AnswerWrite: self._answer_write,
@@ -212,9 +212,9 @@ class Effector:
         }
         elsewhere = self._parts.remote
         if elsewhere is not None:
-            found |= elsewhere.handlers(self._payload_of)
-            found |= elsewhere.overrides(dict(found))
-        return cast("dict[type, Handler]", found)
+            handlers |= elsewhere.handlers(self._payload_of)
+            handlers |= elsewhere.overrides(dict(handlers))
+        return cast("dict[type, Handler]", handlers)
 
     @property
     def idle(self) -> bool:
@@ -232,11 +232,11 @@ class Effector:
             form.KeptPayload(payload, memories.note(owner[payload])) for payload, owner in self._kept.items()
         )
 
-    def take_over(self, found: Iterable[form.KeptPayload], memories: MemorySource) -> None:
+    def take_over(self, payloads: Iterable[form.KeptPayload], memories: MemorySource) -> None:
         """Continue with the payloads of the predecessor."""
-        for each in found:
-            payload = PayloadId(each.payload)
-            self._kept[payload] = OwnedPayloads({payload: memories.content(each.content)})
+        for kept in payloads:
+            payload = PayloadId(kept.payload)
+            self._kept[payload] = OwnedPayloads({payload: memories.content(kept.content)})
 
     # -- the audit log --------------------------------------------------------------------------------
     def record(self, steps: Iterable[list[fx.Effect]]) -> None:
@@ -245,15 +245,15 @@ class Effector:
         The records are removed from the steps, so that ``run`` does not write them again. A kill in between
         can therefore not leave a durable change that a client knows of and the audit log does not.
         """
-        found = False
+        has_records = False
         for effects in steps:
             records = [effect for effect in effects if type(effect) is fx.Audit]
             if records:
-                found = True
+                has_records = True
                 effects[:] = [effect for effect in effects if type(effect) is not fx.Audit]
                 for record in records:
                     self.journal.append(record)
-        if found:
+        if has_records:
             # The journal keeps records that it cannot write, and refuses further calls in time.
             with contextlib.suppress(DiosError):
                 self.journal.flush()
@@ -435,8 +435,8 @@ class Effector:
         _log.error("an internal error was contained", extra={"effect": name}, exc_info=error)
         task, node, target = effect_kinds.parties_of(effect, effects)
         changes = isinstance(effect, fx.ApplyWrite | fx.DuplicateContent)
-        what = f"{name}: {type(error).__name__}"
-        self._post(DefectFound(self._parts.clock.now(), task, node, target, what, ends_object=changes))
+        description = f"{name}: {type(error).__name__}"
+        self._post(DefectFound(self._parts.clock.now(), task, node, target, description, ends_object=changes))
 
     def _log_defect(self, effect: fx.LogDefect) -> None:
         _log.error(

@@ -161,7 +161,7 @@ class FairQueue:
         room = len(busy) - promised < self._at_most
         room_for_promised = promised < self._promised_most
         at_once = room and sum(not self._paced(account) for account in busy) < self._at_once
-        found: list[TaskId] = []
+        startable: list[TaskId] = []
         for task in able:
             account = self._owners.of(task)
             if not self._paced(account):
@@ -169,8 +169,8 @@ class FairQueue:
             else:
                 free = (room_for_promised if self._promised(account) else room) and account not in busy
             if free:
-                found.append(task)
-        return found
+                startable.append(task)
+        return startable
 
     def _last_turn(self, task: TaskId) -> tuple[int, int]:
         return self._turns_of.get(self._owners.of(task), 0), self._turns_of_tasks.get(task, 0)

@@ -100,15 +100,15 @@ class KeptLines:
 
         They are at most ``count``, and have a quarter of ``NODE_LOG_BYTES_KEPT`` and one line more.
         """
-        found: list[LogLine] = []
+        lines: list[LogLine] = []
         total = 0
         for line, size in self._lines:
             if line.position >= position:
-                if len(found) == count or total > limits.NODE_LOG_BYTES_KEPT // 4:
-                    return found, True
-                found.append(line)
+                if len(lines) == count or total > limits.NODE_LOG_BYTES_KEPT // 4:
+                    return lines, True
+                lines.append(line)
                 total += size
-        return found, False
+        return lines, False
 
 
 class NodeLog(logging.Handler):
@@ -179,7 +179,10 @@ class NodeLog(logging.Handler):
                 }
             )
         else:
-            message = "".join(one if one.isprintable() else one_word(one)[1:-1] for one in line.message)
+            message = "".join(
+                character if character.isprintable() else one_word(character)[1:-1]
+                for character in line.message
+            )
             rest = "".join(f" {key}={one_word(value)}" for key, value in line.fields.items())
             # The journal has its own times.
             text = f"{'' if self._journal else when + ' '}{line.level} {line.source}: {message}{rest}"
@@ -228,7 +231,7 @@ def _is_journal() -> bool:
     """Return True if standard error is the stream to journald that systemd made for this process."""
     try:
         device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
-        found = os.fstat(sys.stderr.fileno())
-        return (int(device), int(inode)) == (found.st_dev, found.st_ino)
+        stderr_info = os.fstat(sys.stderr.fileno())
+        return (int(device), int(inode)) == (stderr_info.st_dev, stderr_info.st_ino)
     except (OSError, ValueError, AttributeError):
         return False

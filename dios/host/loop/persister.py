@@ -76,13 +76,13 @@ class StoreJob(NamedTuple):
 def _last_records(steps: Sequence[JobStep]) -> list[Change | ComposedPut]:
     """Return the steps for the database. Of several appends to one log, only the last record is written."""
     last = {step.record.object: step for step in steps if isinstance(step, LogAppend)}
-    found: list[Change | ComposedPut] = []
+    records: list[Change | ComposedPut] = []
     for step in steps:
         if not isinstance(step, LogAppend):
-            found.append(step)
+            records.append(step)
         elif last[step.record.object] is step:
-            found.append(Put(step.record))
-    return found
+            records.append(Put(step.record))
+    return records
 
 
 class FailureProcessed(NamedTuple):

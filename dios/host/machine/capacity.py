@@ -68,7 +68,7 @@ def interfaces_of(host: str, root: Path = Path("/sys"), proc: Path = Path("/proc
     if address is not None and address.is_loopback:
         return (_LOOPBACK,)
     rows = (*_addresses_4(), *_addresses_6(proc))
-    owners = tuple(name for name, one in rows if one == address)
+    owners = tuple(name for name, local in rows if local == address)
     return owners or tuple(sorted(name for name in procfs.names(root / "class/net") if name != _LOOPBACK))
 
 
@@ -97,8 +97,8 @@ def _leads_to_card(root: Path, name: str, depth: int = 0) -> bool:
     folder = root / "class/net" / name
     if (folder / "device").exists():
         return True
-    lower = [each.removeprefix("lower_") for each in procfs.names(folder) if each.startswith("lower_")]
-    return depth < _LOWER_MAX and any(_leads_to_card(root, each, depth + 1) for each in lower)
+    lower = [entry.removeprefix("lower_") for entry in procfs.names(folder) if entry.startswith("lower_")]
+    return depth < _LOWER_MAX and any(_leads_to_card(root, device, depth + 1) for device in lower)
 
 
 def _addresses_4() -> Iterator[tuple[str, _Address]]:

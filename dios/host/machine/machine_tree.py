@@ -118,11 +118,11 @@ class MachineTopology:
                 the children of an element do not partition its hardware threads.
         """
         try:
-            found = msgspec.convert(plain, cls)
+            machine = msgspec.convert(plain, cls)
         except (msgspec.ValidationError, RecursionError) as error:
             raise BadTopologyError(f"not the description of a machine: {error}") from None
-        check(found)
-        return found
+        check(machine)
+        return machine
 
     def count(self, part: Part, number: int | None = None) -> int:
         """Return the number of elements of a kind; with ``number``, only of caches of this level."""
@@ -161,7 +161,7 @@ def check(machine: MachineTopology) -> None:
     if any(len(text.encode()) > limits.TOPOLOGY_TEXT_BYTES_MAX for text in texts):
         raise BadTopologyError(f"a name has over {limits.TOPOLOGY_TEXT_BYTES_MAX} bytes")
     lists = (machine.missing, machine.disks, machine.offline)
-    if any(len(each) > limits.TOPOLOGY_CPUS_MAX for each in lists):
+    if any(len(cpus) > limits.TOPOLOGY_CPUS_MAX for cpus in lists):
         raise BadTopologyError(f"a list has over {limits.TOPOLOGY_CPUS_MAX} entries")
     for number, element in enumerate(tree.walk()):
         if number >= limits.TOPOLOGY_ELEMENTS_MAX:
@@ -170,20 +170,20 @@ def check(machine: MachineTopology) -> None:
 
 
 def _check_element(element: Element) -> None:
-    where = f"{element.name} with cpus {list(element.cpus[:8])}"
+    subject = f"{element.name} with cpus {list(element.cpus[:8])}"
     if len(element.cpus) > limits.TOPOLOGY_CPUS_MAX:
-        raise BadTopologyError(f"{where}: over {limits.TOPOLOGY_CPUS_MAX} hardware threads")
+        raise BadTopologyError(f"{subject}: over {limits.TOPOLOGY_CPUS_MAX} hardware threads")
     if list(element.cpus) != sorted(set(element.cpus)) or (element.cpus and element.cpus[0] < 0):
-        raise BadTopologyError(f"{where}: hardware threads must be ascending, without duplicates")
+        raise BadTopologyError(f"{subject}: hardware threads must be ascending, without duplicates")
     if not -1 <= element.number < 2**31 or not 0 <= element.size <= _BYTES_MAX:
-        raise BadTopologyError(f"{where}: number {element.number} or size {element.size} is out of range")
+        raise BadTopologyError(f"{subject}: number {element.number} or size {element.size} is out of range")
     if element.part is Part.THREAD:
         if element.children or element.cpus != (element.number,):
-            raise BadTopologyError(f"{where}: a hardware thread must be a single cpu without children")
+            raise BadTopologyError(f"{subject}: a hardware thread must be a single cpu without children")
         return
     inside = sorted(cpu for child in element.children for cpu in child.cpus)
     if inside != list(element.cpus):
-        raise BadTopologyError(f"{where}: its children have the cpus {inside[:8]}; each must occur once")
+        raise BadTopologyError(f"{subject}: its children have the cpus {inside[:8]}; each must occur once")
 
 
 def _rounded(memory: int) -> int:

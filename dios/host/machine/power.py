@@ -36,7 +36,9 @@ class PowerMeter:
 
     def __init__(self, folder: Path = Path("/sys/class/powercap")) -> None:
         self._counters: Final = _counters(folder)
-        self._ranges: Final = [procfs.number(one / "max_energy_range_uj", 0) for one in self._counters]
+        self._ranges: Final = [
+            procfs.number(counter / "max_energy_range_uj", 0) for counter in self._counters
+        ]
         self._before: _EnergyReading | None = None
         self._least: float | None = None
         self.problem = ""
@@ -65,7 +67,7 @@ class PowerMeter:
         return MeasuredPower(watts, self._least)
 
     def _microjoules(self) -> tuple[int, ...]:
-        return tuple(procfs.number(one / "energy_uj") for one in self._counters)
+        return tuple(procfs.number(counter / "energy_uj") for counter in self._counters)
 
 
 def _counters(folder: Path) -> list[Path]:

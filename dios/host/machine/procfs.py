@@ -34,19 +34,19 @@ def number(path: Path, otherwise: int = -1) -> int:
 
 def numbers(line: str, count: int) -> list[int]:
     """Return the first ``count`` numbers of a line; zeros if there are fewer."""
-    found = [int(word) for word in line.split()[:count] if word.isdecimal()]
-    return found if len(found) == count else [0] * count
+    parsed = [int(word) for word in line.split()[:count] if word.isdecimal()]
+    return parsed if len(parsed) == count else [0] * count
 
 
 def rows(content: str, separator: str = ":") -> dict[str, int]:
     """Return the rows ``name: number`` of a text; other rows and units behind numbers are ignored."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for row in content.splitlines():
         name, _, value = row.partition(separator)
         words = value.split()
         if words and words[0].isdecimal():
-            found[name.strip()] = int(words[0])
-    return found
+            values[name.strip()] = int(words[0])
+    return values
 
 
 def names(folder: Path) -> list[str]:

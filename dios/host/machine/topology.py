@@ -34,16 +34,16 @@ def cpu_list(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: the text is not such a list, or has more than ``TOPOLOGY_CPUS_MAX`` numbers.
     """
-    found: set[int] = set()
+    cpus: set[int] = set()
     for piece in filter(None, text.strip().split(",")):
         first, _, last = piece.partition("-")
         low, high = int(first), int(last or first)
         if low < 0 or not low <= high < low + limits.TOPOLOGY_CPUS_MAX:
             raise ValueError(f"{piece!r} is not a range of processors")
-        found.update(range(low, high + 1))
-    if len(found) > limits.TOPOLOGY_CPUS_MAX:
+        cpus.update(range(low, high + 1))
+    if len(cpus) > limits.TOPOLOGY_CPUS_MAX:
         raise ValueError(f"over {limits.TOPOLOGY_CPUS_MAX} processors")
-    return tuple(sorted(found))
+    return tuple(sorted(cpus))
 
 
 def read_topology(
@@ -63,13 +63,13 @@ def read_topology(
     Raises:
         BadTopologyError: the system names no processor at all, or more than the limits allow.
     """
-    found = _TopologyReader(Path(root), Path(proc), process)
-    online = found.online()
-    allowed = frozenset(found.allowed(online))
-    model, clock = found.model()
-    memory = found.memory()
-    quota, usable_memory = found.group_limits(memory)
-    tree = found.tree(online)
+    reader = _TopologyReader(Path(root), Path(proc), process)
+    online = reader.online()
+    allowed = frozenset(reader.allowed(online))
+    model, clock = reader.model()
+    memory = reader.memory()
+    quota, usable_memory = reader.group_limits(memory)
+    tree = reader.tree(online)
     machine = MachineTopology(
         model=_short(model),
         architecture=architecture or os.uname().machine,
@@ -79,10 +79,10 @@ def read_topology(
         usable=tuple(cpu for cpu in online if cpu in allowed),
         clock_khz=clock,
         cpu_quota_milli=quota,
-        offline=found.offline(online),
-        network=found.network(),
-        disks=found.disks(),
-        missing=tuple(found.missing),
+        offline=reader.offline(online),
+        network=reader.network(),
+        disks=reader.disks(),
+        missing=tuple(reader.missing),
     )
     check(machine)
     return machine
@@ -101,22 +101,22 @@ class _TopologyReader:
 
     def online(self) -> tuple[int, ...]:
         folder = self.root / "devices/system/cpu"
-        found = _list_of(folder / "online")
-        if not found:
+        cpus = _list_of(folder / "online")
+        if not cpus:
             numbers = (path.name[3:] for path in folder.glob("cpu[0-9]*"))
-            found = tuple(
+            cpus = tuple(
                 sorted(
                     int(n) for n in numbers if n.isdecimal() and procfs.text(folder / f"cpu{n}/online") != "0"
                 )
             )
-        if not found:
-            found = self.allowed(())
+        if not cpus:
+            cpus = self.allowed(())
             self.missing.append("sysfs shows no processors: those that the process may use are assumed")
-        if not found:
+        if not cpus:
             raise BadTopologyError(
                 f"cannot find any processor: neither {folder} nor {self.proc}/{self.process}/status names one"
             )
-        return found
+        return cpus
 
     def offline(self, online: tuple[int, ...]) -> tuple[int, ...]:
         present = _list_of(self.root / "devices/system/cpu/present") or online
@@ -125,9 +125,9 @@ class _TopologyReader:
     def allowed(self, online: tuple[int, ...]) -> tuple[int, ...]:
         """Return the processors on which the process may run; ``online`` if this is not known."""
         with contextlib.suppress(ValueError):
-            found = cpu_list(_field(self.proc / self.process / "status", "Cpus_allowed_list"))
-            if frozenset(found).intersection(online) or not online:
-                return found
+            cpus = cpu_list(_field(self.proc / self.process / "status", "Cpus_allowed_list"))
+            if frozenset(cpus).intersection(online) or not online:
+                return cpus
         self.missing.append("the processors that the process may use are not known: all are assumed")
         return online
 
@@ -158,21 +158,21 @@ class _TopologyReader:
 
     def tree(self, online: tuple[int, ...]) -> Element:
         """Return the tree of everything in sysfs, each part inside the smallest part that contains it."""
-        found = {(Part.MACHINE, 0, online): 0}
+        sizes = {(Part.MACHINE, 0, online): 0}
         for number, (cpus, size) in self._nodes(online).items():
-            found[Part.NUMA, number, cpus] = size
+            sizes[Part.NUMA, number, cpus] = size
         for cpu in online:
-            found[Part.THREAD, cpu, (cpu,)] = 0
-            self._add_siblings(found, cpu, online)
+            sizes[Part.THREAD, cpu, (cpu,)] = 0
+            self._add_siblings(sizes, cpu, online)
             for level, cpus, size in self._caches(cpu, online):
-                found.setdefault((Part.CACHE, level, cpus), size)
+                sizes.setdefault((Part.CACHE, level, cpus), size)
         for part, words in ((Part.CACHE, "caches"), (Part.NUMA, "NUMA nodes")):
-            if not any(key[0] is part for key in found):
+            if not any(key[0] is part for key in sizes):
                 self.missing.append(f"no {words} are shown: none are assumed")
-        return self._nested(found)
+        return self._nested(sizes)
 
     def _add_siblings(
-        self, found: dict[tuple[Part, int, tuple[int, ...]], int], cpu: int, online: tuple[int, ...]
+        self, sizes: dict[tuple[Part, int, tuple[int, ...]], int], cpu: int, online: tuple[int, ...]
     ) -> None:
         folder = self.root / f"devices/system/cpu/cpu{cpu}/topology"
         core = _first_list(folder / "core_cpus_list", folder / "thread_siblings_list")
@@ -182,14 +182,14 @@ class _TopologyReader:
         core = _within(core, online) if cpu in core else (cpu,)
         package = _within(package, online) if cpu in package else online
         first = self.root / f"devices/system/cpu/cpu{core[0]}/topology"
-        found.setdefault((Part.CORE, max(procfs.number(first / "core_id", core[0]), -1), core), 0)
-        found.setdefault(
+        sizes.setdefault((Part.CORE, max(procfs.number(first / "core_id", core[0]), -1), core), 0)
+        sizes.setdefault(
             (Part.PACKAGE, max(procfs.number(folder / "physical_package_id", 0), -1), package), 0
         )
 
     def _nodes(self, online: tuple[int, ...]) -> dict[int, tuple[tuple[int, ...], int]]:
         """Return the NUMA nodes by number: their processors and bytes of memory."""
-        found: dict[int, tuple[tuple[int, ...], int]] = {}
+        nodes: dict[int, tuple[tuple[int, ...], int]] = {}
         for path in sorted((self.root / "devices/system/node").glob("node[0-9]*")):
             if not path.name[4:].isdecimal():
                 continue
@@ -201,8 +201,8 @@ class _TopologyReader:
                     size = int(words[3]) * limits.KIB
             cpus = _within(_list_of(path / "cpulist"), online)
             if cpus or size:
-                found[number] = (cpus, size)
-        return found
+                nodes[number] = (cpus, size)
+        return nodes
 
     def _caches(self, cpu: int, online: tuple[int, ...]) -> Iterable[tuple[int, tuple[int, ...], int]]:
         """Yield the data caches of one thread: level, the threads that share it, bytes."""
@@ -216,7 +216,7 @@ class _TopologyReader:
             size = int(amount) * _UNITS.get(text[-1:], 1) if amount.isdecimal() else 0
             yield level, shared if cpu in shared else (cpu,), size
 
-    def _nested(self, found: dict[tuple[Part, int, tuple[int, ...]], int]) -> Element:
+    def _nested(self, sizes: dict[tuple[Part, int, tuple[int, ...]], int]) -> Element:
         """Nest the sets: larger ones contain smaller ones; equal sets follow the order of ``Part``."""
 
         def order(key: tuple[Part, int, tuple[int, ...]]) -> tuple[int, int, int, tuple[int, ...]]:
@@ -224,7 +224,7 @@ class _TopologyReader:
             # Of caches with the same threads, the higher level contains the lower one.
             return -len(cpus), _RANK[part], -number if part is Part.CACHE else 0, cpus
 
-        keys = sorted(found, key=order)
+        keys = sorted(sizes, key=order)
         children: dict[tuple[Part, int, tuple[int, ...]], list[tuple[Part, int, tuple[int, ...]]]] = {
             keys[0]: []
         }
@@ -240,7 +240,7 @@ class _TopologyReader:
 
         def element_of(key: tuple[Part, int, tuple[int, ...]]) -> Element:
             inside = sorted(children[key], key=lambda child: child[2] or (limits.TOPOLOGY_CPUS_MAX,))
-            return Element(key[0], key[1], key[2], found[key], tuple(element_of(child) for child in inside))
+            return Element(key[0], key[1], key[2], sizes[key], tuple(element_of(child) for child in inside))
 
         return element_of(keys[0])
 
@@ -268,7 +268,7 @@ class _TopologyReader:
 
     def _groups(self) -> list[Path]:
         """Return each visible folder from the process's groups up to their roots."""
-        found: list[Path] = []
+        folders: list[Path] = []
         for row in procfs.text(self.proc / self.process / "cgroup").splitlines():
             _, _, rest = row.partition(":")
             controllers, _, inside = rest.partition(":")
@@ -277,10 +277,10 @@ class _TopologyReader:
             tops = [self.root / "fs/cgroup" / controllers] if controllers else [self.root / "fs/cgroup"]
             if not controllers:
                 tops.append(self.root / "fs/cgroup/unified")
-            found += [
+            folders += [
                 top.joinpath(*steps[:depth]) for top in tops for depth in range(min(len(steps), 32), -1, -1)
             ]
-        return found
+        return folders
 
     def network(self) -> int:
         """Return the bytes per second of all links of devices that are up, or else of the fastest link."""
@@ -293,13 +293,13 @@ class _TopologyReader:
                 devices += speed
             else:
                 others = max(others, speed)
-        found = devices or others
-        if not found:
+        link_speed = devices or others
+        if not link_speed:
             self.missing.append("the speed of the network links is not known")
-        return found * 1_000_000 // 8
+        return link_speed * 1_000_000 // 8
 
     def disks(self) -> tuple[Disk, ...]:
-        found = [
+        disks = [
             Disk(
                 _short(path.name),
                 max(procfs.number(path / "size"), 0) * _SECTOR_BYTES,
@@ -308,11 +308,11 @@ class _TopologyReader:
             for path in sorted((self.root / "block").glob("*"))
             if not path.name.startswith(procfs.PSEUDO_DISKS)
         ]
-        return tuple(found[: limits.TOPOLOGY_CPUS_MAX])
+        return tuple(disks[: limits.TOPOLOGY_CPUS_MAX])
 
-    def _note(self, what: str) -> None:
-        if what not in self.missing and len(self.missing) < limits.TOPOLOGY_CPUS_MAX:
-            self.missing.append(what)
+    def _note(self, remark: str) -> None:
+        if remark not in self.missing and len(self.missing) < limits.TOPOLOGY_CPUS_MAX:
+            self.missing.append(remark)
 
 
 def _list_of(path: Path) -> tuple[int, ...]:
@@ -323,7 +323,7 @@ def _list_of(path: Path) -> tuple[int, ...]:
 
 
 def _first_list(*paths: Path) -> tuple[int, ...]:
-    return next((found for path in paths if (found := _list_of(path))), ())
+    return next((cpus for path in paths if (cpus := _list_of(path))), ())
 
 
 def _within(cpus: tuple[int, ...], online: tuple[int, ...]) -> tuple[int, ...]:

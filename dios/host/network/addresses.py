@@ -54,15 +54,17 @@ class Resolver:
         flags = socket.AI_PASSIVE if passive else 0
 
         def find(more: int) -> list[Address]:
-            found = socket.getaddrinfo(host, port, type=kind, flags=flags | more)
-            return [Address(family, name) for family, _, _, _, name in found]
+            infos = socket.getaddrinfo(host, port, type=kind, flags=flags | more)
+            return [Address(family, name) for family, _, _, _, name in infos]
 
         try:
             try:
                 return find(socket.AI_NUMERICHOST)
             except socket.gaierror:
-                found = await trio.to_thread.run_sync(find, 0, limiter=self._threads, abandon_on_cancel=True)
-                return found[: limits.NETWORK_ADDRESSES_MAX]
+                addresses = await trio.to_thread.run_sync(
+                    find, 0, limiter=self._threads, abandon_on_cancel=True
+                )
+                return addresses[: limits.NETWORK_ADDRESSES_MAX]
         except (socket.gaierror, UnicodeError) as error:
             why = error.strerror if isinstance(error, socket.gaierror) else "it is not a valid host name"
             raise NoAddressError(f"{host!r} has no address: {why}") from None
@@ -71,15 +73,15 @@ class Resolver:
 def reachable(text: str, places: Sequence[Address]) -> list[Address]:
     """Return the addresses that the host of an origin may have. Raise PermissionError if there is none."""
     host, _ = split_address(text)
-    found = [place for place in places if may_be_reached(host, str(place.name[0]))]
-    if places and not found:
+    usable = [place for place in places if may_be_reached(host, str(place.name[0]))]
+    if places and not usable:
         first = str(places[0].name[0])
         raise PermissionError(
             0,
             f"the name has the address {first}, which is not public. If it is the right one, name it with the"
             f" origin: https://{host}={first}",
         )
-    return found
+    return usable
 
 
 def text_of(name: SocketName) -> str:

@@ -59,7 +59,9 @@ class Sockets:
         self._most: Final = min(limits.NETWORK_SOCKETS_MAX, half // limits.SOCKET_DESCRIPTORS)
 
     def __len__(self) -> int:
-        accepted = sum(each.waiting for each in self._things.values() if isinstance(each, ListeningSocket))
+        accepted = sum(
+            listener.waiting for listener in self._things.values() if isinstance(listener, ListeningSocket)
+        )
         return len(self._things) + len(self._opening) + len(self._lingering) + accepted
 
     def _has_room(self) -> bool:
@@ -69,40 +71,42 @@ class Sockets:
     @property
     def unfinished(self) -> bool:
         """True while a socket is being opened or closed, or has something that cannot be handed over."""
-        busy = any(each.busy for each in self._things.values() if isinstance(each, SocketBackend))
+        busy = any(backend.busy for backend in self._things.values() if isinstance(backend, SocketBackend))
         return bool(self._opening or self._lingering or busy)
 
     def hand_over(self) -> tuple[tuple[form.Socket, ...], int]:
         """Describe all sockets for the successor, and return the number of the next accepted connection."""
-        found: list[form.Socket] = []
-        for target, each in self._things.items():
+        sockets: list[form.Socket] = []
+        for target, endpoint in self._things.items():
             address = self._addresses.get(target, "the peer")
-            if isinstance(each, ListeningSocket):
-                fd, accepted = each.hand_over()
+            if isinstance(endpoint, ListeningSocket):
+                fd, accepted = endpoint.hand_over()
                 kind = ObjectType.TCP_ACCEPT_STREAM
-                found.append(form.Socket(target, kind, address, fd, accepted=accepted))
+                sockets.append(form.Socket(target, kind, address, fd, accepted=accepted))
             else:
-                is_tcp = isinstance(each, TcpBackend)
+                is_tcp = isinstance(endpoint, TcpBackend)
                 kind = ObjectType.TCP_STREAM if is_tcp else ObjectType.UDP_STREAM
-                pumps, reported = each.hand_over()
-                found.append(form.Socket(target, kind, address, each.socket.fileno(), pumps, reported))
-        return tuple(found), next_number() + 1
+                pumps, reported = endpoint.hand_over()
+                sockets.append(form.Socket(target, kind, address, endpoint.socket.fileno(), pumps, reported))
+        return tuple(sockets), next_number() + 1
 
-    def take_over(self, found: Iterable[form.Socket], next_accepted: int) -> None:
+    def take_over(self, sockets: Iterable[form.Socket], next_accepted: int) -> None:
         """Continue with the sockets of the predecessor."""
         continue_numbers(next_accepted)
-        for each in found:
-            target, sock = ObjectId(each.object), _taken(each.fd)
-            if each.kind is ObjectType.TCP_ACCEPT_STREAM:
-                accepted = [(one.number, _taken(one.fd)) for one in each.accepted]
-                self._start_listening(target, sock, each.address, accepted)
+        for described in sockets:
+            target, sock = ObjectId(described.object), _taken(described.fd)
+            if described.kind is ObjectType.TCP_ACCEPT_STREAM:
+                accepted = [(connection.number, _taken(connection.fd)) for connection in described.accepted]
+                self._start_listening(target, sock, described.address, accepted)
                 continue
             make = (
-                self._makes_tcp(sock) if each.kind is ObjectType.TCP_STREAM else self._makes_udp(target, sock)
+                self._makes_tcp(sock)
+                if described.kind is ObjectType.TCP_STREAM
+                else self._makes_udp(target, sock)
             )
-            backend = self._things[target] = self._made(target, make, each.address)
-            ends = self._streams.continue_serving(target, backend, each.pumps)
-            backend.take_over(ends, reported=each.reported)
+            backend = self._things[target] = self._made(target, make, described.address)
+            ends = self._streams.continue_serving(target, backend, described.pumps)
+            backend.take_over(ends, reported=described.reported)
 
     # -- effects --------------------------------------------------------------------------------------
     def open(self, effect: OpenNetwork) -> None:
@@ -116,8 +120,8 @@ class Sockets:
 
     def adopt(self, effect: AdoptConnection) -> None:
         """Give an accepted connection to an object."""
-        for each in list(self._things.values()):
-            sock = each.take(effect.number) if isinstance(each, ListeningSocket) else None
+        for endpoint in list(self._things.values()):
+            sock = endpoint.take(effect.number) if isinstance(endpoint, ListeningSocket) else None
             if sock is not None:
                 self._connected(effect.object, sock, "the peer")
                 return
@@ -169,11 +173,11 @@ class Sockets:
         if effect.origin:
             places = reachable(effect.address, places)
         # An address that does not answer must leave time for the others.
-        each = limits.NETWORK_CONNECT_MS_MAX / 1000 / max(len(places), 1)
+        timeout_s = limits.NETWORK_CONNECT_MS_MAX / 1000 / max(len(places), 1)
         for place in places:
             sock = trio.socket.socket(place.family, socket.SOCK_STREAM)
             try:
-                with trio.fail_after(each):
+                with trio.fail_after(timeout_s):
                     await sock.connect(place.name)
             except trio.TooSlowError:
                 sock.close()
@@ -254,16 +258,16 @@ class Sockets:
             self._failed(target, error, address)
 
         def closed() -> None:
-            self._lingering.discard(made)
+            self._lingering.discard(backend)
 
         self._addresses[target] = address
-        made = make(broke, closed)
-        return made
+        backend = make(broke, closed)
+        return backend
 
     def _serve(self, target: ObjectId, make: _BackendFactory, address: str) -> None:
-        made = self._things[target] = self._made(target, make, address)
+        backend = self._things[target] = self._made(target, make, address)
         try:
-            self._streams.serve(target, made)
+            self._streams.serve(target, backend)
         except (DiosError, OSError) as error:
             self._failed(target, OSError(0, str(error)), address)
 

@@ -91,9 +91,9 @@ class PeerEffects:
         self._owners.add(task, owner.principal, TaskId(owner.home_id))
         self._outbox.open_remote(task, RemoteTaskRoute(task, node, self._links))
 
-    def take_over_streams(self, found: form.HostState) -> None:
+    def take_over_streams(self, state: form.HostState) -> None:
         """Continue with the streams between nodes of the predecessor, which wait for their nodes."""
-        written = self._between.take_over(found.fetched_rings, found.between, self._streams)
+        written = self._between.take_over(state.fetched_rings, state.between, self._streams)
         self._written_remotely.update(written)
 
     def close_deputy(self, effect: fx.CloseRemoteTask) -> None:
@@ -117,7 +117,7 @@ class PeerEffects:
             result, fds = self._between.fetch(effect, self._taker(effect.task))
             self._outbox.reply_and_close(effect.task, effect.seq, result, fds)
 
-        found: dict[type, Callable[..., BackgroundWork | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
+        handlers: dict[type, Callable[..., BackgroundWork | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
             fx.Send: send,
             fx.AnswerReceived: received,
             fx.AnswerAttachRemote: attach_away,
@@ -129,7 +129,7 @@ class PeerEffects:
             fx.RemoveNode: self.remove_node,
             fx.StoreLabels: self.store_labels,
         }
-        return found
+        return handlers
 
     def overrides(self, handlers: Mapping[type, EffectHandler]) -> Mapping[type, EffectHandler]:
         """Return replacements for local handlers that must treat remote tasks or objects differently."""
@@ -161,21 +161,21 @@ class PeerEffects:
             elif not self._between.close_end(effect.object, effect.mode):
                 handlers[fx.CloseStreamEnd](effect)
 
-        found: dict[type, EffectHandler] = {
+        overrides: dict[type, EffectHandler] = {
             kind: answering(handlers[kind]) for kind in (fx.AnswerWrite, fx.AnswerVector)
         }
-        found |= {fx.AnswerRead: read, fx.AnswerAttach: attach, fx.CloseStreamEnd: close_stream}
-        return found
+        overrides |= {fx.AnswerRead: read, fx.AnswerAttach: attach, fx.CloseStreamEnd: close_stream}
+        return overrides
 
     def _send_read(self, effect: fx.AnswerRead) -> bool:
         """Send the bytes of a read in the frame of its answer. Return False if they need another way.
 
         No descriptor is opened for them, and they are copied once.
         """
-        found = self._buffers.read_next_to(effect, self._links.inline_bytes_max)
-        if found is None:
+        reading = self._buffers.read_next_to(effect, self._links.inline_bytes_max)
+        if reading is None:
             return False
-        result, data = found
+        result, data = reading
         route = self._outbox.remote_route(effect.task)
         self._links.send(route.node, dcp.PeerReply(effect.seq, result), data, effect.task)
         return True
@@ -223,17 +223,17 @@ class PeerEffects:
         """Read a large stored value for the first time; this reads all of it, to check its digest."""
         order = effect.source
         target = order.content_of if order is not None else ObjectId(0)
-        found: list[Content] = []
+        fetched: list[Content] = []
 
         def done() -> None:
-            self._contents.adopt_stored(target, found.pop())
+            self._contents.adopt_stored(target, fetched.pop())
             self.send(effect, None)
 
         def failed() -> None:
-            while found:
-                release_content(found.pop())
+            while fetched:
+                release_content(fetched.pop())
 
-        return BackgroundWork(target, lambda: found.append(self._contents.fetch(target)), done, failed)
+        return BackgroundWork(target, lambda: fetched.append(self._contents.fetch(target)), done, failed)
 
     def _send_bytes(self, effect: fx.Send, source: Source) -> None:
         node, message, content = effect.node, effect.message, source.content

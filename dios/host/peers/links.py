@@ -420,8 +420,8 @@ class PeerLinks:
                 await trio.sleep(handshake.jittered_s(wait_ms))
                 wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
                 continue
-            found = line.peer
-            link = self._links.setdefault(found.node, PeerLink(found.node, found.name, address))
+            peer = line.peer
+            link = self._links.setdefault(peer.node, PeerLink(peer.node, peer.name, address))
             if link.session is None and link.dialling is None:
                 await self._dial(link, line)
             line.close()

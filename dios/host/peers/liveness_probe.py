@@ -34,7 +34,7 @@ async def refuses_connections(network: PeerNetwork, link: PeerLink) -> bool:
 def _refused(error: BaseException) -> bool:
     """Return True if every address that was tried refused the connection."""
     if isinstance(error, BaseExceptionGroup):
-        return all(_refused(each) for each in error.exceptions)
+        return all(_refused(inner) for inner in error.exceptions)
     cause = error.__cause__
     if isinstance(error, ConnectionRefusedError) or cause is None:
         return isinstance(error, ConnectionRefusedError)

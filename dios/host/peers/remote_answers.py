@@ -50,13 +50,15 @@ class RemoteTaskRoute:
             self._send_beside(seq, _without_mapping(result, came=bool(pieces)), pieces, fds)
         elif isinstance(result, Results):
             mapped = [part for part in result.results if isinstance(part, Buffer) and part.mapping]
-            each = [_pieces((part,), (fd,)) for part, fd in zip(mapped, fds, strict=True)]
-            came = {id(part) for part, some in zip(mapped, each, strict=True) if some}
+            pieces_by_part = [_pieces((part,), (fd,)) for part, fd in zip(mapped, fds, strict=True)]
+            came = {id(part) for part, some in zip(mapped, pieces_by_part, strict=True) if some}
             parts = tuple(
                 _without_mapping(part, came=id(part) in came) if isinstance(part, Buffer) else part
                 for part in result.results
             )
-            self._send_beside(seq, Results(parts), tuple(one for some in each for one in some), fds)
+            self._send_beside(
+                seq, Results(parts), tuple(piece for some in pieces_by_part for piece in some), fds
+            )
 
     def _send(self, seq: int, result: AnyResult, attached: bytes | None = None) -> None:
         if not isinstance(result, Welcome):

@@ -168,9 +168,9 @@ class RemoteStreams:
             # The last bytes of the former connection have not been read.
             opened.successor = sock, session
             return
-        found = self._take(key)
-        if found is not None:
-            self._pump(key, found, sock, session)
+        stream = self._take(key)
+        if stream is not None:
+            self._pump(key, stream, sock, session)
 
     # -- the node whose task took an end ---------------------------------------------------------------
     def fetch(self, effect: AnswerAttachRemote, taker: AttachedTask) -> tuple[Attached, tuple[int, ...]]:
@@ -350,7 +350,7 @@ class RemoteStreams:
         """Interrupt a stream whose other node does not come back."""
         await trio.sleep(limits.NODE_START_MS_MAX / 1000)
         if (opened.session is None or opened.session.closed) and any(
-            one is opened for one in self._open.values()
+            stream is opened for stream in self._open.values()
         ):
             opened.pump.close()
 
@@ -376,7 +376,9 @@ class RemoteStreams:
     def obstacle(self) -> str:
         """Return why streams cannot be handed over for some time, or an empty text."""
         sessions = [opened.session for opened in self._open.values()]
-        old = [one for one in sessions if one is not None and one.version < CONTINUING_VERSION]
+        old = [
+            session for session in sessions if session is not None and session.version < CONTINUING_VERSION
+        ]
         if not old:
             return ""
         return f"{len(old)} streams to nodes of an earlier release are open, which cannot wait. Close them."
@@ -385,7 +387,7 @@ class RemoteStreams:
         """Return why streams cannot be handed over at this moment, or an empty text."""
         if self._open:
             return "streams to other nodes still move: their readers do not read, or their rate is low"
-        if self._connecting or any(one.epoch is None for one in self._waiting.values()):
+        if self._connecting or any(opening.epoch is None for opening in self._waiting.values()):
             return "streams to other nodes are being opened"
         return ""
 
@@ -395,11 +397,11 @@ class RemoteStreams:
             form.Ring(target, mode, ring.ring_bytes, *ring.hand_over())
             for (target, mode), ring in self._rings.items()
         )
-        found = []
+        peer_streams = []
         for key, waiting in self._waiting.items():
             place = waiting.place
             wakeups, wait_number, rung_for = waiting.end.hand_over()
-            found.append(
+            peer_streams.append(
                 form.PeerStream(
                     key.node,
                     key.number,
@@ -417,38 +419,48 @@ class RemoteStreams:
                     waiting.finished,
                 )
             )
-        return rings, tuple(found)
+        return rings, tuple(peer_streams)
 
     def take_over(
-        self, rings: Iterable[form.Ring], found: Iterable[form.PeerStream], streams: Streams
+        self, rings: Iterable[form.Ring], peer_streams: Iterable[form.PeerStream], streams: Streams
     ) -> list[tuple[ObjectId, Mode]]:
         """Continue with the streams of the predecessor. Return the ends that tasks of other nodes write."""
-        for each in rings:
-            if each.mode is not None:
-                taken = TakenRing(each.writer, each.reader, each.write_socket, each.read_socket, each.wanting)
-                self._rings[ObjectId(each.object), each.mode] = RingDescriptors(each.ring_bytes, taken)
+        for described_ring in rings:
+            if described_ring.mode is not None:
+                taken = TakenRing(
+                    described_ring.writer,
+                    described_ring.reader,
+                    described_ring.write_socket,
+                    described_ring.read_socket,
+                    described_ring.wanting,
+                )
+                self._rings[ObjectId(described_ring.object), described_ring.mode] = RingDescriptors(
+                    described_ring.ring_bytes, taken
+                )
         written: list[tuple[ObjectId, Mode]] = []
-        for one in found:
-            target = ObjectId(one.object)
-            taker = AttachedTask(TaskId(one.task), one.principal)
-            place = StreamPlace(target, one.mode, one.duplex, taker)
-            mode = _OPPOSITE[one.mode] if one.dials else one.mode
-            ring = self._rings.get((target, one.mode)) if one.dials else None
-            if ring is None and not one.dials:
-                ring = streams.ring_of(target, one.mode, duplex=one.duplex)
+        for peer_stream in peer_streams:
+            target = ObjectId(peer_stream.object)
+            taker = AttachedTask(TaskId(peer_stream.task), peer_stream.principal)
+            place = StreamPlace(target, peer_stream.mode, peer_stream.duplex, taker)
+            mode = _OPPOSITE[peer_stream.mode] if peer_stream.dials else peer_stream.mode
+            ring = self._rings.get((target, peer_stream.mode)) if peer_stream.dials else None
+            if ring is None and not peer_stream.dials:
+                ring = streams.ring_of(target, peer_stream.mode, duplex=peer_stream.duplex)
             if ring is None:
-                os.close(one.wakeups)
+                os.close(peer_stream.wakeups)
                 continue
             kind = RingReader if mode is Mode.READ else RingWriter
-            end = kind(ring.own_end(mode, one.wakeups), ring.ring_bytes)
-            end.take_over(one.wait_number, one.rung_for)
-            waiting = _Waiting(place, end, trio.CancelScope(), one.pending, one.epoch, one.finished)
-            key = StreamKey(NodeId(one.node), one.number, one.dials)
+            end = kind(ring.own_end(mode, peer_stream.wakeups), ring.ring_bytes)
+            end.take_over(peer_stream.wait_number, peer_stream.rung_for)
+            waiting = _Waiting(
+                place, end, trio.CancelScope(), peer_stream.pending, peer_stream.epoch, peer_stream.finished
+            )
+            key = StreamKey(NodeId(peer_stream.node), peer_stream.number, peer_stream.dials)
             self._wait_for(key, waiting, limits.NODE_START_MS_MAX)
             if waiting.finished:
                 self._give_rest(key, waiting)
-            if not one.dials and one.mode is Mode.WRITE:
-                written.append((target, one.mode))
+            if not peer_stream.dials and peer_stream.mode is Mode.WRITE:
+                written.append((target, peer_stream.mode))
         return written
 
 

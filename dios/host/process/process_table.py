@@ -88,18 +88,18 @@ class ProcessTable:
         alone and that no task can write: files of the view, and of the store. Raise ``OSError``.
         """
         hidden = {_word(device), self._memory_files}
-        found = []
+        names = []
         for row in self._mappings(pid):
             is_shared = row[1][3] == "s"
             if row[3] in hidden and (is_shared or row[3] == _word(device)):
-                found.append(_name(row))
+                names.append(_name(row))
             elif is_shared:
                 mode = os.stat(
                     f"{pid}/map_files/{row[0]}", dir_fd=self._processes, follow_symlinks=False
                 ).st_mode
                 if row[1][1] == "w" or mode & stat.S_IWUSR:
-                    found.append(_name(row))
-        return found
+                    names.append(_name(row))
+        return names
 
     def _mappings(self, pid: int) -> list[list[str]]:
         rows = [line.split(maxsplit=5) for line in self._read(f"{pid}/maps").splitlines()]

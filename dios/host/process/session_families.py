@@ -122,7 +122,7 @@ class SessionFamilies:
         family = _Family(Listener(listener), self._table.user_namespace(pid), {pid: device})
         self._families[listener] = family
         self._poll.register(listener, select.POLLIN)
-        for fork in [each for each in self._early if each.origin == pid]:
+        for fork in [early for early in self._early if early.origin == pid]:
             self._early.remove(fork)
             fork.device = device
             family.orders.append(fork)
@@ -137,7 +137,7 @@ class SessionFamilies:
 
     def ending(self, pid: int) -> None:
         """Note that a child has ended and is about to be reaped; a fork may do so before its first report."""
-        if self._reporter.is_known(pid) or not any(each.present for each in self._families.values()):
+        if self._reporter.is_known(pid) or not any(family.present for family in self._families.values()):
             return
         try:
             namespace = self._table.user_namespace(pid)
@@ -150,7 +150,7 @@ class SessionFamilies:
 
     def reaped(self, pid: int) -> None:
         """Note that a child was reaped, known or not."""
-        for fork in [each for each in self._early if each.origin == pid]:
+        for fork in [early for early in self._early if early.origin == pid]:
             self._early.remove(fork)
             fork.close()
             self._reporter.send(CreateFailed(fork.order.id, _ENDED))
@@ -158,7 +158,7 @@ class SessionFamilies:
             family.killed.discard(pid)
             if family.members.pop(pid, None) is not None:
                 family.held.pop(pid, None)
-                for fork in [each for each in family.orders if each.origin == pid]:
+                for fork in [ordered for ordered in family.orders if ordered.origin == pid]:
                     family.orders.remove(fork)
                     self._fail(family, fork, _ENDED)
                 self._end_strangers(family)
@@ -177,7 +177,9 @@ class SessionFamilies:
             return
         task_socket, console = (os.dup(number) for number in descriptors)
         fork = _Fork(order, origin, 0, task_socket, console)
-        family = next((each for each in self._families.values() if origin in each.members), None)
+        family = next(
+            (candidate for candidate in self._families.values() if origin in candidate.members), None
+        )
         if family is None:
             self._early.append(fork)
             return
@@ -187,7 +189,7 @@ class SessionFamilies:
 
     def cancel(self, number: int) -> None:
         """Forget the order of a fork for which the daemon does not wait any more."""
-        for fork in [each for each in self._early if each.order.id == number]:
+        for fork in [early for early in self._early if early.order.id == number]:
             self._early.remove(fork)
             fork.close()
         for family in list(self._families.values()):
@@ -271,10 +273,10 @@ class SessionFamilies:
 
     def _not_forkable(self, pid: int) -> str:
         try:
-            found = sorted({name for name in self._table.threads(pid) if name not in HARMLESS_THREADS})
+            unexpected = sorted({name for name in self._table.threads(pid) if name not in HARMLESS_THREADS})
         except OSError as error:
             return f"cannot look at its threads: {linux_calls.describe(error)}"
-        names = ", ".join(found)[:_NAMES_CHARS_MAX]
+        names = ", ".join(unexpected)[:_NAMES_CHARS_MAX]
         return (
             f"the session has threads ({names}), which a fork would not have: end them first" if names else ""
         )
@@ -391,15 +393,15 @@ class SessionFamilies:
     def _strangers(self, family: _Family) -> list[int]:
         """Return the processes of a family that are neither known nor expected."""
         expected = 0 if family.present is None else family.present.child
-        found = []
+        strangers = []
         for pid in self._table.children():
             if pid != expected and not self._reporter.is_known(pid):
                 try:
                     if self._table.user_namespace(pid) == family.namespace:
-                        found.append(pid)
+                        strangers.append(pid)
                 except OSError:
                     continue  # it has ended
-        return found
+        return strangers
 
     def _end_strangers(self, family: _Family) -> None:
         """End processes that nobody ordered; not while a fork is expected, which looks the same at first."""

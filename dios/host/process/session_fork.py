@@ -83,8 +83,8 @@ def become_task() -> None:
 def _copy(folder: int, target: str) -> None:
     """Copy files and directories, with their modes and times, and holes in files as holes."""
     with os.scandir(folder) as entries:
-        found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
-    for name, info in found:
+        files = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+    for name, info in files:
         path = f"{target}/{name}"
         if stat.S_ISDIR(info.st_mode):
             os.mkdir(path, 0o700)  # noqa: PTH102 - as short as the calls around it

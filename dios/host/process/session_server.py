@@ -75,9 +75,9 @@ class SessionServer:
         """
         async with trio.open_nursery() as nursery:
             former: tuple[form.Session | form.Newcomer, ...] = (*sessions, *newcomers)
-            for found in former:
-                self._open[found.uid] += 1
-                nursery.start_soon(self._continue, found, name="session")
+            for session in former:
+                self._open[session.uid] += 1
+                nursery.start_soon(self._continue, session, name="session")
             while True:
                 try:
                     with self._tasks.gate.passing() as scope:
@@ -143,15 +143,15 @@ class SessionServer:
             lambda channel: self._tasks.serve_session(fresh_task_id(), peer.uid, peer.pid, channel),
         )
 
-    async def _continue(self, found: form.Session | form.Newcomer) -> None:
+    async def _continue(self, session: form.Session | form.Newcomer) -> None:
         """Serve a connection of a predecessor."""
         await self._serve_on(
-            found.uid,
-            lambda senders, unread: taken_channel(found.channel, senders, unread),
+            session.uid,
+            lambda senders, unread: taken_channel(session.channel, senders, unread),
             lambda channel: (
-                self._tasks.continue_session(found, channel)
-                if isinstance(found, form.Session)
-                else self._tasks.serve_session(fresh_task_id(), found.uid, found.pid, channel)
+                self._tasks.continue_session(session, channel)
+                if isinstance(session, form.Session)
+                else self._tasks.serve_session(fresh_task_id(), session.uid, session.pid, channel)
             ),
         )
 
@@ -188,7 +188,7 @@ class SessionServer:
 def _expected(error: Exception) -> bool:
     """Return True if the error can happen to any connection and is no internal error."""
     if isinstance(error, ExceptionGroup):
-        return all(_expected(each) for each in error.exceptions)
+        return all(_expected(inner) for inner in error.exceptions)
     return isinstance(error, DiosError | OSError)
 
 

@@ -196,7 +196,7 @@ class TaskHost:
 
     def has_session_of(self, pid: int) -> bool:
         """Return True if a session of that process is open."""
-        return any(each == pid for _, each in self._session_peers.values())
+        return any(peer_pid == pid for _, peer_pid in self._session_peers.values())
 
     def hand_over(self, zygotes: Sequence[form.Zygote]) -> tuple[list[form.Task], list[form.Session]]:
         """Describe all tasks and sessions for the successor of this process. The gate is closed."""
@@ -241,13 +241,13 @@ class TaskHost:
 
     def take_over(self, tasks: Iterable[form.Task], zygotes: Sequence[ZygoteLink]) -> None:
         """Continue with the tasks of the predecessor."""
-        for each in tasks:
-            task = TaskId(each.task)
-            running = _StartedTask(Principal(each.principal), TaskId(each.job))
-            running.process = process = zygotes[each.zygote].children[each.child]
-            running.channel = taken_channel(each.channel, self._nursery, self.unread)
-            running.killed, running.suspended = each.killed, each.suspended
-            self._stopped[task] = list(each.channel.calls)
+        for described in tasks:
+            task = TaskId(described.task)
+            running = _StartedTask(Principal(described.principal), TaskId(described.job))
+            running.process = process = zygotes[described.zygote].children[described.child]
+            running.channel = taken_channel(described.channel, self._nursery, self.unread)
+            running.killed, running.suspended = described.killed, described.suspended
+            self._stopped[task] = list(described.channel.calls)
             self._parts.outbox.open(task, running.channel)
             self._running[task] = running
             effect = Spawn(task, process.brand, "", ObjectId(0), Limits(), running.principal, running.job)
@@ -557,14 +557,14 @@ class TaskHost:
         opened = SessionOpened(parts.clock.now(), task, seq, principal, groups, hello.label, pid)
         await self._serve_opened(task, channel, principal, rest, opened)
 
-    async def continue_session(self, found: form.Session, channel: TaskChannel) -> None:
+    async def continue_session(self, session: form.Session, channel: TaskChannel) -> None:
         """Serve a program that was connected to the predecessor."""
-        task = TaskId(found.task)
+        task = TaskId(session.task)
         self._parts.outbox.open(task, channel)
-        self._sessions[task], self._session_peers[task] = channel, (found.uid, found.pid)
-        if found.closing:
+        self._sessions[task], self._session_peers[task] = channel, (session.uid, session.pid)
+        if session.closing:
             self.close(task, "")
-        await self._serve_opened(task, channel, principal_of(found.uid), list(found.channel.calls))
+        await self._serve_opened(task, channel, principal_of(session.uid), list(session.channel.calls))
 
     async def _serve_opened(
         self,
@@ -755,16 +755,18 @@ def principal_of(uid: int) -> Principal:
 def described_channel(channel: TaskChannel, calls: Iterable[bytes] = ()) -> form.Channel:
     """Describe a channel and the calls that were received on it and not handled."""
     fd, unfinished, unsent, unread = channel.hand_over()
-    return form.Channel(fd, unfinished, tuple(calls), tuple(form.Unsent(*each) for each in unsent), unread)
+    return form.Channel(
+        fd, unfinished, tuple(calls), tuple(form.Unsent(*message) for message in unsent), unread
+    )
 
 
 def taken_channel(
-    found: form.Channel, nursery: trio.Nursery, unread: UnreadDescriptors | None = None
+    described: form.Channel, nursery: trio.Nursery, unread: UnreadDescriptors | None = None
 ) -> TaskChannel:
     """Return the channel of a predecessor."""
-    unsent = tuple((each.data, each.fds) for each in found.unsent)
+    unsent = tuple((message.data, message.fds) for message in described.unsent)
     return TaskChannel.taken_over(
-        ChannelState(found.fd, found.unfinished, unsent, found.unread), nursery, unread
+        ChannelState(described.fd, described.unfinished, unsent, described.unread), nursery, unread
     )
 
 

@@ -107,24 +107,26 @@ class TaskProcess:
             self.bounds.memory_bytes,
             self.bounds.cpu_ms,
             self.bounds.processes,
-            () if self.group is None else tuple(_described(each) for each in self.group.hand_over()),
+            ()
+            if self.group is None
+            else tuple(_described(group_folder) for group_folder in self.group.hand_over()),
             self._kill_asked,
             self._over_memory,
         )
 
     @classmethod
-    def taken_over(cls, found: Child) -> TaskProcess:
+    def taken_over(cls, child: Child) -> TaskProcess:
         """Return a process of a predecessor. It is connected already, so its own socket is closed."""
         ours, theirs = trio.socket.socketpair()
         ours.close()
         theirs.close()
-        bounds = ProcessLimits(found.memory_bytes, found.cpu_ms, found.processes)
-        process = cls(found.number, found.brand, bounds, ours, found.console)
-        process.started(found.pid, found.pidfd, found.folder)
-        process._kill_asked, process._over_memory = found.kill_asked, found.over_memory
-        if found.groups:
+        bounds = ProcessLimits(child.memory_bytes, child.cpu_ms, child.processes)
+        process = cls(child.number, child.brand, bounds, ours, child.console)
+        process.started(child.pid, child.pidfd, child.folder)
+        process._kill_asked, process._over_memory = child.kill_asked, child.over_memory
+        if child.groups:
             process.group = ControlGroup.taken_over(
-                GroupFolder(Path(each.folder), each.version, each.controllers) for each in found.groups
+                GroupFolder(Path(group.folder), group.version, group.controllers) for group in child.groups
             )
         return process
 

@@ -200,7 +200,7 @@ class TemplateSupervisor:
         self._drop_link(template)
         if template.loading:
             self._reporter.send(TemplateLoaded(number, "its process ended while it loaded modules"))
-        for start in [each for each in self._starts.values() if each.template is template]:
+        for start in [pending for pending in self._starts.values() if pending.template is template]:
             self._begin(start)
         self._end_unordered()
 
@@ -263,9 +263,9 @@ class TemplateSupervisor:
             shared = self._table.shared_memory(template.pid)
         except OSError as error:
             return f"cannot look at its threads and memory: {linux_calls.describe(error)}"
-        found = sorted({name for name in threads if name not in HARMLESS_THREADS})
-        if found:
-            names = ", ".join(found)[:_TEXT_BYTES]
+        unexpected = sorted({name for name in threads if name not in HARMLESS_THREADS})
+        if unexpected:
+            names = ", ".join(unexpected)[:_TEXT_BYTES]
             return f"its modules start threads ({names}), with which nothing can fork: leave the module out"
         if shared:
             names = ", ".join(sorted(set(shared)))[:_TEXT_BYTES]
@@ -353,10 +353,10 @@ class TemplateSupervisor:
         self._unordered = False
         known = {self._first, *(template.pid for template in self._templates.values())}
         try:
-            found = self._table.children()
+            children = self._table.children()
         except OSError:
             return  # the kernel does not list children; the end of the node ends them
-        for pid in found:
+        for pid in children:
             if pid in known or self._reporter.is_known(pid) or self.families.claims(pid):
                 continue
             os.kill(pid, signal.SIGKILL)

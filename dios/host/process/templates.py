@@ -87,8 +87,8 @@ class _Template:
     @property
     def running(self) -> TaskProcess | None:
         """The process, if it has loaded its modules and has not ended."""
-        found = self.process
-        return found if found is not None and found.exit is None and self.starting is None else None
+        process = self.process
+        return process if process is not None and process.exit is None and self.starting is None else None
 
 
 class Templates:
@@ -199,15 +199,15 @@ class Templates:
         return tuple(_row(template) for name, template in self._templates.items() if name)
 
     def _find(self, name: str) -> _Template:
-        found = self._templates.get(name)
-        if found is None:
+        template = self._templates.get(name)
+        if template is None:
             known = ", ".join(sorted(filter(None, self._templates))) or "none"
             raise NotSupportedError(
                 f"this node has no template {name!r} (its templates: {known}). Its settings name templates: "
                 f'[templates.{name}] with modules = ["..."] in node.toml',
                 call="run",
             )
-        return found
+        return template
 
     async def _start(self, template: _Template) -> None:
         began = time.monotonic()
@@ -227,8 +227,8 @@ class Templates:
             template.failures += 1
             wait_s = min(BACK_OFF_S * 2 ** min(template.failures - 1, 16), BACK_OFF_S_MAX)
             template.retry_at = trio.current_time() + wait_s
-            what = f"the template {name!r}" if name else "the template of sessions that can fork"
-            template.failure = NotSupportedError(f"{what} cannot be loaded: {failure.message}", call="run")
+            subject = f"the template {name!r}" if name else "the template of sessions that can fork"
+            template.failure = NotSupportedError(f"{subject} cannot be loaded: {failure.message}", call="run")
             if template.process is not None:
                 template.process.close()
             _log.warning("a template cannot be loaded", extra={"template": name, "why": failure.message})

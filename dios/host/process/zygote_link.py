@@ -124,12 +124,12 @@ class ZygoteLink:
         return Zygote(self.pid, self._control.fileno(), self._setup.brand, self._setup.templates, children)
 
     @classmethod
-    def taken_over(cls, found: Zygote) -> ZygoteLink:
+    def taken_over(cls, zygote: Zygote) -> ZygoteLink:
         """Return the connection to a zygote of this process's predecessor."""
-        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=found.control)
-        setup = ZygoteSetup(found.brand, (), templates=found.templates)
-        link = cls(TakenProcess(found.pid), trio.socket.from_stdlib_socket(control), setup)
-        link._children |= {child.number: TaskProcess.taken_over(child) for child in found.children}
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=zygote.control)
+        setup = ZygoteSetup(zygote.brand, (), templates=zygote.templates)
+        link = cls(TakenProcess(zygote.pid), trio.socket.from_stdlib_socket(control), setup)
+        link._children |= {child.number: TaskProcess.taken_over(child) for child in zygote.children}
         return link
 
     @property

@@ -103,7 +103,7 @@ class ZygoteProcess:
         trees = self._confine(setup, loaded.paths) if self._pure else []
         self._trees = tuple(trees)
         own = os.pidfd_open(os.getpid())
-        executable = tuple(path for each in setup.programs for path in each.executable)
+        executable = tuple(path for program in setup.programs for path in program.executable)
         self._prepared = lockdown.LockdownState(
             frozenset(setup.available), trees, self._null, own, executable
         )
@@ -122,10 +122,10 @@ class ZygoteProcess:
         # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started the node.
         with contextlib.suppress(OSError):
             linux_calls.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
-        files = tuple(path for each in setup.programs for path in each.files)
+        files = tuple(path for program in setup.programs for path in program.files)
         trees = view.library_trees((*paths, *files))
         available = set(setup.available)
-        links = {f"{native_programs.PLACE}/{each.name}": each.path for each in setup.programs}
+        links = {f"{native_programs.PLACE}/{program.name}": program.path for program in setup.programs}
         parts = None
         # The supervisor of templates has a user namespace in any case, so that templates need no rights.
         root = privileges.may_mount() and not setup.templates
@@ -372,11 +372,11 @@ def _children() -> list[int]:
         number = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return []
-    found = b""
+    listing = b""
     while part := os.read(number, _CHILDREN_BYTES):
-        found += part
+        listing += part
     os.close(number)
-    return [int(word) for word in found.split()]
+    return [int(word) for word in listing.split()]
 
 
 def _kill(pid: int) -> None:
@@ -429,8 +429,8 @@ def _load(modules: ZygoteModules) -> LoadedModules:
 
 def _function(name: str) -> EntryPoint:
     module, _, attribute = name.partition(":")
-    found: EntryPoint = getattr(importlib.import_module(module), attribute)
-    return found
+    entry_point: EntryPoint = getattr(importlib.import_module(module), attribute)
+    return entry_point
 
 
 def _report_and_end(error: BaseException, console: int) -> NoReturn:

@@ -268,8 +268,8 @@ class ZygotePool:
         return tuple(link.pid for link in self._all_links())
 
     def _all_links(self) -> tuple[ZygoteLink, ...]:
-        found = (*self._links.values(), *self._former)
-        return found if self._supervisor is None else (*found, self._supervisor)
+        links = (*self._links.values(), *self._former)
+        return links if self._supervisor is None else (*links, self._supervisor)
 
     # -- the successor of this process -----------------------------------------------------------------
     def pause(self) -> None:
@@ -292,12 +292,12 @@ class ZygotePool:
         """Describe the zygotes with their children for the successor of this process."""
         return tuple(link.hand_over() for link in self._all_links() if link.alive)
 
-    def take_over(self, found: Iterable[Zygote], tasks: Collection[tuple[int, int]]) -> list[ZygoteLink]:
+    def take_over(self, zygotes: Iterable[Zygote], tasks: Collection[tuple[int, int]]) -> list[ZygoteLink]:
         """Continue with the zygotes of the predecessor. ``tasks`` are the places and numbers of its tasks.
 
         New tasks come from new zygotes, which have the present program. Processes without a task are ended.
         """
-        taken = [ZygoteLink.taken_over(each) for each in found]
+        taken = [ZygoteLink.taken_over(zygote) for zygote in zygotes]
         for place, link in enumerate(taken):
             self._former.append(link)
             link.on_end = self._on_end
@@ -336,9 +336,9 @@ class ZygotePool:
     def require_forkable(self) -> None:
         """Raise ``NotSupportedError`` with the reason if sessions cannot be forked on this machine."""
         require_pure(self._mechanisms)
-        found = self._mechanisms.get(FORKS)
-        if found is None or not found.available:
-            why = "it was not tried" if found is None else found.detail
+        mechanism = self._mechanisms.get(FORKS)
+        if mechanism is None or not mechanism.available:
+            why = "it was not tried" if mechanism is None else mechanism.detail
             raise NotSupportedError(
                 f"sessions cannot be forked on this machine ({why}): leave out forkable=True", call="run"
             )

@@ -94,12 +94,15 @@ class ControlGroup:
         self._folders = folders
 
     @classmethod
-    def taken_over(cls, found: Iterable[GroupFolder]) -> ControlGroup:
+    def taken_over(cls, folders: Iterable[GroupFolder]) -> ControlGroup:
         """Return the groups of a task of this process's predecessor."""
         return cls(
             [
-                (each.folder, Hierarchy(each.folder.parent, each.version, frozenset(each.controllers)))
-                for each in found
+                (
+                    folder.folder,
+                    Hierarchy(folder.folder.parent, folder.version, frozenset(folder.controllers)),
+                )
+                for folder in folders
             ]
         )
 
@@ -323,10 +326,10 @@ def usable(proc: Path = Path("/proc/self")) -> frozenset[str]:
 
     Nothing is created or changed.
     """
-    found = {name for names in _writable(proc, autogroup=None) for name in names}
+    controllers = {name for names in _writable(proc, autogroup=None) for name in names}
     if any(_CPU in names for names in _writable(proc, autogroup=False)):
-        found.add(_CPU)
-    return frozenset(found & {_CPU, _IO, "memory"})
+        controllers.add(_CPU)
+    return frozenset(controllers & {_CPU, _IO, "memory"})
 
 
 def _writable(proc: Path, *, autogroup: bool | None) -> list[set[str]]:
@@ -370,7 +373,7 @@ def _open_aside(name: str, proc: Path) -> tuple[Hierarchy, Hierarchy] | None:
 
 
 def _open(name: str, proc: Path) -> tuple[list[Hierarchy], list[str]]:
-    made: list[Hierarchy] = []
+    hierarchies: list[Hierarchy] = []
     refused: list[str] = []
     taken: set[str] = set()
     for parent, version, controllers in _own_groups(proc):
@@ -388,13 +391,13 @@ def _open(name: str, proc: Path) -> tuple[list[Hierarchy], list[str]]:
             if _CPU in usable:
                 file, share = _SHARES[version]
                 (folder / file).write_text(str(_TASKS_LIKE * share))
-            made.append(Hierarchy(folder, version, usable))
+            hierarchies.append(Hierarchy(folder, version, usable))
             taken |= usable
         except OSError as error:
             refused.append(f"{folder.parent}: {errno.errorcode.get(error.errno or 0, '?')}")
             with contextlib.suppress(OSError):
                 folder.rmdir()
-    return made, refused
+    return hierarchies, refused
 
 
 def _sweep(parent: Path) -> None:
@@ -433,7 +436,7 @@ def _own_groups(proc: Path, *, autogroup: bool | None = None) -> list[tuple[Path
     """
     mounts = _mounts(proc)
     has_autogroup = is_autogroup_on(proc) if autogroup is None else autogroup
-    found: list[tuple[Path, int, set[str]]] = []
+    groups: list[tuple[Path, int, set[str]]] = []
     for line in (proc / "cgroup").read_text().splitlines():
         number, names, path = line.split(":", 2)
         version = 2 if number == "0" and not names else 1
@@ -453,9 +456,9 @@ def _own_groups(proc: Path, *, autogroup: bool | None = None) -> list[tuple[Path
             if version == 2:
                 wanted |= offered & {_IO}
             if wanted:
-                found.append((folder, version, wanted))
+                groups.append((folder, version, wanted))
             break
-    return found
+    return groups
 
 
 def is_autogroup_on(proc: Path = Path("/proc/self")) -> bool:
@@ -472,10 +475,10 @@ def divides_processors(proc: Path = Path("/proc/self")) -> int:
     Return 0 if there is none, or if it cannot be written.
     """
     try:
-        found = _own_groups(proc)
+        groups = _own_groups(proc)
     except OSError:
         return 0
-    for folder, version, controllers in found:
+    for folder, version, controllers in groups:
         if _CPU in controllers:
             file = folder / "cgroup.subtree_control" if version == 2 else folder
             return version if os.access(file, os.W_OK) else 0

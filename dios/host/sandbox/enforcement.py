@@ -20,9 +20,9 @@ def enforcement(held: Collection[str], mechanisms: Mapping[str, Mechanism]) -> t
 
     ``held`` are the controllers of control groups that the node can use (``ControlGroups.held``).
     """
-    found = mechanisms.get("seccomp")
+    mechanism = mechanisms.get("seccomp")
     # A task that may set its affinity can leave its processors.
-    fixed = found is not None and found.available
+    fixed = mechanism is not None and mechanism.available
     return (
         (CPU, "" if "cpu" in held else "no cpu controller"),
         (MEMORY, "" if "memory" in held else "no memory controller: for each process alone"),

@@ -164,12 +164,12 @@ def used_bytes(pid: int) -> int:
     Return 0 for a process that has ended. Raise ``PermissionError`` if this machine hides it (hidepid).
     """
     try:
-        found = _own_bytes(f"/proc/{pid}/status")
-        if found is not None:
-            return found
+        own_bytes = _own_bytes(f"/proc/{pid}/status")
+        if own_bytes is not None:
+            return own_bytes
         # The first thread has ended. Other threads may go on, and have the same memory.
         threads = (_own_bytes(f"/proc/{pid}/task/{name}/status") for name in os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - no pathlib in the zygote
-        return next((each for each in threads if each is not None), 0)
+        return next((size for size in threads if size is not None), 0)
     except (FileNotFoundError, ProcessLookupError):
         return 0
 
@@ -178,12 +178,12 @@ def _own_bytes(path: str) -> int | None:
     """Return the private memory in a ``status`` file, None if it shows none. Raise ``OSError``."""
     with open(path, "rb") as file:  # noqa: PTH123 - the zygote loads no pathlib
         rows = [line.split() for line in file]
-    found = [int(row[1]) * limits.KIB for row in rows if row and row[0] in _OWN]
-    return sum(found) if found else None
+    sizes = [int(row[1]) * limits.KIB for row in rows if row and row[0] in _OWN]
+    return sum(sizes) if sizes else None
 
 
 def bytes_of_folder(folder: int) -> int:
     """Return the memory that the files of a private folder take, by a descriptor of it. Raise ``OSError``."""
-    found = os.fstatvfs(folder)
-    files = found.f_files - found.f_ffree
-    return (found.f_blocks - found.f_bfree) * found.f_frsize + files * _KERNEL_BYTES_PER_FILE
+    usage = os.fstatvfs(folder)
+    files = usage.f_files - usage.f_ffree
+    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize + files * _KERNEL_BYTES_PER_FILE

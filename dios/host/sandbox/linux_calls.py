@@ -142,12 +142,12 @@ def tid_address() -> int:
         _, _, offset = (ctypes.c_uint32 * 3).in_dll(_libc, "_thread_db_pthread_tid")
         own: int = _pthread_self()
         return own + int(offset)
-    found = ctypes.c_ulong(0)
+    address = ctypes.c_ulong(0)
     try:
-        prctl(PR_GET_TID_ADDRESS, ctypes.addressof(found))
+        prctl(PR_GET_TID_ADDRESS, ctypes.addressof(address))
     except OSError:
         return 0
-    return found.value
+    return address.value
 
 
 def clone3(flags: int, *, settid: int = 0) -> tuple[int, int]:
@@ -212,11 +212,11 @@ def open_descriptors(first: int, end: int) -> list[int]:
         code = ctypes.get_errno()
         raise OSError(code, f"poll: {os.strerror(code)}")
     events, closed = table.tobytes()[6::8], bytes([select.POLLNVAL])
-    found = []
+    descriptors = []
     while rest := events.lstrip(closed):
-        found.append(end - len(rest))
+        descriptors.append(end - len(rest))
         events = rest[1:]
-    return found
+    return descriptors
 
 
 def address_of(program: ctypes.Array[ctypes.c_char]) -> int:

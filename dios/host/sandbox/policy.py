@@ -44,7 +44,7 @@ class Allow(NamedTuple):
     """A call, or several with one purpose, that a task may make if every check holds.
 
     ``reason`` says why it is allowed, ``without`` what would not work otherwise, and ``checked`` describes
-    the checks. docs/system-calls.md shows all three; a test compares it with this table. If ``made`` is
+    the checks. docs/system-calls.md shows all three; a test compares it with this table. If ``performed`` is
     False, a call that passes the checks returns 0 without being made; a call for which ``done`` holds does so
     too. ``writes`` marks calls for the private folder: a task without one cannot make them. A call for which
     ``asked`` holds waits for the decision of the supervisor.
@@ -55,7 +55,7 @@ class Allow(NamedTuple):
     without: str
     checked: str = ""
     checks: tuple[Check, ...] = ()
-    made: bool = True
+    performed: bool = True
     done: Check | None = None
     writes: bool = False
     asked: Check | None = None
@@ -235,7 +235,7 @@ _SOCKETS: Final = (
         "SO_SNDBUF and SO_RCVBUF, which return success and change nothing: the size is in memory, where it "
         "could be large",
         (Check(1, (1,)), Check(2, (7, 8))),
-        made=False,
+        performed=False,
     ),
     Allow(
         ("getsockopt",),
@@ -347,7 +347,7 @@ _PRIVATE_FOLDER: Final = (
         "libraries wait for a disk after they wrote",
         "databases, and numpy.memmap",
         "return success and do nothing: the folder is in memory, and nobody makes the node's disk work",
-        made=False,
+        performed=False,
         writes=True,
     ),
     Allow(
@@ -371,7 +371,7 @@ _PRIVATE_FOLDER: Final = (
         "copying a file asks for its extended attributes",
         "shutil.copy2",
         "return an empty list, and read nothing",
-        made=False,
+        performed=False,
         writes=True,
     ),
 )

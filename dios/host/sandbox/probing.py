@@ -74,9 +74,9 @@ def _view() -> str:
     _as_zygote(linux_calls.CLONE_NEWNS)
     trees = [os.path.dirname(os.path.abspath(os.__file__))]  # noqa: PTH100, PTH120 - no pathlib in the probe
     view.enter(view.parts_of(trees))
-    found = set(os.listdir("/"))  # noqa: PTH208 - the same
-    devices = set(os.listdir("/dev")) if "dev" in found else set()  # noqa: PTH208 - the same
-    if found & {"proc", "sys", "etc"} or devices - {os.path.basename(view.NULL)}:  # noqa: PTH119 - the same
+    names = set(os.listdir("/"))  # noqa: PTH208 - the same
+    devices = set(os.listdir("/dev")) if "dev" in names else set()  # noqa: PTH208 - the same
+    if names & {"proc", "sys", "etc"} or devices - {os.path.basename(view.NULL)}:  # noqa: PTH119 - the same
         raise OSError("the old root is still visible")
     return _namespace_inside()
 

@@ -86,7 +86,7 @@ def _allowed(entry: policy.Allow, own_pid: int) -> Code:
     done = _done(entry.done) if entry.done is not None else []
     asked = _asked(entry.asked) if entry.asked is not None else []
     checks = [op for check in entry.checks for op in _check(check, own_pid)]
-    return done + asked + checks + _return(RET_ALLOW if entry.made else RET_DONE)
+    return done + asked + checks + _return(RET_ALLOW if entry.performed else RET_DONE)
 
 
 def _answers(own_pid: int, memory: policy.Allow, allowed: Iterable[policy.Allow]) -> dict[int, Code]:

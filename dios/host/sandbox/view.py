@@ -78,21 +78,21 @@ def library_trees(paths: Iterable[str]) -> list[str]:
     """
     # Not from sysconfig: its table of the interpreter's build would take half a megabyte in every child.
     prefixes = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)]
-    found = {os.path.dirname(os.__file__), *paths}  # noqa: PTH120 - no pathlib in the zygote
-    found.update(path for path in sys.path if _inside(path, prefixes))
-    found.difference_update(prefixes)
-    found.update(DATA_OF_THE_C_LIBRARY)
-    trees = _outermost(found)
+    candidates = {os.path.dirname(os.__file__), *paths}  # noqa: PTH120 - no pathlib in the zygote
+    candidates.update(path for path in sys.path if _inside(path, prefixes))
+    candidates.difference_update(prefixes)
+    candidates.update(DATA_OF_THE_C_LIBRARY)
+    trees = _outermost(candidates)
     for name, module in list(sys.modules.items()):
         if "." in name or name == "__main__":
             continue
         file = getattr(module, "__file__", None)
         places = list(getattr(module, "__path__", ())) or ([file] if file else [])
-        found.update(place for place in places if isinstance(place, str) and not _inside(place, trees))
+        candidates.update(place for place in places if isinstance(place, str) and not _inside(place, trees))
     for path in _loaded_libraries():
         if not _inside(path, trees):
-            found.add(os.path.dirname(path))  # noqa: PTH120 - no pathlib in the zygote
-    return _outermost(found)
+            candidates.add(os.path.dirname(path))  # noqa: PTH120 - no pathlib in the zygote
+    return _outermost(candidates)
 
 
 def _loaded_libraries() -> set[str]:
@@ -196,10 +196,10 @@ def enter(parts: ViewParts) -> None:
 def has_null() -> bool:
     """Return True if NULL is the device that keeps nothing, and not something else with its name."""
     try:
-        found = os.stat(NULL)  # noqa: PTH116 - no pathlib in the zygote
+        info = os.stat(NULL)  # noqa: PTH116 - no pathlib in the zygote
     except OSError:
         return False
-    return stat.S_ISCHR(found.st_mode) and found.st_rdev == _NULL_NUMBER
+    return stat.S_ISCHR(info.st_mode) and info.st_rdev == _NULL_NUMBER
 
 
 def _clone(path: str, attributes: int = _SEALED) -> int:

@@ -104,11 +104,11 @@ class Created:
     """The files and groups that could not be read, each with the reason; at most 1,000 of them."""
     left_out_count: int = 0
 
-    def leave_out(self, what: str, why: str) -> None:
+    def leave_out(self, subject: str, why: str) -> None:
         """Record that something is not in the snapshot."""
         self.left_out_count += 1
         if len(self.left_out) < _LEFT_OUT_SHOWN_MAX:
-            self.left_out.append(f"{what}: {why}")
+            self.left_out.append(f"{subject}: {why}")
 
 
 class _Base:
@@ -192,7 +192,8 @@ class _Run:
             repository.target, repository.key, base.chunks, compress=repository.compress, stored=stored
         )
         self.promised: Final[Mapping[tuple[str, bool], _Promised]] = {
-            (one.key, one.is_single): _Promised(one.replicas, one.apart) for one in promises
+            (promise.key, promise.is_single): _Promised(promise.replicas, promise.apart)
+            for promise in promises
         }
         self.moved: Final = moved
         self.outcome: Final = Created()
@@ -207,7 +208,7 @@ class _Run:
         numbers = PackNumbers()
         files = [
             FileRecord(RecordKind.DIRECTORY, path, b"", 0, entry.put_ns, 0, 0, ())
-            for path, entry in tree.made.items()
+            for path, entry in tree.explicit_directories.items()
             if path
         ]
         files += self._files(source, tree, numbers)
@@ -258,7 +259,9 @@ class _Run:
                     record = self._tiered_file(entry, source, numbers, lost)
                     if record is not None:
                         yield record
-            for entry, reference, why in _looked_up(source, [one for one in some if not one.tiered]):
+            for entry, reference, why in _looked_up(
+                source, [candidate for candidate in some if not candidate.tiered]
+            ):
                 path = stored_path(entry.file)
                 record = None
                 if reference is None:
@@ -369,18 +372,18 @@ class _Run:
 
     def _read_log(self, log: Log) -> list[StoredChunk]:
         """Store the entries. The chunks of entries that were stored before are the same ones."""
-        found: list[StoredChunk] = []
+        chunks: list[StoredChunk] = []
         waiting: list[bytes] = []
         waiting_bytes = 0
         for entry in log.entries():
             waiting.append(entry.data)
             waiting_bytes += len(entry.data) + limits.LOG_HEAD_BYTES
             if waiting_bytes >= _LOG_CHUNK_BYTES:
-                found.append(self._add_entries(waiting))
+                chunks.append(self._add_entries(waiting))
                 waiting, waiting_bytes = [], 0
         if waiting:
-            found.append(self._add_entries(waiting))
-        return found
+            chunks.append(self._add_entries(waiting))
+        return chunks
 
     def _add_entries(self, entries: list[bytes]) -> StoredChunk:
         data = msgspec.msgpack.encode(entries)
@@ -401,15 +404,15 @@ def _looked_up(
         asked = [batch.add(node.lookup, entry.name, group=group, limit=1) for entry in entries]
     for entry, pending in zip(entries, asked, strict=True):
         try:
-            found = pending.result()
-            if not found and found.incomplete:
+            references = pending.result()
+            if not references and references.incomplete:
                 # In a message with others a lookup does not wait for the other nodes of a cluster.
-                found = node.lookup(entry.name, group=group, limit=1)
+                references = node.lookup(entry.name, group=group, limit=1)
         except _UNREADABLE as error:
             yield entry, None, error.message
             continue
-        why = "its node does not answer" if found.incomplete else "its object was destroyed"
-        yield entry, found[0] if found else None, why
+        why = "its node does not answer" if references.incomplete else "its object was destroyed"
+        yield entry, references[0] if references else None, why
 
 
 class Writer:

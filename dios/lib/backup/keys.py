@@ -151,15 +151,15 @@ def load_recipient(path: Path) -> Recipient:
     return Recipient(*_load(path, _RECIPIENT_TAG, "the recipient"))
 
 
-def _load(path: Path, tag: str, what: str) -> tuple[bytes, bytes]:
+def _load(path: Path, tag: str, description: str) -> tuple[bytes, bytes]:
     with path.open(encoding="utf-8", errors="replace") as file:
         if os.fstat(file.fileno()).st_mode & 0o077:
-            raise NotPermittedError(f"others may read {what}. Run: chmod 600 {path}")
-        require_trusted(path, what)
+            raise NotPermittedError(f"others may read {description}. Run: chmod 600 {path}")
+        require_trusted(path, description)
         text = file.read(_FILE_BYTES_MAX)
     for line in text.splitlines():
-        found, _, rest = line.partition(" ")
-        if found != tag:
+        first_word, _, rest = line.partition(" ")
+        if first_word != tag:
             continue
         try:
             value, check = (bytes.fromhex(part) for part in rest.split())
@@ -169,7 +169,8 @@ def _load(path: Path, tag: str, what: str) -> tuple[bytes, bytes]:
             return value[:KEY_BYTES], value[KEY_BYTES:]
         break
     raise InvalidError(
-        f"{path} is not {what} of backups, or it is damaged. `dios backup keygen FILE` makes FILE, which is "
+        f"{path} is not {description} of backups, or it is damaged. `dios backup keygen FILE` makes "
+        "FILE, which is "
         "for --key, and FILE.pub, which is for --recipient."
     )
 

@@ -52,8 +52,8 @@ class PackNumbers:
         """Return chunks with the numbers of their packs."""
         number = self._numbers
         return tuple(
-            ChunkPlace(one.digest, number.setdefault(one.pack, len(number)), one.offset, one.size)
-            for one in chunks
+            ChunkPlace(chunk.digest, number.setdefault(chunk.pack, len(number)), chunk.offset, chunk.size)
+            for chunk in chunks
         )
 
     @property
@@ -64,7 +64,7 @@ class PackNumbers:
 
 def stored_chunks(packs: Sequence[bytes], places: Iterable[ChunkPlace]) -> list[StoredChunk]:
     """Return the chunks of a record with the ids of their packs."""
-    return [StoredChunk(one.digest, packs[one.pack], one.offset, one.size) for one in places]
+    return [StoredChunk(place.digest, packs[place.pack], place.offset, place.size) for place in places]
 
 
 class PackWriter:
@@ -99,9 +99,9 @@ class PackWriter:
     def add(self, data: bytes) -> StoredChunk:
         """Store a chunk of at most CHUNK_BYTES, unless its bytes are stored already; return its place."""
         digest = self._key.digest(data)
-        found = self._known.get(digest)
-        if found is not None:
-            return found
+        known = self._known.get(digest)
+        if known is not None:
+            return known
         if not self._parts:
             magic = PACK_MAGIC_COMPRESSED if self._compress else PACK_MAGIC
             self._pack, self._parts, self._size = self._salt(SALT_BYTES), [magic], len(magic)
@@ -112,11 +112,11 @@ class PackWriter:
             sealed = len(sealed).to_bytes(_LENGTH_BYTES, "big") + sealed
         self._parts.append(sealed)
         self._size += len(sealed)
-        made = self._known[digest] = StoredChunk(digest, self._pack, offset, len(data))
-        self._chunks.append(made)
+        chunk = self._known[digest] = StoredChunk(digest, self._pack, offset, len(data))
+        self._chunks.append(chunk)
         if self._size >= PACK_BYTES:
             self.flush()
-        return made
+        return chunk
 
     def add_all(self, data: bytes) -> list[StoredChunk]:
         """Store bytes of any size, in chunks."""

@@ -149,7 +149,7 @@ class Config(msgspec.Struct, frozen=True):
 def encode(record: FileList | Snapshot) -> bytes:
     """Return the stored form of a record, before it is encrypted."""
     if isinstance(record, FileList):
-        rows = [msgspec.structs.astuple(each) for each in record.files]
+        rows = [msgspec.structs.astuple(file_record) for file_record in record.files]
         return msgspec.msgpack.encode(
             (record.version, record.packs, [row if row[-1] else row[:-1] for row in rows])
         )
@@ -158,33 +158,33 @@ def encode(record: FileList | Snapshot) -> bytes:
 
 def decode_list(data: bytes) -> FileList:
     """Return a list of files. Raises DamagedBackupError."""
-    found = _decoded(data, FileList, "a list of files")
-    _require_places(found.packs, (each for record in found.files for each in record.chunks))
-    return found
+    file_list = _decoded(data, FileList, "a list of files")
+    _require_places(file_list.packs, (place for record in file_list.files for place in record.chunks))
+    return file_list
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
     """Return a snapshot. Raises DamagedBackupError."""
-    found = _decoded(data, Snapshot, "a snapshot")
-    for group in found.groups:
+    snapshot = _decoded(data, Snapshot, "a snapshot")
+    for group in snapshot.groups:
         _require_places(group.packs, group.chunks)
-    return found
+    return snapshot
 
 
-def _decoded(data: bytes, kind: type[_R], what: str) -> _R:
+def _decoded(data: bytes, kind: type[_R], subject: str) -> _R:
     try:
         parts = msgspec.msgpack.decode(data, type=list[msgspec.Raw])
         number = msgspec.msgpack.decode(parts[0] if parts else b"", type=int)
         if number != FORMAT_VERSION:
-            raise InvalidError(_other_version(what, number))
+            raise InvalidError(_other_version(subject, number))
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise DamagedBackupError(f"{what} cannot be read: {error}. See docs/backup-format.md.") from None
+        raise DamagedBackupError(f"{subject} cannot be read: {error}. See docs/backup-format.md.") from None
 
 
 def _require_places(packs: tuple[bytes, ...], chunks: Iterable[ChunkPlace]) -> None:
     count = len(packs)
-    if any(each.pack >= count for each in chunks):
+    if any(place.pack >= count for place in chunks):
         raise DamagedBackupError("a chunk names a pack that its list does not have")
 
 
@@ -216,18 +216,18 @@ def decode_config(data: bytes) -> Config:
     try:
         text = msgspec.json.decode(data, type=_ConfigText)
         wrapped = WrappedKey(bytes.fromhex(text.ephemeral), bytes.fromhex(text.sealed))
-        found = Config(text.version, bytes.fromhex(text.repository), bytes.fromhex(text.recipient), wrapped)
+        config = Config(text.version, bytes.fromhex(text.repository), bytes.fromhex(text.recipient), wrapped)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise DamagedBackupError(f"the file config cannot be read: {error}") from None
-    if text.format != _FORMAT or len(found.repository) != REPOSITORY_BYTES:
+    if text.format != _FORMAT or len(config.repository) != REPOSITORY_BYTES:
         raise DamagedBackupError("the file config is not that of a backup")
-    if found.version not in {FORMAT_VERSION, COMPRESSED_VERSION}:
-        raise InvalidError(_other_version("the backup", found.version, COMPRESSED_VERSION))
-    return found
+    if config.version not in {FORMAT_VERSION, COMPRESSED_VERSION}:
+        raise InvalidError(_other_version("the backup", config.version, COMPRESSED_VERSION))
+    return config
 
 
-def _other_version(what: str, version: int, known: int = FORMAT_VERSION) -> str:
-    return f"{what} has version {version}, this program reads {known}. Update it."
+def _other_version(subject: str, version: int, known: int = FORMAT_VERSION) -> str:
+    return f"{subject} has version {version}, this program reads {known}. Update it."
 
 
 def pack_path(pack: bytes) -> str:

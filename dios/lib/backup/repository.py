@@ -51,10 +51,10 @@ class Repository:
         if data[:head] != records.SNAPSHOT_MAGIC or len(salt) != SALT_BYTES:
             raise DamagedBackupError(f"snapshot {sequence} was changed, replaced or cut since it was stored")
         plain = self.key.open_snapshot(sequence, salt, sealed)
-        found = records.decode_snapshot(plain)
-        if (found.sequence, found.repository) != (sequence, self.key.repository):
+        snapshot = records.decode_snapshot(plain)
+        if (snapshot.sequence, snapshot.repository) != (sequence, self.key.repository):
             raise DamagedBackupError(f"snapshot {sequence} belongs to another place")
-        return ReadSnapshot(found, self.key.digest(plain))
+        return ReadSnapshot(snapshot, self.key.digest(plain))
 
     def readable(self, damaged: list[str]) -> Iterator[ReadSnapshot]:
         """Yield the snapshots, newest first. Damaged ones are left out, and described in ``damaged``."""
@@ -136,12 +136,14 @@ def _no_backup(target: Target, state: WriterState | None) -> InvalidError | Dama
     return InvalidError(f"there is no backup in {target.place}. `dios backup create` makes one.")
 
 
-def missing_sequences(found: list[int]) -> list[int]:
+def missing_sequences(sequences: list[int]) -> list[int]:
     """Return the numbers of snapshots that are missing between others: only the oldest are ever removed."""
-    present = set(found)
+    present = set(sequences)
     missing = []
-    for low, high in pairwise(found):
-        missing += [each for each in range(low + 1, min(high, low + _SHOWN_MAX)) if each not in present]
+    for low, high in pairwise(sequences):
+        missing += [
+            sequence for sequence in range(low + 1, min(high, low + _SHOWN_MAX)) if sequence not in present
+        ]
     return missing[:_SHOWN_MAX]
 
 

@@ -101,11 +101,11 @@ def restore_group(
         except BaseException:
             staged.discard()
             raise
-    lost = sum(each.size for each in listed.files if each.path in damaged)
+    lost = sum(file.size for file in listed.files if file.path in damaged)
     restored = Restored(alias, record.files - len(damaged), record.size - lost, damaged=damaged)
     if in_cluster:
         _promise_again(record, listed, entries, files, keyring, restored)
-    elif record.replicas or any(each.replicas for each in listed.files):
+    elif record.replicas or any(file.replicas for file in listed.files):
         restored.notices.append(
             f"{alias}: the promise of replicas was not made again, because this node is in no cluster"
         )
@@ -161,11 +161,11 @@ def _store(
 
 def _entries(listed: FileList, staged: StagedFiles, damaged: Mapping[str, str]) -> list[CatalogueEntry]:
     """Return the entries of the new catalogue, with the times of the old one."""
-    made = {entry.file: entry for entry in staged.stored()}
+    entries_by_file = {entry.file: entry for entry in staged.stored()}
     return [
         directory_entry(record.path, record.put_ns)
         if record.kind is RecordKind.DIRECTORY
-        else msgspec.structs.replace(made[record.path], put_ns=record.put_ns)
+        else msgspec.structs.replace(entries_by_file[record.path], put_ns=record.put_ns)
         for record in listed.files
         if record.path not in damaged
     ]
@@ -183,11 +183,11 @@ def store_file(
     if record.size > limits.FILE_WHOLE_BYTES_MAX:
         staged.add_source(record.path, ChunkSource(reader, chunks), record.size)
         return
-    made = staged.files.node.create(
+    blob = staged.files.node.create(
         ObjectType.DURABLE_BLOB, groups=[staged.files.group], secrecy=record.secrecy or None
     )
     try:
-        with made.write(record.size, Semantics.EXCL, replace=True, blank=True) as request:
+        with blob.write(record.size, Semantics.EXCL, replace=True, blank=True) as request:
             done, digest = 0, blake3()
             for chunk in chunks:
                 data = reader.read(chunk)
@@ -195,10 +195,10 @@ def store_file(
                 request.view[done : done + chunk.size] = data
                 done += chunk.size
     except BaseException:
-        made.destroy()
+        blob.destroy()
         raise
-    staged.add_object(record.path, made.name or b"", record.size, digest.digest())
-    made.close()
+    staged.add_object(record.path, blob.name or b"", record.size, digest.digest())
+    blob.close()
 
 
 def _store_log(
@@ -233,11 +233,11 @@ def _promise_again(
                 files.group, catalogue, label=alias, replicas=record.replicas, apart=record.apart
             )
         wanted: dict[tuple[int, bool], dict[bytes, str]] = {}
-        present = [each for each in listed.files if each.path not in restored.damaged]
-        for each, entry in zip(present, entries, strict=True):
-            if each.replicas:
-                labels = dict.fromkeys(entry.names, each.path[-_LABEL_CHARACTERS:])
-                wanted.setdefault((each.replicas, each.apart), {}).update(labels)
+        present = [file_record for file_record in listed.files if file_record.path not in restored.damaged]
+        for file, entry in zip(present, entries, strict=True):
+            if file.replicas:
+                labels = dict.fromkeys(entry.names, file.path[-_LABEL_CHARACTERS:])
+                wanted.setdefault((file.replicas, file.apart), {}).update(labels)
         for (replicas, apart), objects in wanted.items():
             promises.keep_objects(files.group, objects, replicas=replicas, apart=apart)
     except DiosError as error:

@@ -88,5 +88,5 @@ class DataKey:
             raise _changed(f"snapshot {sequence}") from None
 
 
-def _changed(what: str) -> DamagedBackupError:
-    return DamagedBackupError(f"{what} was changed, replaced or cut since it was stored")
+def _changed(subject: str) -> DamagedBackupError:
+    return DamagedBackupError(f"{subject} was changed, replaced or cut since it was stored")

@@ -138,7 +138,7 @@ class FsspecTarget:
         try:
             from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra, and needed here alone
 
-            found, folder = url_to_fs(url)
+            filesystem, folder = url_to_fs(url)
         except ImportError as error:
             raise TargetError(
                 f"targets with {protocol}:// need a package that is not installed ({error}). Install "
@@ -150,7 +150,7 @@ class FsspecTarget:
                 f"the target {self.place} cannot be used: {error}. `python -c 'import fsspec; "
                 "print(fsspec.available_protocols())'` lists what can be written before ://"
             ) from None
-        self._files: Final = cast("_FileSystem", found)
+        self._files: Final = cast("_FileSystem", filesystem)
         self._folder: Final = str(folder).rstrip("/")
 
     def read(self, path: str, size_max: int) -> bytes:
@@ -172,10 +172,10 @@ class FsspecTarget:
         with self._using(f"list {folder}"):
             self._files.invalidate_cache()
             try:
-                found = self._files.ls(self._at(folder), detail=False)
+                paths = self._files.ls(self._at(folder), detail=False)
             except FileNotFoundError:
                 return []
-            return [name.rstrip("/").rpartition("/")[2] for name in found]
+            return [name.rstrip("/").rpartition("/")[2] for name in paths]
 
     def remove(self, path: str) -> None:
         """Remove a file."""

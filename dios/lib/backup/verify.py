@@ -138,7 +138,7 @@ def _read_chunks(
 ) -> None:
     """Read the chunks pack by pack."""
     lost: set[bytes] = set()
-    for chunk in sorted(chunks, key=lambda one: (one.pack, one.offset)):
+    for chunk in sorted(chunks, key=lambda stored: (stored.pack, stored.offset)):
         if chunk.pack in lost:
             outcome.damage(f"{chunks[chunk]}: pack {chunk.pack.hex()[:12]} cannot be read")
             continue

@@ -75,15 +75,15 @@ class StateFile:
                         f"others may read the key of a backup. Run: chmod 600 {self.path}"
                     )
                 require_trusted(self.path, "the state of a backup")
-                found = msgspec.json.decode(file.read(), type=_Stored)
-            key, repository, digest = map(bytes.fromhex, (found.key, found.repository, found.digest))
+                stored = msgspec.json.decode(file.read(), type=_Stored)
+            key, repository, digest = map(bytes.fromhex, (stored.key, stored.repository, stored.digest))
         except FileNotFoundError:
             return None
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             raise self._damaged(str(error)) from None
-        if found.version != _VERSION or len(key) != KEY_BYTES:
-            raise self._damaged(f"version {found.version}")
-        return WriterState(repository, key, found.sequence, found.time_ns, digest)
+        if stored.version != _VERSION or len(key) != KEY_BYTES:
+            raise self._damaged(f"version {stored.version}")
+        return WriterState(repository, key, stored.sequence, stored.time_ns, digest)
 
     def save(self, state: WriterState) -> None:
         """Replace the state in one step, and sync it: without its key nobody could read what follows."""
@@ -111,7 +111,7 @@ class StateFile:
 
     def add_pack(self, chunks: list[StoredChunk]) -> None:
         """Record the chunks of a pack that was just stored."""
-        rows = [(one.digest.hex(), one.offset, one.size) for one in chunks]
+        rows = [(chunk.digest.hex(), chunk.offset, chunk.size) for chunk in chunks]
         line = msgspec.json.encode(_PackLine(chunks[0].pack.hex(), rows)) + b"\n"
         fd = os.open(self._packs, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
@@ -119,17 +119,17 @@ class StateFile:
 
     def stored_packs(self) -> list[StoredChunk]:
         """Return the chunks that a run stored which broke off. A line that it did not end is left out."""
-        found: list[StoredChunk] = []
+        chunks: list[StoredChunk] = []
         with contextlib.suppress(FileNotFoundError), self._packs.open("rb") as file:
             require_trusted(self._packs, "the list of packs of a backup")
             for line in file.read(_PACKS_BYTES_MAX).splitlines():
                 try:
                     read = msgspec.json.decode(line, type=_PackLine)
                     pack = bytes.fromhex(read.pack)
-                    found += [StoredChunk(bytes.fromhex(mark), pack, *place) for mark, *place in read.chunks]
+                    chunks += [StoredChunk(bytes.fromhex(mark), pack, *place) for mark, *place in read.chunks]
                 except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
                     continue
-        return found
+        return chunks
 
     def remove_packs(self) -> None:
         """Forget the packs of the run, because a snapshot names them now."""

@@ -134,21 +134,23 @@ def _needs_data(_value: object) -> None:
     raise NeedsDataError
 
 
-def pickled_function(value: object, what: str) -> tuple[bytes, set[str]]:
+def pickled_function(value: object, subject: str) -> tuple[bytes, set[str]]:
     """Return the same as ``pickled_small``. Less than 1 MiB of ``bytes`` in a function, which is usually sent
     once to each worker, does not raise NeedsDataError.
     """
-    return pickled_small(value, what, bytes_min=STORED_BYTES_MIN)
+    return pickled_small(value, subject, bytes_min=STORED_BYTES_MIN)
 
 
-def pickled_small(value: object, what: str, *, bytes_min: int = BUFFER_BYTES_MIN) -> tuple[bytes, set[str]]:
+def pickled_small(
+    value: object, subject: str, *, bytes_min: int = BUFFER_BYTES_MIN
+) -> tuple[bytes, set[str]]:
     """Return the pickle of a value and the names of its modules, like ``values.pickled_whole``.
 
     Raises NeedsDataError for a value with large parts, a reference or a future.
     """
     file = BytesFile(_needs_data, bytes_min=bytes_min)
     pickler = _SmallPickler(file)
-    with named_errors(what, NeedsDataError):
+    with named_errors(subject, NeedsDataError):
         pickler.dump(value)
     # Otherwise the values stay until the next collection of cycles.
     pickler.clear_memo()
@@ -166,7 +168,7 @@ class SharedPickle:
 
     def blobs(self) -> list[StoredBlob]:
         """Return the blobs."""
-        return [*(each.blob for each in self.places), *self.values]
+        return [*(place.blob for place in self.places), *self.values]
 
     def message(self, node: str) -> bytes:
         """Return the form for workers of a node, to which the blobs were copied before."""
@@ -174,18 +176,18 @@ class SharedPickle:
             return PICKLED_CALL + self.body
         head = _pack(
             SharedHead(
-                [(_id_at(each.blob, node), each.offset, each.size) for each in self.places],
-                [_id_at(each, node) for each in self.values],
+                [(_id_at(place.blob, node), place.offset, place.size) for place in self.places],
+                [_id_at(blob, node) for blob in self.values],
             )
         )
         return b"".join((SHARED_CALL, len(head).to_bytes(4, "little"), head, self.body))
 
 
 def _id_at(blob: StoredBlob, node: str) -> int:
-    found = blob.at(node)
-    if found is None:
+    reference = blob.at(node)
+    if reference is None:
         raise RuntimeError(f"a blob was not copied to node {node}")
-    return found.object_id
+    return reference.object_id
 
 
 @dataclass(slots=True)
@@ -199,11 +201,11 @@ class PreparedCall:
 
     def missing(self, node: str) -> int:
         """Return the number of bytes to copy to a node before the call can go to a worker there."""
-        return sum(each.size for each in self.blobs if each.at(node) is None)
+        return sum(blob.size for blob in self.blobs if blob.at(node) is None)
 
     def references(self, node: str) -> list[Reference]:
         """Return the references to the blobs on a node."""
-        return [found for each in self.blobs if (found := each.at(node)) is not None]
+        return [reference for blob in self.blobs if (reference := blob.at(node)) is not None]
 
 
 class CallPreparation:
@@ -256,11 +258,11 @@ class CallPreparation:
                 self._store.use(blob)
             self._done(prepared)
 
-    def _pickled(self, value: object, what: str, modules: set[str]) -> SharedPickle:
+    def _pickled(self, value: object, subject: str, modules: set[str]) -> SharedPickle:
         buffers: list[memoryview] = []
-        file = BytesFile(lambda found: buffers.append(memoryview(found)), bytes_min=BUFFER_BYTES_MIN)
+        file = BytesFile(lambda buffer: buffers.append(memoryview(buffer)), bytes_min=BUFFER_BYTES_MIN)
         pickler = _DataPickler(file, buffers, self._store, by_value=self.by_value)
-        with named_errors(what, _WaitingError, _FailedError):
+        with named_errors(subject, _WaitingError, _FailedError):
             pickler.dump(value)
         modules |= pickler.modules
         places = self._store.place_all(buffers, self._submitted_ns)
@@ -278,10 +280,10 @@ def prepare_initializer(store: DataStore, function: Function[object], args: Sequ
     done: queue.SimpleQueue[PreparedCall | BaseException] = queue.SimpleQueue()
     pair = cast("Function[object]", (function, tuple(args)))
     CallPreparation(store, pair, ((), {}), done.put, by_value=True, submitted_ns=time.monotonic_ns()).start()
-    found = done.get()
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    outcome = done.get()
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 def decode_apart(future: CallFuture[object], then: Callable[[], None]) -> None:
@@ -329,11 +331,11 @@ class _DataPickler(CallPickler):
         if not future.done():
             raise _WaitingError(future)
         if isinstance(future, CallFuture):
-            found = None if self._by_value else future.as_sent()
-            if isinstance(found, bytes):
-                return worker_data.sent, (found,)
-            if found is not None and found.link is self._store.node.link:
-                return self._shared(found, own=False)
+            sent = None if self._by_value else future.as_sent()
+            if isinstance(sent, bytes):
+                return worker_data.sent, (sent,)
+            if sent is not None and sent.link is self._store.node.link:
+                return self._shared(sent, own=False)
             if future.is_undecoded:
                 raise _WaitingError(future)
         try:
@@ -353,8 +355,8 @@ def copied(
 
     def run() -> None:
         try:
-            for each in prepared.blobs:
-                each.copy_to(node)
+            for blob in prepared.blobs:
+                blob.copy_to(node)
         except DiosError as error:
             done(error)
         else:

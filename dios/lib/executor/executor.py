@@ -335,7 +335,9 @@ def _workers_for(node: Node, work: Work | None) -> int:
     if work is None or node.ambient:
         return _processors()
     milli = work.cpus_milli or 1000
-    return max(1, sum(each.cpus * 1000 // milli for each in node.nodes() if each.usable and each.fit))
+    return max(
+        1, sum(machine.cpus * 1000 // milli for machine in node.nodes() if machine.usable and machine.fit)
+    )
 
 
 class _NodeUse:

@@ -44,9 +44,9 @@ class InitializerFailure:
             cause: BaseException = decode_exception(self._data, trust=self._trust)
         except Exception as error:  # noqa: BLE001 - a worker chose the bytes
             cause = error
-        found = InitializerError(f"the initializer failed in a worker: {cause}")
-        found.__cause__ = cause
-        return found
+        failure = InitializerError(f"the initializer failed in a worker: {cause}")
+        failure.__cause__ = cause
+        return failure
 
 
 class CallStatus(NamedTuple):
@@ -164,14 +164,14 @@ class CallFuture(concurrent.futures.Future[T]):
             raise RuntimeError(
                 "this future belongs to the process that made it, and a forked one cannot wait for it"
             )
-        found = super().exception(timeout)
+        error = super().exception(timeout)
         with self._decoding:
             if self._failure is not None:
                 self._error, self._failure = self._failure.error(), None
             elif self._is_undecoded:
                 self._is_undecoded = False
-                self._decode(failed=isinstance(found, _Undecoded))
-        return found if self._error is None and not isinstance(found, _Undecoded) else self._error
+                self._decode(failed=isinstance(error, _Undecoded))
+        return error if self._error is None and not isinstance(error, _Undecoded) else self._error
 
     @property
     def is_undecoded(self) -> bool:

@@ -154,8 +154,8 @@ class Lifecycle:
                     with self._lock:
                         self._closed = True
                     # The pool did not see these: they were started while it closed.
-                    for each in list(self._started_workers.values()):
-                        self._end(each, kill=True)
+                    for worker_task in list(self._started_workers.values()):
+                        self._end(worker_task, kill=True)
                 else:
                     job()
             for ending in list(self._ending):
@@ -200,7 +200,7 @@ class Lifecycle:
                 inputs={
                     worker.CALLS: calls.restrict("read"),
                     worker.RESULTS: results.restrict("write"),
-                    **{each.label: each for each in options.inputs},
+                    **{reference.label: reference for reference in options.inputs},
                 },
                 args=(
                     *((worker.TRUSTED,) if options.trust else ()),
@@ -230,25 +230,25 @@ class Lifecycle:
         ending = _Ending(worker_task, time.monotonic() + _END_WAIT_S, kill)
         self._ending.append(ending)
 
-    def _check(self, each: _Ending) -> None:
+    def _check(self, ending: _Ending) -> None:
         status: Status | None = None
         try:
-            status = each.worker.task.status()
+            status = ending.worker.task.status()
             if not status.ended:
                 status = None
-                if time.monotonic() < each.deadline:
+                if time.monotonic() < ending.deadline:
                     return
-                if not each.killed:
-                    each.killed = True
-                    each.deadline += _END_WAIT_S
-                    each.worker.task.kill()
+                if not ending.killed:
+                    ending.killed = True
+                    ending.deadline += _END_WAIT_S
+                    ending.worker.task.kill()
                     return
         except DiosError:
             pass  # the node does not know the task any more, or does not answer
-        self._ending.remove(each)
+        self._ending.remove(ending)
         with contextlib.suppress(DiosError):
-            each.worker.task.close()
-        self._report(Ended(each.worker.number, status))
+            ending.worker.task.close()
+        self._report(Ended(ending.worker.number, status))
 
 
 def _discard(task: Task | None, opened: Iterable[Reference]) -> None:
@@ -256,6 +256,6 @@ def _discard(task: Task | None, opened: Iterable[Reference]) -> None:
     with contextlib.suppress(DiosError):
         if task is not None:
             task.kill()
-    for each in opened:
+    for reference in opened:
         with contextlib.suppress(DiosError):
-            each.close()
+            reference.close()

@@ -52,7 +52,7 @@ class LocalModules:
             return self._add(list(names))
 
     def _add(self, waiting: list[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        sources: dict[str, str] = {}
         while waiting:
             top = waiting.pop().partition(".")[0]
             if top in self._seen:
@@ -61,14 +61,14 @@ class LocalModules:
             module = sys.modules.get(top)
             if module is None or not _is_local(module):
                 continue
-            found.update(_sources(module))
+            sources.update(_sources(module))
             waiting += _referenced(module)
-        self.sources.update(found)
+        self.sources.update(sources)
         if sum(map(len, self.sources.values())) > _BYTES_MAX:
             raise InvalidError(
                 f"the program's own modules have more than {_BYTES_MAX} bytes; install the package"
             )
-        return found
+        return sources
 
 
 def _is_local(module: ModuleType) -> bool:
@@ -105,11 +105,13 @@ def _read(path: Path, name: str) -> str:
 def _referenced(module: ModuleType) -> set[str]:
     """Return the modules that a module, or another one of its package, refers to by its names."""
     name = module.__name__
-    members = [each for key, each in list(sys.modules.items()) if key == name or key.startswith(name + ".")]
-    found: set[str] = set()
+    members = [
+        member for key, member in list(sys.modules.items()) if key == name or key.startswith(name + ".")
+    ]
+    referenced: set[str] = set()
     for member in members:
         for value in list(vars(member).values()):
             other = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
             if isinstance(other, str):
-                found.add(other)
-    return found
+                referenced.add(other)
+    return referenced

@@ -16,7 +16,7 @@ def with_items(fn: Function[T], items: list[object]) -> list[T | float]:
     A list of plain values is encoded faster than a pair.
     """
     began = time.perf_counter()
-    values: list[T | float] = [fn(each) for each in items]
+    values: list[T | float] = [fn(argument) for argument in items]
     values.append(time.perf_counter() - began)
     return values
 
@@ -24,6 +24,6 @@ def with_items(fn: Function[T], items: list[object]) -> list[T | float]:
 def with_tuples(fn: Function[T], items: list[tuple[object, ...]]) -> list[T | float]:
     """Return the values of calls with the arguments in tuples, and at the end the seconds that they took."""
     began = time.perf_counter()
-    values: list[T | float] = [fn(*each) for each in items]
+    values: list[T | float] = [fn(*arguments) for arguments in items]
     values.append(time.perf_counter() - began)
     return values

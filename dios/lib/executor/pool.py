@@ -159,12 +159,12 @@ class Call:
         if self.prepared is not None:
             return self.prepared.blobs
         values = (*self.args, *self.kwargs.values())
-        found = [
-            each.blob if isinstance(each, ValueReference) else each.stored
-            for each in values
-            if isinstance(each, ValueReference | CallFuture)
+        blobs = [
+            argument.blob if isinstance(argument, ValueReference) else argument.stored
+            for argument in values
+            if isinstance(argument, ValueReference | CallFuture)
         ]
-        return [each for each in found if each is not None]
+        return [blob for blob in blobs if blob is not None]
 
     def begin(self) -> bool:
         """Mark the call as sent to a worker; return False if it was cancelled."""
@@ -378,7 +378,7 @@ class Pool:
             return "the arguments of an earlier call are being stored at the node"
         if self._failed_starts and not self._workers:
             return self._start_problem
-        if not any(each.ready for each in tuple(self._workers)):
+        if not any(worker.ready for worker in tuple(self._workers)):
             return "the workers are starting"
         return "all workers have calls that come before it"
 
@@ -425,7 +425,7 @@ class Pool:
             self._statistics.workers_lost,
             self._statistics.workers_ended,
             len(self._queue) + len(self._parked),
-            sum(len(each.running) for each in workers),
+            sum(len(worker.running) for worker in workers),
             self._starting,
             len(workers),
             self._statistics.workers_moved,
@@ -471,21 +471,23 @@ class Pool:
             self._end()
 
     def _is_idle(self) -> bool:
-        busy = any(each.running or each.family.calls for each in self._workers)
+        busy = any(worker.running or worker.family.calls for worker in self._workers)
         return not (busy or self._queue or self._parked or self._leaving)
 
     def _end(self) -> None:
         with self._lock:
             self._closing = True
-        for each in self._workers:
-            self._lifecycle.end(each.task, kill=self._broken is not None)
-        calls = [call for each in (*self._workers, *self._leaving.values()) for call in each.running.values()]
+        for worker in self._workers:
+            self._lifecycle.end(worker.task, kill=self._broken is not None)
+        calls = [
+            call for holder in (*self._workers, *self._leaving.values()) for call in holder.running.values()
+        ]
         for call in dict.fromkeys((*calls, *self._queue, *self._parked)):
             self._fail(call, self._broken or WorkerEndedError("the executor was stopped"))
         self._queue.clear()
         self._parked.clear()
-        for each in (*self._workers, *self._leaving.values()):
-            self._output.show(each.output.end())
+        for worker in (*self._workers, *self._leaving.values()):
+            self._output.show(worker.output.end())
         self._workers.clear()
         self.data.close()
         self._lifecycle.close()
@@ -500,18 +502,18 @@ class Pool:
         """Give queued calls to workers that have room for them, and start workers while calls wait."""
         if self._cancelled:
             self._cancelled = False
-            for call in [each for each in self._queue if each.future.cancelled()]:
+            for call in [queued for queued in self._queue if queued.future.cancelled()]:
                 call.begin()
                 self._queue.remove(call)
         skipped = 0  # calls at the front that wait for another worker than the free ones
         self._near_check_at = math.inf
         while len(self._queue) > skipped < _NEAR_CALLS_MAX and not self._is_held_up():
             free = [
-                each
-                for each in self._workers
-                if len(each.running) < self._ahead(each) and not each.helps and not each.unanswered
+                worker
+                for worker in self._workers
+                if len(worker.running) < self._ahead(worker) and not worker.helps and not worker.unanswered
             ]
-            idle = [each for each in free if not each.running]
+            idle = [worker for worker in free if not worker.running]
             if not idle:
                 self._start(len(self._queue))
                 self._replace_helper()
@@ -520,7 +522,7 @@ class Pool:
                 break
             prepared = self._queue[skipped].prepared
             if prepared is None or not prepared.blobs:
-                target = min(chosen, key=lambda each: len(each.running))
+                target = min(chosen, key=lambda worker: len(worker.running))
                 count = max(1, self._ahead(target) - len(target.running))
             else:
                 nearest = self._nearest(self._queue[skipped], prepared, free)
@@ -546,17 +548,17 @@ class Pool:
         """
         missing = {
             node: prepared.missing(node)
-            for node in {each.task.task.node for each in self._workers if not each.helps}
+            for node in {worker.task.task.node for worker in self._workers if not worker.helps}
         }
-        found = min(free, key=lambda each: (missing[each.task.task.node], len(each.running)))
-        saved = missing[found.task.task.node] - min(missing.values())
+        nearest = min(free, key=lambda worker: (missing[worker.task.task.node], len(worker.running)))
+        saved = missing[nearest.task.task.node] - min(missing.values())
         if not saved:
-            return found
+            return nearest
         now = time.monotonic()
         if call.near_until is None:
             call.near_until = now + min(_NEAR_WAIT_S, saved / _COPIED_PER_S)
         if now >= call.near_until:
-            return found
+            return nearest
         self._near_check_at = min(self._near_check_at, call.near_until)
         return None
 
@@ -573,23 +575,25 @@ class Pool:
         """End an idle worker that made nested calls of another one; a new one takes its place."""
         if self._starting or len(self._workers) < self._options.workers_max:
             return
-        for each in self._workers:
-            if each.helps and not each.running:
-                self._remove(each)
-                self._lifecycle.end(each.task, kill=False)
+        for worker in self._workers:
+            if worker.helps and not worker.running:
+                self._remove(worker)
+                self._lifecycle.end(worker.task, kill=False)
                 self._start(len(self._queue))
                 return
 
     def _assign_nested(self) -> None:
         """Give nested calls to waiting and idle workers of their family, or to idle ones of nobody."""
-        for family in {id(each.family): each.family for each in self._workers}.values():
+        for family in {id(worker.family): worker.family for worker in self._workers}.values():
             while family.calls:
-                mine = [each for each in self._workers if each.family is family]
+                mine = [worker for worker in self._workers if worker.family is family]
                 chosen = _for_waiting(family, mine)
                 if chosen is None:
-                    idle = [each for each in mine if not each.running]
+                    idle = [worker for worker in mine if not worker.running]
                     if not idle and not self._queue:
-                        idle = [each for each in self._workers if not each.helps and self._is_unused(each)]
+                        idle = [
+                            worker for worker in self._workers if not worker.helps and self._is_unused(worker)
+                        ]
                         if not idle:
                             self._start(len(family.calls))
                     if not idle:
@@ -602,9 +606,9 @@ class Pool:
                         target.family, target.helps = family, True
                     self._send_nested(target, call)
 
-    def _is_unused(self, each: _Worker) -> bool:
+    def _is_unused(self, worker: _Worker) -> bool:
         """Return True if a worker has nothing to do."""
-        return each.ready and not (each.running or each.unanswered or each.family.calls)
+        return worker.ready and not (worker.running or worker.unanswered or worker.family.calls)
 
     def _send_nested(self, target: _Worker, call: NestedCall) -> None:
         self._next_call += 1
@@ -620,10 +624,10 @@ class Pool:
         """Return True if calls must wait for an earlier call whose data are not there yet."""
         return bool(self._parked and self._options.actor_starts)
 
-    def _ahead(self, each: _Worker) -> int:
+    def _ahead(self, worker: _Worker) -> int:
         """Return how many calls a worker may have: one if calls take long or few wait."""
         share = len(self._queue) // (2 * self._options.workers_max)
-        by_time = int(_AHEAD_S / max(each.mean_s, 1e-6))
+        by_time = int(_AHEAD_S / max(worker.mean_s, 1e-6))
         return max(1, min(_AHEAD_MAX, share, by_time))
 
     def _send(self, target: _Worker, call: Call) -> None:
@@ -688,22 +692,24 @@ class Pool:
         now = time.monotonic()
         running: list[RunningCall] = []
         first: list[tuple[_Worker, Call]] = []
-        for each in self._workers:
-            call = next(iter(each.running.values()), None)
-            if isinstance(call, Call) and not call.copied and each.ready:
-                running.append(RunningCall(len(first), call.function, call.args, now - each.since))
-                first.append((each, call))
+        for worker in self._workers:
+            call = next(iter(worker.running.values()), None)
+            if isinstance(call, Call) and not call.copied and worker.ready:
+                running.append(RunningCall(len(first), call.function, call.args, now - worker.since))
+                first.append((worker, call))
         number = self._slow_calls.slowest(running)
         if number is None:
             return
         origin, call = first[number]
-        idle = [each for each in self._workers if self._is_unused(each) and not each.helps]
+        idle = [
+            candidate for candidate in self._workers if self._is_unused(candidate) and not candidate.helps
+        ]
         if not idle:
             self._start(1)
             return
         # Another node is probably not slow for the same reason.
         node = origin.task.task.node
-        target = min(idle, key=lambda each: each.task.task.node == node)
+        target = min(idle, key=lambda candidate: candidate.task.task.node == node)
         call.copied = True
         self._copies[call] = origin
         self._statistics.copies += 1
@@ -713,13 +719,16 @@ class Pool:
     def _holders(self, call: Call) -> list[tuple[_Worker, int]]:
         """Return the workers that have a call, and its number there."""
         return [
-            (each, number) for each in self._workers for number, held in each.running.items() if held is call
+            (worker, number)
+            for worker in self._workers
+            for number, held in worker.running.items()
+            if held is call
         ]
 
-    def _first_answer(self, each: _Worker, call: Call) -> None:
+    def _first_answer(self, worker: _Worker, call: Call) -> None:
         """Stop the other attempts of a call that a worker has answered."""
         call.answered = True
-        if self._copies.pop(call, each) is not each:
+        if self._copies.pop(call, worker) is not worker:
             self._statistics.copies_first += 1
         for other, number in self._holders(call):
             if not other.ready or next(iter(other.running)) != number:
@@ -784,33 +793,33 @@ class Pool:
         return self._next_function, data
 
     def _forget(self, number: int) -> None:
-        for each in self._workers:
-            if number in each.functions:
-                each.functions.discard(number)
-                each.outbox.append(memoryview(frames.frame(frames.FORGET, frames.number(number))))
+        for worker in self._workers:
+            if number in worker.functions:
+                worker.functions.discard(number)
+                worker.outbox.append(memoryview(frames.frame(frames.FORGET, frames.number(number))))
 
-    def _flush(self, each: _Worker) -> None:
+    def _flush(self, worker: _Worker) -> None:
         """Write as much as the stream has room for."""
-        ring = each.task.writer
+        ring = worker.task.writer
         with contextlib.suppress(DiosError):  # the end of the worker is seen where its results are read
-            while each.outbox:
+            while worker.outbox:
                 room = ring.room
                 if not room:
                     return
                 together = []
-                while each.outbox and len(each.outbox[0]) <= min(room, _TOGETHER_BYTES):
-                    together.append(each.outbox.popleft())
+                while worker.outbox and len(worker.outbox[0]) <= min(room, _TOGETHER_BYTES):
+                    together.append(worker.outbox.popleft())
                     room -= len(together[-1])
                 if together:
                     ring.write(together[0] if len(together) == 1 else b"".join(together))
                 else:
-                    data = each.outbox[0]
+                    data = worker.outbox[0]
                     ring.write(data[:room])
                     if len(data) > room:
-                        each.outbox[0] = data[room:]
+                        worker.outbox[0] = data[room:]
                     else:
-                        each.outbox.popleft()
-            each.unread_bytes = 0
+                        worker.outbox.popleft()
+            worker.unread_bytes = 0
 
     # -- waiting ----------------------------------------------------------------------------------
     def _wait(self) -> None:
@@ -818,30 +827,30 @@ class Pool:
         try:
             if self._signalled or self._broken is not None:
                 return
-            rings: list[RingEnd] = [each.task.reader for each in self._workers]
-            rings += [each.task.writer for each in self._workers if each.outbox]
+            rings: list[RingEnd] = [member.task.reader for member in self._workers]
+            rings += [member.task.writer for member in self._workers if member.outbox]
             ready, readable = wait_any(rings, self._until_next_step(), [self._wake_fd])
         finally:
             self._asleep = False
         if readable:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake_fd)
-        for each in list(self._workers):
-            if each.gone:
+        for worker in list(self._workers):
+            if worker.gone:
                 continue  # a worker before it answered the call that it copied
-            if each.task.reader in ready:
-                self._receive(each)
-            if each.outbox:
-                self._flush(each)
+            if worker.task.reader in ready:
+                self._receive(worker)
+            if worker.outbox:
+                self._flush(worker)
 
     def _until_next_step(self) -> float | None:
         """Return the seconds until a worker may be started or ended, or None."""
         now = time.monotonic()
         times = [] if self._near_check_at == math.inf else [self._near_check_at]
         times += [self._idle_check_at] if len(self._workers) > 1 and self._options.idle_s is not None else []
-        if self._options.copies and any(each.running for each in self._workers):
+        if self._options.copies and any(worker.running for worker in self._workers):
             times.append(now + _COPY_CHECK_S)
-        if self._retry_at > now and (self._queue or any(each.family.calls for each in self._workers)):
+        if self._retry_at > now and (self._queue or any(worker.family.calls for worker in self._workers)):
             times.append(self._retry_at)
         return max(0.0, min(times) - now) if times else None
 
@@ -853,13 +862,13 @@ class Pool:
         """
         if time.monotonic() < self._retry_at:
             return
-        unready = sum(not each.ready for each in self._leaving.values())
+        unready = sum(not worker.ready for worker in self._leaving.values())
         places = self._options.workers_max - len(self._workers) - self._starting - unready
         if self._options.actor_starts:
             started = self._statistics.workers_started + self._starting
             places = min(places, self._options.actor_starts - started)
         if self._failed_starts:
-            calls = min(calls, 1 - unready - sum(not each.ready for each in self._workers))
+            calls = min(calls, 1 - unready - sum(not worker.ready for worker in self._workers))
         count = min(places, calls - self._starting)
         near = self._near() if count > 0 and self._options.worker.work is not None else ()
         for _ in range(count):
@@ -875,11 +884,11 @@ class Pool:
             return
         now = time.monotonic()
         self._idle_check_at = now + idle_s / 2
-        for each in reversed(self._workers.copy()):
-            if len(self._workers) > 1 and self._is_unused(each) and now - each.since >= idle_s:
-                self._remove(each)
+        for worker in reversed(self._workers.copy()):
+            if len(self._workers) > 1 and self._is_unused(worker) and now - worker.since >= idle_s:
+                self._remove(worker)
                 self._statistics.workers_ended += 1
-                self._lifecycle.end(each.task, kill=False)
+                self._lifecycle.end(worker.task, kill=False)
 
     def _handle_events(self) -> None:
         while self._events:
@@ -911,17 +920,17 @@ class Pool:
             return
         self._starting -= 1
         self._statistics.workers_started += 1
-        made = _Worker(task, OutputLines(task.number), since=time.monotonic())
-        first = self._new_modules(made)
+        worker = _Worker(task, OutputLines(task.number), since=time.monotonic())
+        first = self._new_modules(worker)
         first.append(
             frames.frame(
                 frames.INITIALIZER, b"" if initializer is None else initializer.function.message(node)
             )
         )
-        made.outbox.append(memoryview(b"".join(first)))
-        self._workers.append(made)
-        self._idle_check_at = min(self._idle_check_at, made.since)
-        self._flush(made)
+        worker.outbox.append(memoryview(b"".join(first)))
+        self._workers.append(worker)
+        self._idle_check_at = min(self._idle_check_at, worker.since)
+        self._flush(worker)
 
     def _initializer_copied(self, event: _InitializerCopied) -> None:
         if event.error is None:
@@ -988,28 +997,30 @@ class Pool:
         error.__cause__ = cause
         return error
 
-    def _lost(self, each: _Worker, error: DiosError) -> None:
+    def _lost(self, worker: _Worker, error: DiosError) -> None:
         """Take a worker out that ended or broke the rules; its calls that did not run go to others."""
-        self._remove(each)
+        self._remove(worker)
         self._statistics.workers_lost += 1
-        each.error = error
+        worker.error = error
         # A worker makes its calls in order, so the first is the one that ran, with the nested ones above it.
         waiting = [
-            number for number in list(each.running)[1 if each.ready else 0 :] if number not in each.nested
+            number
+            for number in list(worker.running)[1 if worker.ready else 0 :]
+            if number not in worker.nested
         ]
-        returned = [each.running.pop(number) for number in waiting]
+        returned = [worker.running.pop(number) for number in waiting]
         self._give_back([call for call in returned if not self._runs_elsewhere(call)])
-        self._lifecycle.end(each.task, kill=isinstance(error, ProtocolError))
+        self._lifecycle.end(worker.task, kill=isinstance(error, ProtocolError))
 
-    def _remove(self, each: _Worker) -> None:
+    def _remove(self, worker: _Worker) -> None:
         """Take a worker out of the list; its nested calls that did not begin are dropped."""
-        self._workers.remove(each)
-        self._output.show(each.output.end())
-        each.gone = True
-        self.data.do(lambda: close_all_of(each.blanks))
-        for call in [call for call in each.family.calls if call.origin is each]:
-            each.family.calls.remove(call)
-        self._leaving[each.task.number] = each
+        self._workers.remove(worker)
+        self._output.show(worker.output.end())
+        worker.gone = True
+        self.data.do(lambda: close_all_of(worker.blanks))
+        for call in [call for call in worker.family.calls if call.origin is worker]:
+            worker.family.calls.remove(call)
+        self._leaving[worker.task.number] = worker
 
     def _give_back(self, calls: Sequence[Call | NestedCall]) -> None:
         """Put calls back at the front, in their order."""
@@ -1019,19 +1030,19 @@ class Pool:
             elif not call.origin.gone:
                 call.origin.family.calls.append(call)
 
-    def _left(self, each: _Worker, event: Ended) -> None:
+    def _left(self, worker: _Worker, event: Ended) -> None:
         """Repeat or fail the call that ran in a worker that has ended."""
         status = event.status
-        violation = isinstance(each.error, ProtocolError)
-        reason = str(each.error) if violation else _reason(status, each.error)
+        violation = isinstance(worker.error, ProtocolError)
+        reason = str(worker.error) if violation else _reason(status, worker.error)
         moved = not violation and status is not None and status.cause in _MOVED
         lost = not violation and (status is None or status.cause in _LOST)
         if moved:
             self._statistics.workers_lost -= 1
             self._statistics.workers_moved += 1
-        elif not each.ready:
+        elif not worker.ready:
             self._ended_early(status, reason, lost=lost)
-        for call in each.running.values():
+        for call in worker.running.values():
             if self._runs_elsewhere(call):
                 continue
             call.tries += not moved
@@ -1042,40 +1053,40 @@ class Pool:
                 fingerprint = "" if status is None else status.fingerprint
                 kind = ActorEndedError if self._options.actor_starts else WorkerEndedError
                 self._fail(call, kind(f"the worker ended in the call: {reason}", fingerprint=fingerprint))
-        each.running.clear()
+        worker.running.clear()
         starts = self._options.actor_starts
         if starts and self._statistics.workers_started >= starts and self._broken is None:
             self._broken = ActorEndedError(f"the worker of the actor has ended: {reason}")
 
     # -- results ----------------------------------------------------------------------------------
-    def _receive(self, each: _Worker) -> None:
+    def _receive(self, worker: _Worker) -> None:
         try:
-            for kind, body in each.inbox.feed(each.task.reader.read()):
-                self._obey(each, kind, body)
+            for kind, body in worker.inbox.feed(worker.task.reader.read()):
+                self._obey(worker, kind, body)
         except DiosError as error:
-            self._lost(each, error)
-        if each.returned:
-            self._give_back(each.returned)
-            each.returned.clear()
+            self._lost(worker, error)
+        if worker.returned:
+            self._give_back(worker.returned)
+            worker.returned.clear()
 
-    def _obey(self, each: _Worker, kind: int, body: memoryview) -> None:
+    def _obey(self, worker: _Worker, kind: int, body: memoryview) -> None:
         """Handle a frame of a worker. Nothing in it is decoded here except numbers."""
         if kind in {frames.RESULT, frames.EXCEPTION}:
-            self._answered(each, body, failed=kind == frames.EXCEPTION)
+            self._answered(worker, body, failed=kind == frames.EXCEPTION)
         elif kind == frames.OUTPUT:
-            self._output.show(each.output.feed(body))
-        elif kind == frames.SUBMIT and each.ready:
-            self._submitted(each, body)
-        elif kind == frames.WAITING and each.ready:
+            self._output.show(worker.output.feed(body))
+        elif kind == frames.SUBMIT and worker.ready:
+            self._submitted(worker, body)
+        elif kind == frames.WAITING and worker.ready:
             # If another nested call or answer is under way, the worker says so again when it has read it.
-            each.waits = bool(each.running) and frames.numbered(body)[0] == each.sent_nested
-        elif kind == frames.RETURNED and each.ready:
-            self._returned(each, body)
-        elif kind == frames.WANTED or (kind in _DATA_KINDS and each.ready):
-            self._obey_data(each, kind, body)
-        elif kind == frames.READY and not each.ready:
-            each.ready = self._initialized = True
-        elif kind == frames.BROKEN and not each.ready and self._options.initializer:
+            worker.waits = bool(worker.running) and frames.numbered(body)[0] == worker.sent_nested
+        elif kind == frames.RETURNED and worker.ready:
+            self._returned(worker, body)
+        elif kind == frames.WANTED or (kind in _DATA_KINDS and worker.ready):
+            self._obey_data(worker, kind, body)
+        elif kind == frames.READY and not worker.ready:
+            worker.ready = self._initialized = True
+        elif kind == frames.BROKEN and not worker.ready and self._options.initializer:
             # No call has run in this worker, so its initializer has sent this. If it succeeded in another
             # worker, only this worker ends.
             if not self._initialized:
@@ -1083,32 +1094,34 @@ class Pool:
         else:
             raise ProtocolError(f"a worker sent a frame of kind {kind}, which it may not send now")
 
-    def _answered(self, each: _Worker, body: memoryview, *, failed: bool) -> None:
-        call, rest = self._ended_call(each, body, failed=failed)
+    def _answered(self, worker: _Worker, body: memoryview, *, failed: bool) -> None:
+        call, rest = self._ended_call(worker, body, failed=failed)
         if isinstance(call, Call):
-            if self._is_late(each, call):
+            if self._is_late(worker, call):
                 return
             call.future.finish(bytearray(rest), failed=failed, trust=self._trust)
         else:
             self._answer(call, frames.RAISES if failed else frames.RETURNS, bytes(rest))
 
     def _ended_call(
-        self, each: _Worker, body: memoryview, *, failed: bool
+        self, worker: _Worker, body: memoryview, *, failed: bool
     ) -> tuple[Call | NestedCall, memoryview]:
         """Return the call that a worker answers, and the rest of the answer."""
         number, rest = frames.numbered(body)
-        call = each.running.pop(number, None) if each.ready else None
+        call = worker.running.pop(number, None) if worker.ready else None
         if call is None:
             raise ProtocolError("a worker answered a call that it was not given")
         now = time.monotonic()
         late = isinstance(call, Call) and call.answered
         if isinstance(call, Call) and not late and not failed:
-            self._slow_calls.ended(call.function, call.args, now - each.since)
-        each.mean_s = (each.mean_s + now - each.since) / 2 if each.mean_s < 1.0 else now - each.since
-        each.since = now
-        each.output.renew()
-        each.nested.discard(number)
-        each.waits = False
+            self._slow_calls.ended(call.function, call.args, now - worker.since)
+        worker.mean_s = (
+            (worker.mean_s + now - worker.since) / 2 if worker.mean_s < 1.0 else now - worker.since
+        )
+        worker.since = now
+        worker.output.renew()
+        worker.nested.discard(number)
+        worker.waits = False
         self._failed_starts = 0
         if failed and not late:
             self._statistics.failed += 1
@@ -1116,12 +1129,12 @@ class Pool:
             self._statistics.completed += 1
         return call, rest
 
-    def _is_late(self, each: _Worker, call: Call) -> bool:
+    def _is_late(self, worker: _Worker, call: Call) -> bool:
         """Return True if another worker has answered a call before."""
         if call.answered:
             return True
         if call.copied:
-            self._first_answer(each, call)
+            self._first_answer(worker, call)
         return False
 
     # -- data in blobs ----------------------------------------------------------------------------
@@ -1138,74 +1151,74 @@ class Pool:
 
     def _drop(self, object_ids: list[int]) -> None:
         """Report to workers the blobs that are not used any more."""
-        for each in self._workers:
-            held = each.held.intersection(object_ids)
+        for worker in self._workers:
+            held = worker.held.intersection(object_ids)
             if held:
-                each.held -= held
-                each.outbox.append(
+                worker.held -= held
+                worker.outbox.append(
                     memoryview(frames.frame(frames.DROPPED, msgspec.msgpack.encode(list(held))))
                 )
-                self._flush(each)
+                self._flush(worker)
 
-    def _obey_data(self, each: _Worker, kind: int, body: memoryview) -> None:
+    def _obey_data(self, worker: _Worker, kind: int, body: memoryview) -> None:
         """Handle a frame of a worker about blobs. It gets those of its calls and initializer, each once."""
-        task = each.task.task
+        task = worker.task.task
         if kind == frames.WANTED:
-            blobs = self._wanted(each, body)
-            self.data.do(lambda: self._give(each, lambda: self.data.give(task, blobs)))
+            blobs = self._wanted(worker, body)
+            self.data.do(lambda: self._give(worker, lambda: self.data.give(task, blobs)))
         elif kind == frames.BLANK:
-            if each.blanks_asked or not each.running:
+            if worker.blanks_asked or not worker.running:
                 raise ProtocolError("a worker asked for more blobs than it has results")
-            each.blanks_asked += 1
-            self.data.do(lambda: self._give(each, lambda: self.data.give_blank(task, each.blanks)))
+            worker.blanks_asked += 1
+            self.data.do(lambda: self._give(worker, lambda: self.data.give_blank(task, worker.blanks)))
         elif kind == frames.STORED:
-            call, rest = self._ended_call(each, body, failed=False)
-            blob = each.blanks.pop(frames.numbered(rest)[0], None)
+            call, rest = self._ended_call(worker, body, failed=False)
+            blob = worker.blanks.pop(frames.numbered(rest)[0], None)
             if blob is None or not isinstance(call, Call):
                 self._fail(
                     call, WorkerEndedError("the worker named a blob for its result that is not its own")
                 )
                 raise ProtocolError("a worker named a blob that it was not given")
-            each.blanks_asked -= 1
-            if self._is_late(each, call):
+            worker.blanks_asked -= 1
+            if self._is_late(worker, call):
                 self.data.do(lambda: close_all_of({blob.object_id: blob}))
             else:
                 self.data.do(lambda: self._take_over(blob, call))
         else:
             number, _ = frames.numbered(body)
-            call_again = each.running.get(number)
+            call_again = worker.running.get(number)
             if not isinstance(call_again, Call) or call_again.by_value or call_again.prepared is None:
                 raise ProtocolError("a worker did not accept a call that it can load")
-            del each.running[number]
+            del worker.running[number]
             call_again.by_value, call_again.prepared = True, None
             self._park(call_again, task.node)
 
-    def _wanted(self, each: _Worker, body: memoryview) -> list[Reference]:
+    def _wanted(self, worker: _Worker, body: memoryview) -> list[Reference]:
         try:
             numbers = msgspec.msgpack.decode(body, type=list[int])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise ProtocolError("a worker asked for blobs in an unknown form") from None
-        calls = [call.prepared for call in each.running.values() if isinstance(call, Call)]
+        calls = [call.prepared for call in worker.running.values() if isinstance(call, Call)]
         known = {
             reference.object_id: reference
             for prepared in (self._initializer, *calls)
             if prepared is not None
-            for reference in prepared.references(each.task.task.node)
+            for reference in prepared.references(worker.task.task.node)
         }
         if (
             not known.keys() >= set(numbers)
-            or not each.held.isdisjoint(numbers)
+            or not worker.held.isdisjoint(numbers)
             or len(set(numbers)) != len(numbers)
         ):
             raise ProtocolError("a worker asked for a blob that does not belong to its calls")
-        each.held.update(numbers)
+        worker.held.update(numbers)
         return [known[number] for number in numbers]
 
-    def _give(self, each: _Worker, give: Callable[[], None]) -> None:
+    def _give(self, worker: _Worker, give: Callable[[], None]) -> None:
         try:
             give()
         except DiosError as error:
-            self._reported(_NotGiven(each, error))
+            self._reported(_NotGiven(worker, error))
 
     def _take_over(self, blob: Reference, call: Call) -> None:
         try:
@@ -1225,25 +1238,25 @@ class Pool:
             self._answer(call, frames.LOST, str(error).encode(errors="replace"))
 
     # -- nested calls -----------------------------------------------------------------------------
-    def _submitted(self, each: _Worker, body: memoryview) -> None:
+    def _submitted(self, worker: _Worker, body: memoryview) -> None:
         """Queue a nested call, or refuse it if it is over a bound."""
         number, rest = frames.numbered(body)
         if frames.numbered(rest)[0] > len(rest):
             raise ProtocolError("a worker sent a nested call whose function is longer than the frame")
         self._nesting = True
-        call = NestedCall(each, number, bytes(rest))
-        each.unanswered += 1
-        each.unanswered_bytes += len(call.body)
+        call = NestedCall(worker, number, bytes(rest))
+        worker.unanswered += 1
+        worker.unanswered_bytes += len(call.body)
         with self._lock:
             self._statistics.submitted += 1
-        if each.unanswered > frames.NESTED_CALLS_MAX or each.unanswered_bytes > frames.NESTED_BYTES_MAX:
+        if worker.unanswered > frames.NESTED_CALLS_MAX or worker.unanswered_bytes > frames.NESTED_BYTES_MAX:
             raise ProtocolError("a worker sent more nested calls than it may have")
-        if len(each.nested) >= frames.NESTED_DEPTH_MAX:
+        if len(worker.nested) >= frames.NESTED_DEPTH_MAX:
             reason = f"more than {frames.NESTED_DEPTH_MAX} calls wait for nested ones in one worker"
             self._statistics.failed += 1
             self._answer(call, frames.REFUSED, reason.encode())
         else:
-            each.family.calls.append(call)
+            worker.family.calls.append(call)
 
     def _answer(self, call: NestedCall, outcome: int, data: bytes) -> None:
         """Send the outcome of a nested call to the worker that submitted it."""
@@ -1262,14 +1275,14 @@ class Pool:
         origin.outbox.append(memoryview(frames.frame(frames.ANSWER, *parts)))
         self._flush(origin)
 
-    def _returned(self, each: _Worker, body: memoryview) -> None:
+    def _returned(self, worker: _Worker, body: memoryview) -> None:
         """Queue a call again that a worker has not begun, because its present call waits."""
         number = frames.numbered(body)[0]
-        call = each.running.get(number)
-        if not isinstance(call, Call) or next(iter(each.running)) == number:
+        call = worker.running.get(number)
+        if not isinstance(call, Call) or next(iter(worker.running)) == number:
             raise ProtocolError("a worker gave back a call that it had begun, or was not given")
-        del each.running[number]
-        each.returned.append(call)
+        del worker.running[number]
+        worker.returned.append(call)
 
 
 def _for_waiting(family: _Family, workers: list[_Worker]) -> tuple[_Worker, NestedCall] | None:
@@ -1278,18 +1291,18 @@ def _for_waiting(family: _Family, workers: list[_Worker]) -> tuple[_Worker, Nest
     A worker with many calls above each other gets those of others only if all workers wait: then nobody else
     can go on.
     """
-    all_wait = all(each.waits or not each.running for each in workers)
-    for each in workers:
-        if not each.waits:
+    all_wait = all(member.waits or not member.running for member in workers)
+    for worker in workers:
+        if not worker.waits:
             continue
         latest = range(len(family.calls) - 1, max(-1, len(family.calls) - 1 - _LATEST), -1)
-        own = next((place for place in latest if family.calls[place].origin is each), None)
+        own = next((place for place in latest if family.calls[place].origin is worker), None)
         if own is not None:
             call = family.calls[own]
             del family.calls[own]
-            return each, call
-        if all_wait or len(each.nested) < _DEPTH_FOR_OTHERS:
-            return each, family.calls.pop()
+            return worker, call
+        if all_wait or len(worker.nested) < _DEPTH_FOR_OTHERS:
+            return worker, family.calls.pop()
     return None
 
 

@@ -55,8 +55,8 @@ def put(value: T) -> ValueReference[T]:
     same memory for its large buffers, which are read-only there. ``Executor.put`` names the executor. Raises
     InvalidError if no executor is open or the value cannot be pickled, LimitError if there is no room.
     """
-    for each in reversed(_open):
-        executor = each()
+    for reference in reversed(_open):
+        executor = reference()
         if executor is not None:
             return executor.put(value)
     raise InvalidError("no executor is open to put a value. Open one: with dios.Executor() as executor")
@@ -81,4 +81,4 @@ def open_putter(executor: Putter) -> None:
 
 def close_putter(executor: Putter) -> None:
     """Undo ``open_putter``."""
-    _open[:] = [each for each in _open if each() not in {executor, None}]
+    _open[:] = [reference for reference in _open if reference() not in {executor, None}]

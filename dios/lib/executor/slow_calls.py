@@ -59,7 +59,7 @@ class SlowCalls:
 
     def slowest(self, running: Iterable[RunningCall]) -> int | None:
         """Return the number of the call that is slowest compared with its like, if it is slow; else None."""
-        most, found = 1.0, None
+        most, slowest = 1.0, None
         for call in running:
             ended, items = self._known(call.function, call.args)
             if ended is None or len(ended) < _JUDGED_MIN:
@@ -68,8 +68,8 @@ class SlowCalls:
             usual = max(_SLOW_FACTOR * median(known), known[-1 - len(known) // _SLOW_PART])
             ratio = call.seconds / max(usual * items, _AFTER_S)
             if ratio > most:
-                most, found = ratio, call.number
-        return found
+                most, slowest = ratio, call.number
+        return slowest
 
     def _known(self, function: Function[object], args: tuple[object, ...]) -> tuple[deque[float] | None, int]:
         """Return the durations of a function's calls, and the number of calls in one: ``map`` has chunks."""

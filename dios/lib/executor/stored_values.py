@@ -177,10 +177,10 @@ class DataStore:
 
     def _drop(self, dropped: _Dropped) -> None:
         references = list(dropped.places.values())
-        self._report_dropped([each.object_id for each in references])
-        for each in references if dropped.own else ():
+        self._report_dropped([blob.object_id for blob in references])
+        for reference in references if dropped.own else ():
             with contextlib.suppress(DiosError):
-                each.close()
+                reference.close()
 
     def place_all(self, buffers: Sequence[memoryview], submitted_ns: int) -> list[Place]:
         """Return the places of buffers in blobs; those that are not in one yet go into a new one together.
@@ -190,18 +190,18 @@ class DataStore:
         calls that wait together need one comparison.
         """
         now_ns = time.monotonic_ns()
-        places = [self._find(each, submitted_ns, now_ns) for each in buffers]
-        new = [each for each, found in zip(buffers, places, strict=True) if found is None]
+        places = [self._find(view, submitted_ns, now_ns) for view in buffers]
+        new = [view for view, known in zip(buffers, places, strict=True) if known is None]
         if new:
             blob = self.keep(create_blob(self.node, new))
             end = 0
-            for number, each in enumerate(buffers):
+            for number, buffer in enumerate(buffers):
                 if places[number] is None:
                     end = aligned(end)
-                    places[number] = place = Place(blob, end, each.nbytes)
-                    end += each.nbytes
-                    self._remember(each, place, now_ns)
-        return [each for each in places if each is not None]
+                    places[number] = place = Place(blob, end, buffer.nbytes)
+                    end += buffer.nbytes
+                    self._remember(buffer, place, now_ns)
+        return [placed for placed in places if placed is not None]
 
     def _find(self, buffer: memoryview, submitted_ns: int, now_ns: int) -> Place | None:
         if isinstance(buffer.obj, bytes):
@@ -238,8 +238,8 @@ class DataStore:
 
     def give(self, task: Task, blobs: Sequence[Reference]) -> None:
         """Give a worker the right to read some blobs. Raises DiosError."""
-        for each in blobs:
-            each.delegate(task, "read")
+        for blob in blobs:
+            blob.delegate(task, "read")
 
     def give_blank(self, task: Task, blanks: dict[int, Reference]) -> None:
         """Give a worker a blob for a result, and put it into ``blanks`` before. Raises DiosError."""
@@ -264,10 +264,10 @@ class DataStore:
         self._sent_bytes.clear()
         with self._lock:
             left = list(self._live)
-        for each in left:
+        for blob in left:
             with contextlib.suppress(DiosError):
-                each.view()
-            each.close()
+                blob.view()
+            blob.close()
 
 
 def _owner(buffer: memoryview) -> object:

@@ -39,9 +39,10 @@ Decode: TypeAlias = Callable[[object], object]
 _HERE: Final = __name__
 
 
-def _refused(what: str) -> UntrustedResultError:
+def _refused(content: str) -> UntrustedResultError:
     return UntrustedResultError(
-        f"the result contains {what}, which a caller does not accept from a sandboxed worker. Return built-in"
+        f"the result contains {content}, which a caller does not accept from a sandboxed worker. Return "
+        "built-in"
         " types, permit the class with dios.allow(cls), or make the executor with trust=True if you trust"
         " the code that ran"
     )
@@ -79,9 +80,9 @@ class ResultPickler(pickle.Pickler):
             return NotImplemented
         package = kind.__module__.partition(".")[0]
         if package in _PACKAGE_REDUCERS:
-            found = _PACKAGE_REDUCERS[package](value)
-            if found is not None:
-                return found
+            reduced = _PACKAGE_REDUCERS[package](value)
+            if reduced is not None:
+                return reduced
         return _reduced_object(value, kind)
 
 
@@ -103,7 +104,7 @@ def _reduced_object(value: object, kind: type) -> object:
     if isinstance(value, tuple) and kind is not tuple and hasattr(kind, "_fields"):
         return _named_tuple, (*place, tuple(value))
     if dataclasses.is_dataclass(kind) and not isinstance(value, tuple | list | dict | set | frozenset):
-        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(kind)}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind)}
         return _dataclass, (*place, fields)
     own = {name for base in kind.__mro__[:-1] for name in vars(base)}
     plain = own.isdisjoint({"__reduce__", "__reduce_ex__"})
@@ -238,9 +239,9 @@ def load(data: bytes, buffers: Buffers) -> object:
 
 class _ResultUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
-        found = _BUILDERS.get((module, name))
-        if found is not None:
-            return found
+        builder = _BUILDERS.get((module, name))
+        if builder is not None:
+            return builder
         permitted = _allowed.get((module, name))
         if permitted is not None and permitted[1] is None:
             return permitted[0]
@@ -249,24 +250,24 @@ class _ResultUnpickler(pickle.Unpickler):
 
 def _class(module: str, qualname: str) -> type:
     """Return a class of a module that is imported already, without running code of either."""
-    found: object = sys.modules.get(module)
+    resolved: object = sys.modules.get(module)
     for part in qualname.split("."):
-        found = _names_of(found).get(part)
-    if found is None:
+        resolved = _names_of(resolved).get(part)
+    if resolved is None:
         raise _refused(f"an object of {module}.{qualname}, a class that this program has not imported")
-    if not isinstance(found, type):
+    if not isinstance(resolved, type):
         raise _refused(f"an object of {module}.{qualname}, which is no class here")
-    if any("__del__" in _names_of(base) for base in type.mro(found)):
+    if any("__del__" in _names_of(base) for base in type.mro(resolved)):
         raise _refused(f"an object of {module}.{qualname}, whose end runs code (__del__)")
-    return found
+    return resolved
 
 
-def _names_of(found: object) -> Mapping[str, object]:
+def _names_of(owner: object) -> Mapping[str, object]:
     """Return what a module or class defines, past any ``__getattr__`` of it."""
-    if isinstance(found, types.ModuleType):
-        return cast("Mapping[str, object]", types.ModuleType.__getattribute__(found, "__dict__"))
-    if isinstance(found, type):
-        return cast("Mapping[str, object]", type.__getattribute__(found, "__dict__"))
+    if isinstance(owner, types.ModuleType):
+        return cast("Mapping[str, object]", types.ModuleType.__getattribute__(owner, "__dict__"))
+    if isinstance(owner, type):
+        return cast("Mapping[str, object]", type.__getattribute__(owner, "__dict__"))
     return {}
 
 
@@ -291,14 +292,14 @@ def _dataclass(module: str, qualname: str, fields: dict[str, object]) -> object:
     declared = _names_of(cls).get("__dataclass_fields__")
     if not isinstance(declared, dict) or set(fields) != {
         name
-        for name, each in declared.items()
-        if each._field_type is dataclasses._FIELD  # type: ignore[attr-defined]  # noqa: SLF001
+        for name, field in declared.items()
+        if field._field_type is dataclasses._FIELD  # type: ignore[attr-defined]  # noqa: SLF001
     }:
         raise _refused(f"an object of {module}.{qualname}, which is no dataclass with the same fields")
-    made: object = object.__new__(cls)
+    instance: object = object.__new__(cls)
     for name, value in fields.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(instance, name, value)
+    return instance
 
 
 def _object(module: str, qualname: str, state: object) -> object:
@@ -308,16 +309,16 @@ def _object(module: str, qualname: str, state: object) -> object:
     cls, decode = permitted
     if decode is not None:
         return decode(state)
-    made = cast("Function[object]", cls.__new__)(cls)
-    restore = getattr(made, "__setstate__", None)
+    instance = cast("Function[object]", cls.__new__)(cls)
+    restore = getattr(instance, "__setstate__", None)
     if restore is not None:
         restore(state)
-        return made
+        return instance
     own, slots = state if isinstance(state, tuple) else (state, None)
     for part in (own, slots):
         for name, value in (part or {}).items():
-            object.__setattr__(made, name, value)
-    return made
+            object.__setattr__(instance, name, value)
+    return instance
 
 
 def _exception(
@@ -333,16 +334,16 @@ def _exception(
         raise _refused(f"an object of {module}.{qualname}, which is no exception")
     # The nearest built-in class makes the object: code of other classes does not run.
     builtin = next(base for base in type.mro(cls) if base.__module__ == "builtins")
-    made = cast("Function[BaseException]", builtin.__new__)(cls, *args)
-    cast("Function[None]", builtin.__init__)(made, *args)  # type: ignore[misc]
+    exception = cast("Function[BaseException]", builtin.__new__)(cls, *args)
+    cast("Function[None]", builtin.__init__)(exception, *args)  # type: ignore[misc]
     if type(state) is dict:
-        object.__getattribute__(made, "__dict__").update(
+        object.__getattribute__(exception, "__dict__").update(
             {name: value for name, value in state.items() if type(name) is str}
         )
     if isinstance(cause, BaseException):
-        made.__cause__ = cause
-    made.__suppress_context__ = bool(suppress)
-    return made
+        exception.__cause__ = cause
+    exception.__suppress_context__ = bool(suppress)
+    return exception
 
 
 def _array(description: object, shape: tuple[int, ...], order: str, flat: object) -> object:
@@ -369,10 +370,10 @@ def _dtype(description: object) -> object:
 
     if not _is_description(description, 0):
         raise _refused("an array of a type that is not made of numbers")
-    found = np.lib.format.descr_to_dtype(description)  # type: ignore[arg-type]
-    if found.hasobject:
+    dtype = np.lib.format.descr_to_dtype(description)  # type: ignore[arg-type]
+    if dtype.hasobject:
         raise _refused("an array of Python objects")
-    return found
+    return dtype
 
 
 def _is_description(description: object, depth: int) -> bool:
@@ -385,11 +386,11 @@ def _is_description(description: object, depth: int) -> bool:
         isinstance(description, list)
         and depth < 8
         and all(
-            isinstance(each, tuple)
-            and len(each) in {2, 3}
-            and isinstance(each[0], str | tuple)
-            and _is_description(each[1], depth + 1)
-            for each in description
+            isinstance(field, tuple)
+            and len(field) in {2, 3}
+            and isinstance(field[0], str | tuple)
+            and _is_description(field[1], depth + 1)
+            for field in description
         )
     )
 
@@ -464,11 +465,15 @@ def _namespace(values: dict[str, object]) -> types.SimpleNamespace:
 
 def _path(kind: str, text: str) -> pathlib.PurePath:
     kinds = (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
-    return {each.__name__: each for each in kinds}[kind](_of(str, text))
+    return {path_class.__name__: path_class for path_class in kinds}[kind](_of(str, text))
 
 
 def _address(kind: str, text: str) -> object:
-    known = {each.__name__: each for each in _SIMPLE_REDUCERS if each.__module__ == "ipaddress"}
+    known = {
+        address_class.__name__: address_class
+        for address_class in _SIMPLE_REDUCERS
+        if address_class.__module__ == "ipaddress"
+    }
     return known[kind](_of(str, text))
 
 
@@ -494,8 +499,8 @@ _BUILDERS: Final[dict[tuple[str, str], object]] = {
     **{(kind.__module__, kind.__name__): kind for kind in _STANDARD_TYPES if kind is not bytearray},
     ("builtins", "bytearray"): _bytearray,
     **{
-        (_HERE, each.__name__): each
-        for each in (
+        (_HERE, builder.__name__): builder
+        for builder in (
             *(_enum_member, _named_tuple, _dataclass, _object, _exception, _array, _scalar, _dtype),
             *(_arrow_table, _polars_frame, _polars_series, _pandas_frame, _pandas_series),
             *(_decimal, _fraction, _uuid, _counter, _ordered_dict, _deque, _default_dict, _namespace),

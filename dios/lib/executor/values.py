@@ -117,25 +117,26 @@ Pickled: TypeAlias = Callable[[object, str], tuple[bytes, set[str]]]
 """Returns the pickle of a value, described by the text for errors, and the names of its modules."""
 
 
-def pickled_whole(value: object, what: str) -> tuple[bytes, set[str]]:
+def pickled_whole(value: object, subject: str) -> tuple[bytes, set[str]]:
     """Return the pickle of a value with everything in it, and the names of the modules that it refers to."""
     file = io.BytesIO()
     pickler = CallPickler(file)
-    with named_errors(what):
+    with named_errors(subject):
         pickler.dump(value)
     return _PICKLE + file.getvalue(), pickler.modules
 
 
 @contextmanager
-def named_errors(what: str, *others: type[Exception]) -> Iterator[None]:
-    """Turn the errors of pickling into an InvalidError about ``what``, except ``others``."""
+def named_errors(subject: str, *others: type[Exception]) -> Iterator[None]:
+    """Turn the errors of pickling into an InvalidError about ``subject``, except ``others``."""
     try:
         yield
     except others:
         raise
     except Exception as error:
         raise InvalidError(
-            f"{what} cannot be sent to a worker: {error}. Send data, and open files, locks and connections in"
+            f"{subject} cannot be sent to a worker: {error}. Send data, and open files, locks and "
+            "connections in"
             " the function"
         ) from error
 
@@ -157,7 +158,7 @@ class Encoded(NamedTuple):
         """Return the result as the body of a message."""
         if self.plain:
             return _PLAIN + self.body
-        sizes = b"".join(_SIZE.pack(len(each)) for each in self.buffers)
+        sizes = b"".join(_SIZE.pack(len(buffer)) for buffer in self.buffers)
         return b"".join((_PICKLE, _COUNT.pack(len(self.buffers)), sizes, *self.buffers, self.body))
 
     def parts(self) -> list[Part]:
@@ -202,7 +203,7 @@ def encode_parts(value: object, *, trust: bool = False) -> Encoded:
         cloudpickle.Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
     else:
         ResultPickler(file, buffers).dump(value)
-    return Encoded(plain=False, body=file.getvalue(), buffers=[each.raw() for each in buffers])
+    return Encoded(plain=False, body=file.getvalue(), buffers=[buffer.raw() for buffer in buffers])
 
 
 def encode_result(value: object, *, trust: bool = False) -> bytes:
@@ -262,9 +263,9 @@ def encode_exception(error: BaseException, *, trust: bool = False) -> bytes:
 
 def decode_exception(data: bytes | bytearray, *, trust: bool) -> BaseException:
     """Return the exception of a call, in its caller, with the traceback of the worker as its cause."""
-    found = decode_result(data, trust=trust)
-    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], str):
-        error, text = found[0], found[1]
+    decoded = decode_result(data, trust=trust)
+    if isinstance(decoded, tuple) and len(decoded) == 2 and isinstance(decoded[1], str):
+        error, text = decoded[0], decoded[1]
         # SystemExit or KeyboardInterrupt of a worker must not end the caller.
         if not isinstance(error, Exception):
             error = RuntimeError(text.strip().rpartition("\n")[2])
@@ -294,4 +295,4 @@ def _is_constant(value: object, depth: int) -> bool:
         return False
     names = value.__globals__
     parts += [names[name] for name in value.__code__.co_names if name in names]
-    return not value.__dict__ and all(each is value or _is_constant(each, depth + 1) for each in parts)
+    return not value.__dict__ and all(part is value or _is_constant(part, depth + 1) for part in parts)

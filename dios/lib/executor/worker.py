@@ -129,9 +129,9 @@ class _Worker:
     def _next(self, deadline: float | None) -> tuple[int, memoryview]:
         """Wait for the next frame. Raise TimeLimitError after the deadline."""
         while True:
-            found = next(self._received, None)
-            if found is not None:
-                return found
+            frame = next(self._received, None)
+            if frame is not None:
+                return frame
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             self._received = self._buffer.feed(self._calls.read(0, left))
 

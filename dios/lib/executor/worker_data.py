@@ -72,7 +72,7 @@ class WorkerData:
             size = int.from_bytes(data[1:5], "little")
             head = _head.decode(data[5 : 5 + size])
             values = head.values
-            self._fetch({each[0] for each in head.buffers} | set(values))
+            self._fetch({place[0] for place in head.buffers} | set(values))
             buffers = [self._views[blob][place : place + length] for blob, place, length in head.buffers]
         former, _current = _current, (self, values)
         try:

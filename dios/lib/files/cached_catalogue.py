@@ -59,8 +59,8 @@ class CachedCatalogue(Generic[V]):
         if known is not None and known.version == version:
             return known
         with self._lock:
-            found = self._stored.read_likely()
-            return self._current() if found is None else self._noted(*found)
+            likely = self._stored.read_likely()
+            return self._current() if likely is None else self._noted(*likely)
 
     def _current(self) -> _Known[V]:
         known = self._known

@@ -78,19 +78,19 @@ class KeyringCatalogue:
         known = self.find()
         if known is not None:
             return known
-        made = self._node.create(
+        blob = self._node.create(
             ObjectType.DURABLE_BLOB, groups=[self._group], data=catalogue.encode(()), secrecy=secrecy
         )
         try:
-            self._keyring.add(CATALOGUE_ALIAS + self._alias, Name(made.name or b""), section="objects")
+            self._keyring.add(CATALOGUE_ALIAS + self._alias, Name(blob.name or b""), section="objects")
         except ExistsError:
             # Another process created the catalogue at the same moment: use the other's.
-            made.destroy()
+            blob.destroy()
             again = self.find()
             if again is None:
                 raise
             return again
-        return made
+        return blob
 
 
 class SharedCatalogue:
@@ -140,25 +140,25 @@ def _look_up(node: Node, name: bytes, group: Group, list_of: str, way_out: str) 
     A node that has just started may meet others during the lookup, which asked none of them then. So an
     answer without a replica counts only if the node knew others before.
     """
-    found = node.lookup(name, group=group)
-    alone = not found and _is_alone(node)
-    if not found and not alone:
-        found = node.lookup(name, group=group)
-    if not found and found.incomplete:
+    replicas = node.lookup(name, group=group)
+    alone = not replicas and _is_alone(node)
+    if not replicas and not alone:
+        replicas = node.lookup(name, group=group)
+    if not replicas and replicas.incomplete:
         raise UnreachableError(
             f"{list_of} is on a node that does not answer. `dios node ls` shows which; try again when that "
             "node is back.",
             call="lookup",
         )
-    if not found and alone:
+    if not replicas and alone:
         raise UnreachableError(
             f"{list_of} is not on this node, which has met no other one since its start. `dios node ls` "
             "shows those that it knows; try again when it has met them.",
             call="lookup",
         )
-    if not found:
+    if not replicas:
         raise DamagedError(f"{list_of} is lost: all nodes answered, and none has a replica of it. {way_out}")
-    return found
+    return replicas
 
 
 def _is_alone(node: Node) -> bool:
@@ -170,7 +170,7 @@ def _is_alone(node: Node) -> bool:
 
 
 def _is_complete(node: Node, name: bytes, group: Group) -> bool:
-    found = node.lookup(name, group=group)
-    for one in found:
-        one.close()
-    return not found.incomplete
+    replicas = node.lookup(name, group=group)
+    for replica in replicas:
+        replica.close()
+    return not replicas.incomplete

@@ -48,14 +48,14 @@ class CatalogueRecord:
         self._near: tuple[int, int] | None = None
         """The object id and the version of the replica on this node with the value that was read last."""
 
-    def found(self) -> bool:
+    def exists(self) -> bool:
         """Look the replicas up if that was not done, and return True if there are any."""
         return bool(self._replicas.references or self._replicas.look_again())
 
     @property
     def secrecy(self) -> tuple[str, ...]:
         """The tags of the catalogue."""
-        return next((one.secrecy for one in self._replicas.references), ())
+        return next((replica.secrecy for replica in self._replicas.references), ())
 
     # -- reading and writing ------------------------------------------------------------------------
     def version(self) -> CatalogueVersion | None:
@@ -159,7 +159,7 @@ class CatalogueRecord:
             try:
                 data, v_w = StoredCatalogue(only).read()
             except _GONE:
-                if not any(one.object_id != only.object_id for one in self._replicas.look_again()):
+                if not any(replica.object_id != only.object_id for replica in self._replicas.look_again()):
                     raise
             else:
                 return None if frame.has_header(data) else (data, (only.object_id, v_w))
@@ -179,7 +179,7 @@ class CatalogueRecord:
         """Note what was read; a record that has one plain replica again is read as such from now on."""
         plain = reading.is_plain and len(reading.value.members) == 1
         self._reading = None if plain else reading
-        has_it = near is not None and any(one.object_id == near[0] for one in reading.holders)
+        has_it = near is not None and any(holder.object_id == near[0] for holder in reading.holders)
         self._near, self._read_at = near if has_it and reading.decided else None, began
 
     # -- replicas -----------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class CatalogueRecord:
                 f"({why or 'no further node can take it'})"
             )
         holders = {member.object_id for member in reading.holders}
-        source = next(one for one in self._replicas.references if one.object_id in holders)
+        source = next(replica for replica in self._replicas.references if replica.object_id in holders)
         try:
             copied = source.copy(host=place, persistence=Persistence.DURABLE)
         except DiosError as error:

@@ -55,7 +55,7 @@ def download(files: GroupFiles, entry: CatalogueEntry, target: Path, moved: Move
     """
     if entry.in_store:
         entry = files.readable(stored_path(entry.file))
-    files.read_again(entry, lambda found: _download(files, found, target, moved))
+    files.read_again(entry, lambda current: _download(files, current, target, moved))
 
 
 def _download(files: GroupFiles, entry: CatalogueEntry, target: Path, moved: Moved) -> None:

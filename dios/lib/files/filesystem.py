@@ -142,7 +142,7 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
     @classmethod
     def _strip_protocol(cls, path: object) -> object:
         if isinstance(path, list):
-            return [cls._strip_protocol(each) for each in path]
+            return [cls._strip_protocol(single_path) for single_path in path]
         text = str(stringify_path(path))
         return text.removeprefix(f"{PROTOCOL}://").removeprefix(f"{PROTOCOL}::").strip("/")
 
@@ -157,17 +157,17 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
     def ls(self, path: str, detail: bool = True, **_options: object) -> list[Info] | list[str]:  # noqa: FBT001, FBT002
         """Return the files and directories in a directory, or the file itself; "" lists the groups."""
         if not self._strip_protocol(path):
-            found = [_directory(alias) for alias in self._groups.aliases()]
+            infos = [_directory(alias) for alias in self._groups.aliases()]
         else:
             files, alias, inner = self._place(path)
             tree = files.tree()
             if tree.is_file(inner):
-                found = [_described(tree, alias, inner)]
+                infos = [_described(tree, alias, inner)]
             elif tree.is_directory(inner):
-                found = [_described(tree, alias, child) for child in tree.children(inner)]
+                infos = [_described(tree, alias, child) for child in tree.children(inner)]
             else:
                 raise FileNotFoundError(2, "there is no such file or directory", str(path))
-        return found if detail else [str(info["name"]) for info in found]
+        return infos if detail else [str(info["name"]) for info in infos]
 
     def info(self, path: str, **_options: object) -> Info:
         """Return name, size in bytes, type, and for a file the time of its creation."""
@@ -205,21 +205,21 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         """Return all files below a path, sorted, with ``withdirs`` the directories, too."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
-        found: dict[str, Info] = {}
+        infos: dict[str, Info] = {}
         if not self._strip_protocol(path):
             for alias in self._groups.aliases():
                 if withdirs:
-                    found[alias] = _directory(alias)
+                    infos[alias] = _directory(alias)
                 if maxdepth != 1:
-                    found |= self._found(alias, "", None if maxdepth is None else maxdepth - 1, withdirs)
+                    infos |= self._found(alias, "", None if maxdepth is None else maxdepth - 1, withdirs)
         else:
             with contextlib.suppress(FileNotFoundError):
                 _, alias, inner = self._place(path)
-                found = self._found(alias, inner, maxdepth, withdirs)
+                infos = self._found(alias, inner, maxdepth, withdirs)
                 if withdirs and self._groups.files(alias).tree().is_directory(inner):
-                    found[_joined(alias, inner)] = _directory(_joined(alias, inner))
-        names = sorted(found)
-        return {name: found[name] for name in names} if detail else names
+                    infos[_joined(alias, inner)] = _directory(_joined(alias, inner))
+        names = sorted(infos)
+        return {name: infos[name] for name in names} if detail else names
 
     def _found(self, alias: str, inner: str, depth: int | None, withdirs: bool) -> dict[str, Info]:  # noqa: FBT001
         tree = self._groups.files(alias).tree()
@@ -228,9 +228,9 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         if not tree.is_directory(inner):
             return {}
         return {
-            _joined(alias, each): _described(tree, alias, each)
-            for each in tree.below(inner, depth)
-            if withdirs or tree.is_file(each)
+            _joined(alias, descendant): _described(tree, alias, descendant)
+            for descendant in tree.below(inner, depth)
+            if withdirs or tree.is_file(descendant)
         }
 
     def created(self, path: str) -> datetime:
@@ -279,21 +279,21 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         first = [starts] * len(paths) if starts is None or isinstance(starts, int) else starts
         last = [ends] * len(paths) if ends is None or isinstance(ends, int) else ends
         views: dict[str, memoryview] = {}
-        found: list[bytes | Exception] = []
+        contents: list[bytes | Exception] = []
         for path, start, end in zip(paths, first, last, strict=True):
             try:
                 files, _, inner = self._place(path)
                 if files.readable(inner).in_parts:
-                    found.append(bytes(files.view(inner, start, end)))
+                    contents.append(bytes(files.view(inner, start, end)))
                     continue
                 if path not in views:
                     views[path] = files.view(inner)
-                found.append(bytes(views[path][start:end]))
+                contents.append(bytes(views[path][start:end]))
             except Exception as error:
                 if on_error != "return":
                     raise
-                found.append(error)
-        return found
+                contents.append(error)
+        return contents
 
     @overload
     def open(
@@ -402,16 +402,16 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         try:
             yield staged
         except BaseException:
-            for each in staged.values():
-                each.discard()
+            for staged_files in staged.values():
+                staged_files.discard()
             raise
         finally:
             self._local.staged = None
-        for each in staged.values():
+        for staged_files in staged.values():
             if self._intrans:
-                self.transaction.files.append(_Deferred(each))
+                self.transaction.files.append(_Deferred(staged_files))
             else:
-                each.publish()
+                staged_files.publish()
 
     def _add(self, path: str, add: Callable[[StagedFiles, str], None]) -> None:
         files, alias, inner = self._place(path)
@@ -608,8 +608,8 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         """Remove files, with ``recursive`` directories with their content, in one write for each group."""
         paths = cast("list[str]", self.expand_path(path, recursive=recursive, maxdepth=maxdepth))
         if not recursive:
-            for each in paths:
-                files, _, inner = self._place(each)
+            for single_path in paths:
+                files, _, inner = self._place(single_path)
                 files.entry(inner)
         self._remove(paths)
 
@@ -618,7 +618,7 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         for path in paths:
             files, alias, inner = self._place(path)
             tree = files.tree()
-            if inner in tree.files or inner in tree.made:
+            if inner in tree.files or inner in tree.explicit_directories:
                 for_group.setdefault(alias, []).append(inner)
             elif not tree.is_directory(inner):
                 raise FileNotFoundError(2, "there is no such file or directory", path)

@@ -25,20 +25,20 @@ def copy_all(node: Node, group: Group, stored: Sequence[Reference], disks: int) 
     places = present_places(node, ())
     again: list[Reference] = []
     wanted: list[tuple[Reference, str]] = []
-    for one in stored:
-        targets = further_places(places, [one.node], disks, key=one.fingerprint)
-        again += [one] if len(targets) < disks - 1 else []
-        wanted += [(one, place) for place in targets]
-    copies = (one.copy_op(host=place, persistence=Persistence.DURABLE) for one, place in wanted)
+    for reference in stored:
+        targets = further_places(places, [reference.node], disks, key=reference.fingerprint)
+        again += [reference] if len(targets) < disks - 1 else []
+        wanted += [(reference, place) for place in targets]
+    copies = (source.copy_op(host=place, persistence=Persistence.DURABLE) for source, place in wanted)
     outcomes = cast("Connection", node.link).run_each(copies)
     with node.batch() as batch:
-        for (one, _), copied in zip(wanted, outcomes, strict=True):
+        for (reference, _), copied in zip(wanted, outcomes, strict=True):
             if isinstance(copied, DiosError):
-                again.append(one)
+                again.append(reference)
             else:
                 batch.add(copied.close)
-    for one in again:
-        hold_on(node, group, one.name or b"", disks)
+    for reference in again:
+        hold_on(node, group, reference.name or b"", disks)
 
 
 def hold_on(node: Node, group: Group, name: bytes, disks: int, digest: bytes = b"") -> None:
@@ -48,15 +48,19 @@ def hold_on(node: Node, group: Group, name: bytes, disks: int, digest: bytes = b
     that are made now have the bytes of one of these, because the nodes check them on the way. A log stays in
     one place. Raises UnreachableError, with the reason of each node that refused, if too few nodes take it.
     """
-    found = node.lookup(name, group=group)
+    replicas = node.lookup(name, group=group)
     try:
-        durable = [one for one in found if one.type is ObjectType.DURABLE_BLOB]
-        if any(one.type is ObjectType.DURABLE_STREAM for one in found):
+        durable = [reference for reference in replicas if reference.type is ObjectType.DURABLE_BLOB]
+        if any(reference.type is ObjectType.DURABLE_STREAM for reference in replicas):
             return  # a log is in one place
         few = len(durable) == 1 or not digest
-        sound = {one.node: one for one in durable if few or digest_of(one) == digest}
+        sound = {reference.node: reference for reference in durable if few or digest_of(reference) == digest}
         mark = fingerprint(name)
-        refusals = {one.node: "its replica has other bytes" for one in durable if one.node not in sound}
+        refusals = {
+            reference.node: "its replica has other bytes"
+            for reference in durable
+            if reference.node not in sound
+        }
         while len(sound) < disks:
             place = next_place(node, sound, disks, refusals, key=mark) if sound else None
             if place is None:
@@ -71,6 +75,6 @@ def hold_on(node: Node, group: Group, name: bytes, disks: int, digest: bytes = b
             except DiosError as error:
                 refusals[place] = error.message
     finally:
-        for one in found:
+        for replica in replicas:
             with suppress(DiosError):
-                one.close()
+                replica.close()

@@ -80,7 +80,7 @@ class GroupFiles:
         self._disks: tuple[float, int] | None = None
 
     def _known(self) -> CachedCatalogue[CatalogueVersion] | None:
-        if self._catalogue is None and self._record.found():
+        if self._catalogue is None and self._record.exists():
             self._catalogue = CachedCatalogue(self._record)
         return self._catalogue
 
@@ -165,9 +165,9 @@ class GroupFiles:
     def entry(self, path: str) -> CatalogueEntry:
         """Return the entry of a file; FileNotFoundError or IsADirectoryError without one."""
         tree = self.tree()
-        found = tree.files.get(path)
-        if found is not None:
-            return found
+        entry = tree.files.get(path)
+        if entry is not None:
+            return entry
         if tree.is_directory(path):
             raise IsADirectoryError(21, "this is a directory", path)
         raise FileNotFoundError(2, "there is no such file", path)
@@ -186,10 +186,10 @@ class GroupFiles:
     def _has_objects(self, entry: CatalogueEntry) -> bool:
         """Return True if every object of a local file is on a node that answers."""
         for name in entry.names:
-            found = self.node.lookup(name, group=self.group, limit=1)
-            for one in found:
-                one.close()
-            if not found:
+            references = self.node.lookup(name, group=self.group, limit=1)
+            for reference in references:
+                reference.close()
+            if not references:
                 return False
         return True
 
@@ -218,7 +218,7 @@ class GroupFiles:
         if not entry.in_parts:
             return self._read(path, SoundReplicas.view)[slice(start, end)]
         first, last, _ = slice(start, end).indices(entry.size)
-        return self.read_again(entry, lambda found: self.parts(found).range(first, max(first, last)))
+        return self.read_again(entry, lambda current: self.parts(current).range(first, max(first, last)))
 
     def checked_view(self, entry: CatalogueEntry) -> memoryview:
         """Return a view of a file that is one object, all bytes of which have the digest of the catalogue.
@@ -287,7 +287,7 @@ class GroupFiles:
         def change(tree: FileTree) -> list[CatalogueEntry]:
             moved: dict[int, CatalogueEntry] = {}
             for old, new in pairs.items():
-                entry = tree.files.get(old) or tree.made.get(old)
+                entry = tree.files.get(old) or tree.explicit_directories.get(old)
                 if entry is not None:
                     directory = is_directory(entry)
                     moved[id(entry)] = msgspec.structs.replace(entry, file=f"{new}/" if directory else new)
@@ -311,7 +311,9 @@ class GroupFiles:
         list the files any more, and UnreachableError says what remains; another one lists them still.
         """
         tree = self.tree()
-        entries = [tree.files.get(path) or tree.made.get(path) or self.entry(path) for path in paths]
+        entries = [
+            tree.files.get(path) or tree.explicit_directories.get(path) or self.entry(path) for path in paths
+        ]
         while entries:
             self._remove(entries)
             entries = self.moved(entries)  # only then it is certain that they are removed
@@ -390,13 +392,13 @@ class GroupFiles:
         gone = {(entry.file, entry.name) for entry in entries}
 
         def unused_parts(tree: FileTree) -> Iterable[Note]:
-            for one in tree.unfinished.values():
-                if one.file in unfinished:
-                    yield from unused_objects(one.file, [part.name for part in one.parts], time.time_ns())
+            for file in tree.unfinished.values():
+                if file.file in unfinished:
+                    yield from unused_objects(file.file, [part.name for part in file.parts], time.time_ns())
 
         done = self._edit_noted(
             lambda tree: [e for e in tree.entries if (e.file, e.name) not in gone],
-            lambda tree: [one for path, one in tree.unfinished.items() if path not in unfinished],
+            lambda tree: [file for path, file in tree.unfinished.items() if path not in unfinished],
             unused_parts,
         )
         return list(done.due)
@@ -513,10 +515,10 @@ class GroupFiles:
             disks = promised_disks(promises, self.group, entry)
             return has_kept_copies(self.node, self.group, entry, disks)
         # A log, or a file of a catalogue of version 1: nothing says which bytes are right.
-        found = self.node.find(entry.name, group=self.group)
-        if found is None:
+        reference = self.node.find(entry.name, group=self.group)
+        if reference is None:
             return False
-        found.close()
+        reference.close()
         return True
 
     def _sweep_old(self, notes: Iterable[Note]) -> None:
@@ -536,7 +538,7 @@ class GroupFiles:
         """Remove unfinished files from the catalogue in one write."""
         self.edit(
             lambda tree: tree.entries,
-            lambda tree: [one for path, one in tree.unfinished.items() if path not in paths],
+            lambda tree: [file for path, file in tree.unfinished.items() if path not in paths],
         )
 
 
@@ -593,16 +595,16 @@ def _require_destroyable(node: Node, names: Sequence[bytes]) -> None:
     for start in range(0, len(names), BATCH_OBJECTS):
         with node.batch() as batch:
             asked = {name: batch.add(node.lookup, name) for name in names[start : start + BATCH_OBJECTS]}
-        found = {name: pending.result() for name, pending in asked.items()}
+        lookups = {name: pending.result() for name, pending in asked.items()}
         with node.batch() as batch:
-            for each in (each for given in found.values() for each in given):
-                batch.add(each.close)
-        for name, given in found.items():
+            for reference in (replica for given in lookups.values() for replica in given):
+                batch.add(reference.close)
+        for name, given in lookups.items():
             _require_deletable(name, given)
 
 
 def _require_deletable(name: bytes, objects: Iterable[Reference]) -> None:
-    if not all(each.permissions & Permission.DELETE for each in objects):
+    if not all(reference.permissions & Permission.DELETE for reference in objects):
         raise NotPermittedError(f"the reference to {fingerprint(name)} lacks the right to delete")
 
 
@@ -612,20 +614,22 @@ def _destroy_some(node: Node, names: Sequence[bytes]) -> tuple[dict[bytes, Destr
         return {}, []
     with node.batch() as batch:
         asked = {name: batch.add(node.lookup, name) for name in names}
-    found = {name: pending.result() for name, pending in asked.items()}
+    lookups = {name: pending.result() for name, pending in asked.items()}
     # In a message with others a lookup does not wait for the other nodes of a cluster.
-    partial = [name for name, given in found.items() if given.incomplete]
+    partial = [name for name, given in lookups.items() if given.incomplete]
     if partial:
         with node.batch() as batch:
-            for each in (each for name in partial for each in found[name]):
-                batch.add(each.close)
-        found |= {name: node.lookup(name) for name in partial}
-    replicas = {name: {each.object_id: each for each in given} for name, given in found.items()}
+            for reference in (replica for name in partial for replica in lookups[name]):
+                batch.add(reference.close)
+        lookups |= {name: node.lookup(name) for name in partial}
+    replicas = {name: {replica.object_id: replica for replica in given} for name, given in lookups.items()}
     for name, objects in replicas.items():
         _require_deletable(name, objects.values())
     with node.batch() as batch:
         ends = [
-            (name, batch.add(each.destroy)) for name, objects in replicas.items() for each in objects.values()
+            (name, batch.add(replica.destroy))
+            for name, objects in replicas.items()
+            for replica in objects.values()
         ]
     refused: list[bytes] = []
     for name, end in ends:
@@ -634,6 +638,6 @@ def _destroy_some(node: Node, names: Sequence[bytes]) -> tuple[dict[bytes, Destr
         elif end.error is not None:
             raise end.error
     outcomes = {
-        name: Destroyed(len(objects), not found[name].incomplete) for name, objects in replicas.items()
+        name: Destroyed(len(objects), not lookups[name].incomplete) for name, objects in replicas.items()
     }
     return outcomes, refused

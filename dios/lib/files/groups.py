@@ -46,10 +46,10 @@ class ReachableGroups:
         # A connection does not survive a fork: the child makes its own.
         key = (os.getpid(), alias)
         with self._lock:
-            found = self._files.get(key)
-            if found is None:
-                found = self._files[key] = self._opened(alias)
-            return found
+            files = self._files.get(key)
+            if files is None:
+                files = self._files[key] = self._opened(alias)
+            return files
 
     def _opened(self, alias: str) -> GroupFiles:
         handed = _handed()
@@ -71,8 +71,8 @@ class ReachableGroups:
 
 
 def _close_all(files: dict[tuple[int, str], GroupFiles]) -> None:
-    for each in files.values():
-        each.node.close()
+    for group_files in files.values():
+        group_files.node.close()
 
 
 def files_for_task(node: Node, alias: str, *, write: bool = True) -> tuple[list[Group], list[Handed]]:
@@ -91,11 +91,11 @@ def files_for_task(node: Node, alias: str, *, write: bool = True) -> tuple[list[
     replicas = catalogue.replicas() or [catalogue.create()]
     rights = ("read", "write", "delegate") if write else ("read", "delegate")
     label = f"{_INPUT}{alias}/{group.fingerprint}"
-    return [group], [one.restrict(*rights, label=label) for one in replicas]
+    return [group], [replica.restrict(*rights, label=label) for replica in replicas]
 
 
-def _no_group(alias: str, where: str) -> FileNotFoundError:
-    return FileNotFoundError(2, f"there is no such group {where}; `dios group ls` lists yours", alias)
+def _no_group(alias: str, context: str) -> FileNotFoundError:
+    return FileNotFoundError(2, f"there is no such group {context}; `dios group ls` lists yours", alias)
 
 
 def _group_of(node: Node, name: Name) -> Group | None:
@@ -109,10 +109,10 @@ def _handed() -> dict[str, tuple[Node, Group, list[Reference]]] | None:
         return None
     node = connect()
     groups = {group.fingerprint: group for group in node.groups}
-    found: dict[str, tuple[Node, Group, list[Reference]]] = {}
+    inputs_by_alias: dict[str, tuple[Node, Group, list[Reference]]] = {}
     for given in node.inputs:
         if given.label.startswith(_INPUT):
             alias, _, mark = given.label.removeprefix(_INPUT).partition("/")
             if mark in groups:
-                found.setdefault(alias, (node, groups[mark], []))[2].append(given)
-    return found
+                inputs_by_alias.setdefault(alias, (node, groups[mark], []))[2].append(given)
+    return inputs_by_alias

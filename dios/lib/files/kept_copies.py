@@ -29,7 +29,7 @@ def promised_disks(promises: Iterable[KeptPromise], group: Group, entry: Catalog
 
 
 def _numbers(promises: Iterable[KeptPromise]) -> dict[tuple[str, bool], int]:
-    return {(one.key, one.is_single): one.replicas for one in promises}
+    return {(promise.key, promise.is_single): promise.replicas for promise in promises}
 
 
 def _promised(numbers: Mapping[tuple[str, bool], int], group: Group, entry: CatalogueEntry) -> int:
@@ -69,15 +69,15 @@ def _count_disks(node: Node, group: Group, names: Sequence[bytes]) -> dict[bytes
     """Return the number of nodes with a durable replica of each name."""
     with node.batch() as batch:
         asked = {name: batch.add(node.lookup, name, group=group) for name in names}
-    found = [(name, pending.result()) for name, pending in asked.items()]
+    lookups = [(name, pending.result()) for name, pending in asked.items()]
     # In a message with others a lookup does not wait for the other nodes of a cluster.
-    found += [(name, node.lookup(name, group=group)) for name, given in found if given.incomplete]
+    lookups += [(name, node.lookup(name, group=group)) for name, given in lookups if given.incomplete]
     nodes: dict[bytes, set[str]] = {name: set() for name in names}
     with node.batch() as batch:
-        for name, given in found:
-            nodes[name] |= {one.node for one in given if one.type in _DURABLE}
-            for one in given:
-                batch.add(one.close)
+        for name, given in lookups:
+            nodes[name] |= {replica.node for replica in given if replica.type in _DURABLE}
+            for reference in given:
+                batch.add(reference.close)
     return {name: len(there) for name, there in nodes.items()}
 
 
@@ -96,29 +96,29 @@ def _nodes_with(node: Node, group: Group, part: Part, enough: int) -> int:
     if not part.digest:
         return 0
     sound: set[str] = set()
-    found = node.lookup(part.name, group=group)
+    replicas = node.lookup(part.name, group=group)
     try:
-        if len({one.node for one in found}) < enough:
+        if len({reference.node for reference in replicas}) < enough:
             return 0
-        for one in found:
-            if len(sound) < enough and one.node not in sound and digest_of(one) == part.digest:
-                sound.add(one.node)
+        for replica in replicas:
+            if len(sound) < enough and replica.node not in sound and digest_of(replica) == part.digest:
+                sound.add(replica.node)
     finally:
-        for one in found:
+        for replica in replicas:
             with suppress(DiosError):
-                one.close()
+                replica.close()
     return len(sound)
 
 
-def digest_of(one: Reference) -> bytes:
+def digest_of(replica: Reference) -> bytes:
     """Return the digest of the bytes of a durable replica; none of another object, or if a read fails."""
-    if one.type is not ObjectType.DURABLE_BLOB:
+    if replica.type is not ObjectType.DURABLE_BLOB:
         return b""
     digest = blake3()
     try:
-        for at in range(0, one.size, limits.KEPT_CHUNK_BYTES):
-            want = min(one.size - at, limits.KEPT_CHUNK_BYTES)
-            with one.read(Semantics.MRSW, size=want, offset=at) as request:
+        for at in range(0, replica.size, limits.KEPT_CHUNK_BYTES):
+            want = min(replica.size - at, limits.KEPT_CHUNK_BYTES)
+            with replica.read(Semantics.MRSW, size=want, offset=at) as request:
                 digest.update(request.view[:want])
     except DiosError:
         return b""

@@ -61,7 +61,7 @@ def repair_list(files: GroupFiles) -> ListRepair | None:
     be read, and LimitError if the lists together are too long.
     """
     record = files.record
-    if not record.found():
+    if not record.exists():
         return None
     repair: ListRepair | None = None
 
@@ -81,7 +81,7 @@ def repair_list(files: GroupFiles) -> ListRepair | None:
             raise error from None
     if repair is None:
         entries = decode_all(content).entries
-        repair = ListRepair(1, sum(not is_directory(one) for one in entries), ())
+        repair = ListRepair(1, sum(not is_directory(entry) for entry in entries), ())
     return repair
 
 
@@ -108,10 +108,10 @@ def unite(lists: Sequence[Listed], now_ns: int) -> tuple[Listed, ListRepair]:
             if file != UnitedFile(entry, len(lists)):
                 united.append(file)
     unfinished, leftover = _unfinished(lists, entries, now_ns)
-    all_entries = [entry for one in lists for entry in one.entries]
-    known = _distinct_notes([*notes, *leftover, *(note for one in lists for note in one.notes)])
+    all_entries = [entry for file_list in lists for entry in file_list.entries]
+    known = _distinct_notes([*notes, *leftover, *(note for file_list in lists for note in file_list.notes)])
     needed = {name for entry in entries for name in entry.local_names}
-    needed |= {part.name for one in unfinished for part in one.parts}
+    needed |= {part.name for unfinished_file in unfinished for part in unfinished_file.parts}
     free = [note for note in known if needed.isdisjoint(note.former.local_names)]
     kept = followed(FileTree([*all_entries, *entries], (), free), entries)
     number_of_files = sum(not is_directory(entry) for entry in entries)
@@ -136,8 +136,8 @@ class _Version(NamedTuple):
 def _versions(lists: Sequence[Listed]) -> tuple[dict[str, list[_Version]], dict[bytes, tuple[str, ...]]]:
     """Return the versions of each path, the latest first, and by object the paths that it does not get."""
     by_name: dict[bytes, list[CatalogueEntry]] = defaultdict(list)
-    for one in lists:
-        for entry in one.entries:
+    for file_list in lists:
+        for entry in file_list.entries:
             if not is_directory(entry):
                 by_name[entry.name].append(entry)
     also: dict[bytes, tuple[str, ...]] = {}
@@ -147,7 +147,7 @@ def _versions(lists: Sequence[Listed]) -> tuple[dict[str, list[_Version]], dict[
         for entry in several:
             count[stored_path(entry.file)] += 1
         # A file that was moved in one of the lists has the path that most of them have.
-        path = min(count, key=lambda one: (-count[one], one))
+        path = min(count, key=lambda candidate: (-count[candidate], candidate))
         also[name] = tuple(sorted(count.keys() - {path}))
         entry = _one_of(path, several)
         bytes_of = entry.digest or pack_parts(entry.objects) or name
@@ -156,10 +156,10 @@ def _versions(lists: Sequence[Listed]) -> tuple[dict[str, list[_Version]], dict[
     for path, by_bytes in chosen.items():
         several_versions = []
         for same in by_bytes.values():
-            same.sort(key=lambda one: (not one[0].tiered, one[0].put_ns, one[0].name), reverse=True)
+            same.sort(key=lambda pair: (not pair[0].tiered, pair[0].put_ns, pair[0].name), reverse=True)
             others = tuple(entry for entry, _ in same[1:])
             several_versions.append(_Version(same[0][0], others, sum(listed for _, listed in same)))
-        several_versions.sort(key=lambda one: (one.entry.put_ns, one.entry.name), reverse=True)
+        several_versions.sort(key=lambda version: (version.entry.put_ns, version.entry.name), reverse=True)
         versions[path] = several_versions
     return versions, also
 
@@ -170,19 +170,19 @@ def _one_of(path: str, several: Sequence[CatalogueEntry]) -> CatalogueEntry:
     If a store has the bytes according to one list, the file is local, and brought back from there if its
     objects are gone: nothing says which of the lists is later.
     """
-    entry = next(one for one in several if stored_path(one.file) == path)
-    stored = next((one.tier for one in several if one.in_store), None)
-    if stored is None or all(one.tier == stored for one in several):
+    entry = next(candidate for candidate in several if stored_path(candidate.file) == path)
+    stored = next((candidate.tier for candidate in several if candidate.in_store), None)
+    if stored is None or all(candidate.tier == stored for candidate in several):
         return entry
     return msgspec.structs.replace(entry, tier=msgspec.structs.replace(stored, stored=False, left=True))
 
 
 def _directories(lists: Sequence[Listed]) -> dict[str, CatalogueEntry]:
-    found: dict[str, CatalogueEntry] = {}
-    for one in lists:
-        for path, entry in FileTree(one.entries).made.items():
-            found.setdefault(path, entry)
-    return found
+    directories: dict[str, CatalogueEntry] = {}
+    for file_list in lists:
+        for path, entry in FileTree(file_list.entries).explicit_directories.items():
+            directories.setdefault(path, entry)
+    return directories
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -206,9 +206,9 @@ def _free_path(path: str, digest: str, taken: Collection[str]) -> str:
         room = limits.TEXT_BYTES_MAX - len(f"{directory}{slash}{tail}".encode())
         if room < 0 and directory:
             return _free_path(f"{parent_of(directory)}/{name}".lstrip("/"), digest, taken)
-        found = f"{directory}{slash}{stem.encode()[: max(room, 0)].decode(errors='ignore')}{tail}"
-        if found not in taken:
-            return found
+        free_path = f"{directory}{slash}{stem.encode()[: max(room, 0)].decode(errors='ignore')}{tail}"
+        if free_path not in taken:
+            return free_path
     raise DamagedError(f"the lists have so many versions of {path!r} that they cannot be named")
 
 
@@ -222,35 +222,37 @@ def _unfinished(
     """
     finished = {name for entry in entries for name in entry.local_names}
     by_run: dict[tuple[str, bytes], UnfinishedFile] = {}
-    for one in (one for several in lists for one in several.unfinished):
-        known = by_run.get((one.file, one.run))
+    for unfinished_file in (begun for several in lists for begun in several.unfinished):
+        known = by_run.get((unfinished_file.file, unfinished_file.run))
         if known is None:
-            by_run[one.file, one.run] = one
+            by_run[unfinished_file.file, unfinished_file.run] = unfinished_file
         else:
-            parts = {part.name: part for part in (*known.parts, *one.parts)}
+            parts = {part.name: part for part in (*known.parts, *unfinished_file.parts)}
             # A part without a digest may be empty.
             parts.update({part.name: part for part in known.parts if part.digest})
             packed = pack_parts(parts.values())
-            by_run[one.file, one.run] = msgspec.structs.replace(known, packed_parts=packed)
+            by_run[unfinished_file.file, unfinished_file.run] = msgspec.structs.replace(
+                known, packed_parts=packed
+            )
     kept: dict[str, UnfinishedFile] = {}
     notes: list[Note] = []
-    for one in sorted(by_run.values(), key=lambda run: (run.begun_ns, run.run), reverse=True):
-        names = [part.name for part in one.parts]
+    for unfinished_file in sorted(by_run.values(), key=lambda run: (run.begun_ns, run.run), reverse=True):
+        names = [part.name for part in unfinished_file.parts]
         if not finished.isdisjoint(names):
-            notes += unused(one.file, [name for name in names if name not in finished], now_ns)
+            notes += unused(unfinished_file.file, [name for name in names if name not in finished], now_ns)
             continue
-        file = one.file
+        file = unfinished_file.file
         if file in kept:
-            file = _free_path(file, blake3(one.run).hexdigest(), kept)
-        kept[file] = msgspec.structs.replace(one, file=file)
+            file = _free_path(file, blake3(unfinished_file.run).hexdigest(), kept)
+        kept[file] = msgspec.structs.replace(unfinished_file, file=file)
     return list(kept.values()), notes
 
 
 def _distinct_notes(notes: Iterable[Note]) -> list[Note]:
     """Return one note of each former file: one that waits for a replacement, if there is one."""
-    found: dict[bytes, Note] = {}
+    distinct: dict[bytes, Note] = {}
     for note in notes:
-        known = found.get(note.former.name)
+        known = distinct.get(note.former.name)
         if known is None or (note.until and not known.until):
-            found[note.former.name] = note
-    return list(found.values())
+            distinct[note.former.name] = note
+    return list(distinct.values())

@@ -27,8 +27,12 @@ def followed(before: FileTree, after: Iterable[CatalogueEntry]) -> tuple[Note, .
         return ()
     present = {entry.name: entry for entry in after}
     lost = {note.until[: limits.NAME_BYTES] for note in before.notes} - present.keys()
-    paths = {one.name: stored_path(one.file) for one in before.entries if one.name in lost} if lost else {}
-    at = {stored_path(one.file): one for one in present.values() if one.name} if lost else {}
+    paths = (
+        {entry.name: stored_path(entry.file) for entry in before.entries if entry.name in lost}
+        if lost
+        else {}
+    )
+    at = {stored_path(entry.file): entry for entry in present.values() if entry.name} if lost else {}
 
     def until(note: Note) -> bytes:
         name = note.until[: limits.NAME_BYTES]
@@ -53,11 +57,11 @@ def added(before: FileTree, after: Sequence[CatalogueEntry], now_ns: int) -> lis
     if not gone:
         return []
     known = set(map(id, before.entries))
-    at = {stored_path(one.file): one for one in after if id(one) not in known and one.name}
+    at = {stored_path(entry.file): entry for entry in after if id(entry) not in known and entry.name}
     former = {entry.name for entry in gone}
-    names = {one.name for one in after if one.name in former}
+    names = {entry.name for entry in after if entry.name in former}
     stored = any(entry.tier is not None for entry in gone)
-    marks = {one.tier.mark for one in after if one.tier is not None} if stored else set()
+    marks = {entry.tier.mark for entry in after if entry.tier is not None} if stored else set()
     notes: list[Note] = []
     for entry in gone:
         if entry.name in names:

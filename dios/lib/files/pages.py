@@ -100,9 +100,9 @@ class Pages:
         if inside:
             del self._loaded(whole)[inside:]
         kept = whole + (1 if inside else 0)
-        for number in [each for each in self._memory if each >= kept]:
+        for number in [page_number for page_number in self._memory if page_number >= kept]:
             del self._memory[number]
-        for number in [each for each in self._stored if each >= kept]:
+        for number in [page_number for page_number in self._stored if page_number >= kept]:
             self._drop(number)
         self._changed(kept)
         self.size = size
@@ -126,15 +126,15 @@ class Pages:
     def _loaded(self, number: int) -> bytearray:
         """Return a page in memory, which the caller changes."""
         self._changed(number)
-        found = self._memory.pop(number, None)
-        if found is None:
+        page = self._memory.pop(number, None)
+        if page is None:
             while len(self._memory) >= self._pages_max:
                 self._put_out(next(iter(self._memory)))
-            found = bytearray(self.page(number) if number < self.count else b"")
+            page = bytearray(self.page(number) if number < self.count else b"")
             if number in self._stored:
                 self._drop(number)
-        self._memory[number] = found
-        return found
+        self._memory[number] = page
+        return page
 
     def _changed(self, number: int) -> None:
         if number < self._hashed:

@@ -12,8 +12,14 @@ from dios.lib.kept.versions import CREATED
 def present_places(node: Node, refused: Collection[str]) -> list[Place]:
     """Return the nodes on which replicas can be, but for those that have ``refused`` one."""
     return [
-        Place(one.name, one.rack, usable=one.usable, draining=one.draining, refused=one.name in refused)
-        for one in node.nodes()
+        Place(
+            member.name,
+            member.rack,
+            usable=member.usable,
+            draining=member.draining,
+            refused=member.name in refused,
+        )
+        for member in node.nodes()
     ]
 
 

@@ -72,9 +72,9 @@ Notice: TypeAlias = Callable[[BadReplicas], object]
 """A function that reports the replicas that a reader passed over."""
 
 
-def log_notice(found: BadReplicas) -> None:
+def log_notice(bad_replicas: BadReplicas) -> None:
     """Log the replicas that a reader passed over, as a warning."""
-    _log.warning("%s", found)
+    _log.warning("%s", bad_replicas)
 
 
 def version_of_put(size: int) -> int:
@@ -185,8 +185,8 @@ class SoundReplicas:
 
     def close(self) -> None:
         """Close the references that are open."""
-        found, self._found = self._found, []
-        for reference in found:
+        references, self._found = self._found, []
+        for reference in references:
             reference.close()
 
     def __enter__(self) -> Self:
@@ -205,13 +205,13 @@ class SoundReplicas:
         while not self._found:
             if not self._limits:
                 raise no_sound_replica(self._wanted.label, self._bad, is_silent=self._silent)
-            found = self._node.lookup(self._wanted.name, group=self._group, limit=self._limits.pop())
-            if not found or found.incomplete:
-                self._silent = found.incomplete
-            if not found:
+            references = self._node.lookup(self._wanted.name, group=self._group, limit=self._limits.pop())
+            if not references or references.incomplete:
+                self._silent = references.incomplete
+            if not references:
                 # This lookup has asked all nodes.
                 self._limits.clear()
-            for reference in sorted(found, key=lambda one: one.proximity):
+            for reference in sorted(references, key=lambda candidate: candidate.proximity):
                 if reference.object_id in self._tried:
                     reference.close()
                 else:
@@ -283,7 +283,7 @@ def _node(name: str) -> str:
 
 
 def _reasons(bad: Iterable[BadReplica]) -> str:
-    return ", ".join(f"on {_node(one.node)} {one.why}" for one in bad)
+    return ", ".join(f"on {_node(replica.node)} {replica.why}" for replica in bad)
 
 
 class _RangeFile(io.RawIOBase):
@@ -315,7 +315,7 @@ class _RangeFile(io.RawIOBase):
             size = min(target.nbytes, self.size - self._at)
             if size <= 0:
                 return 0
-            part = self._replicas.read(lambda one: one.read_bytes(size, self._at))
+            part = self._replicas.read(lambda reference: reference.read_bytes(size, self._at))
             target[: len(part)] = part
             self._at += len(part)
             return len(part)

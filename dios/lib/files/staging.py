@@ -95,10 +95,10 @@ class StagedFiles:
         if view.nbytes > limits.FILE_WHOLE_BYTES_MAX:
             self.add_source(path, MemorySource(view), view.nbytes)
             return
-        made = self.files.node.create(
+        reference = self.files.node.create(
             ObjectType.DURABLE_BLOB, groups=[self.files.group], data=view, secrecy=self._secrecy
         )
-        self._add(path, made, view.nbytes, blake3(view).digest())
+        self._add(path, reference, view.nbytes, blake3(view).digest())
 
     def add_file(
         self, path: str, file: io.RawIOBase, size: int, moved: Callable[[int], object] = lambda _: None
@@ -115,11 +115,11 @@ class StagedFiles:
         if size > limits.FILE_WHOLE_BYTES_MAX:
             self.add_source(path, LocalSource(file.fileno()), size, moved)
             return
-        made = self.files.node.create(
+        reference = self.files.node.create(
             ObjectType.DURABLE_BLOB, groups=[self.files.group], secrecy=self._secrecy
         )
         try:
-            with made.write(size, Semantics.EXCL, replace=True, blank=True) as request:
+            with reference.write(size, Semantics.EXCL, replace=True, blank=True) as request:
                 done, digest = 0, blake3()
                 while done < size:
                     with request.view[done : done + _CHUNK_BYTES] as part:
@@ -129,9 +129,9 @@ class StagedFiles:
                     done += got
                     moved(got)
         except BaseException:
-            made.destroy()
+            reference.destroy()
             raise
-        self._add(path, made, size, digest.digest())
+        self._add(path, reference, size, digest.digest())
 
     def add_source(
         self,
@@ -171,20 +171,20 @@ class StagedFiles:
         if size <= limits.INLINE_BYTES_MAX or len(pieces) == 1:
             self.add_bytes(path, pieces[0] if len(pieces) == 1 else b"".join(pieces))
             return
-        made = self.files.node.create(
+        reference = self.files.node.create(
             ObjectType.DURABLE_BLOB, groups=[self.files.group], secrecy=self._secrecy
         )
         try:
-            with made.write(size, Semantics.EXCL, replace=True, blank=True) as request:
+            with reference.write(size, Semantics.EXCL, replace=True, blank=True) as request:
                 done, digest = 0, blake3()
                 for piece in pieces:
                     request.view[done : done + piece.nbytes] = piece
                     digest.update(piece)
                     done += piece.nbytes
         except BaseException:
-            made.destroy()
+            reference.destroy()
             raise
-        self._add(path, made, size, digest.digest())
+        self._add(path, reference, size, digest.digest())
 
     def add_pipe(self, path: str, pipe: Readable, moved: Callable[[int], object] = lambda _: None) -> None:
         """Store everything that can be read from a pipe, with one part of it in memory."""
@@ -229,18 +229,18 @@ class StagedFiles:
         other._entries.clear()
         other._uploads.clear()
 
-    def _add(self, path: str, made: Reference, size: int, digest: bytes) -> None:
-        self.add_object(path, made.name or b"", size, digest)
+    def _add(self, path: str, reference: Reference, size: int, digest: bytes) -> None:
+        self.add_object(path, reference.name or b"", size, digest)
         try:
-            self._hold_new([made])
+            self._hold_new([reference])
         finally:
-            made.close()
+            reference.close()
 
     def _hold_new(self, stored: Sequence[Reference]) -> None:
         """Bring objects that have just been stored to further disks."""
         disks = self.disks
         copy_all(self.files.node, self.files.group, stored, disks)
-        self._held.update((one.name or b"", disks) for one in stored)
+        self._held.update((reference.name or b"", disks) for reference in stored)
 
     def _replace(self, path: str, entry: CatalogueEntry) -> None:
         former = self._entries.get(path)
@@ -272,14 +272,14 @@ class StagedFiles:
                 )
                 for path, data in waiting
             ]
-        made = [(path, data, pending.result()) for path, data, pending in asked if pending.error is None]
-        for path, data, reference in made:
+        created = [(path, data, pending.result()) for path, data, pending in asked if pending.error is None]
+        for path, data, reference in created:
             self.add_object(path, reference.name or b"", len(data), blake3(data).digest())
         try:
-            self._hold_new([reference for _, _, reference in made])
+            self._hold_new([reference for _, _, reference in created])
         finally:
             with node.batch() as batch:
-                for _, _, reference in made:
+                for _, _, reference in created:
                     batch.add(reference.close)
         for _, _, pending in asked:
             pending.result()
@@ -405,7 +405,7 @@ class StagedFiles:
             directory = is_directory(entry)
             tree.require_room(path, directory=directory)
             own.require_room(path, directory=directory)
-            if not directory or path not in tree.made:
+            if not directory or path not in tree.explicit_directories:
                 added.append(entry)
         return added
 
@@ -415,14 +415,16 @@ class StagedFiles:
         for path in entries.keys() & files.keys():
             if files[path].size:
                 continue
-            found = self.files.node.find(files[path].name, group=self.files.group)
-            if found is not None:
-                with found:
-                    if found.type is ObjectType.DURABLE_STREAM:
+            reference = self.files.node.find(files[path].name, group=self.files.group)
+            if reference is not None:
+                with reference:
+                    if reference.type is ObjectType.DURABLE_STREAM:
                         raise InvalidError(f"{path!r} is a log. Choose another path, or remove it first.")
 
     def _still_unfinished(self, tree: FileTree) -> list[UnfinishedFile]:
-        return [one for path, one in tree.unfinished.items() if path not in self._uploads]
+        return [
+            unfinished_file for path, unfinished_file in tree.unfinished.items() if path not in self._uploads
+        ]
 
     def suspend(self) -> int:
         """Destroy everything that is not visible but the parts of large files, which a later run finds.

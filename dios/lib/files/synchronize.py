@@ -146,20 +146,24 @@ def plan_put(
         left_out(place, why)
         unread.add(stored_path(f"./{place.relative_to(root).as_posix()}"))
 
-    local = {each.path: each for each in local_tree(root, note)}
+    local = {file.path: file for file in local_tree(root, note)}
     tree = files.tree()
     copied: dict[str, int] = {}
     unchanged = 0
-    for path, each in local.items():
-        if each.size is None:
+    for path, local_file in local.items():
+        if local_file.size is None:
             continue
         entry = tree.files.get(_joined(inner, path))
-        if entry is not None and entry.size == each.size and _digest(files, entry) == digest_of(each.local):
+        if (
+            entry is not None
+            and entry.size == local_file.size
+            and _digest(files, entry) == digest_of(local_file.local)
+        ):
             unchanged += 1
         else:
-            copied[path] = each.size
-    made = [path for path, each in local.items() if each.size is None]
-    new = [path for path in made if not tree.is_directory(_joined(inner, path))]
+            copied[path] = local_file.size
+    directories = [path for path, directory in local.items() if directory.size is None]
+    new = [path for path in directories if not tree.is_directory(_joined(inner, path))]
     below = _below(files, tree, inner)
     gone = [
         path
@@ -174,17 +178,19 @@ def plan_get(
     files: GroupFiles, inner: str, root: Path, left_out: LeftOut, *, delete: bool = False
 ) -> SyncPlan:
     """Compare a directory of a group with a local directory, which is to become equal to it."""
-    local = {each.path: each for each in local_tree(root, left_out)} if root.is_dir() else {}
+    local = (
+        {local_file.path: local_file for local_file in local_tree(root, left_out)} if root.is_dir() else {}
+    )
     tree = files.tree()
     below = _below(files, tree, inner)
     copied: dict[str, int] = {}
-    made: list[str] = []
+    directories: list[str] = []
     unchanged = 0
     for path, full in below.items():
         here = local.get(path)
         if not tree.is_file(full):
             if here is None:
-                made.append(path)
+                directories.append(path)
             continue
         entry = tree.files[full]
         same = here is not None and here.size == entry.size
@@ -194,10 +200,10 @@ def plan_get(
             copied[path] = entry.size
     gone = [
         path
-        for path, each in local.items()
-        if path not in below or (each.size is None) is tree.is_file(below[path])
+        for path, local_file in local.items()
+        if path not in below or (local_file.size is None) is tree.is_file(below[path])
     ]
-    return SyncPlan(copied, made, sorted(gone, reverse=True) if delete else [], unchanged)
+    return SyncPlan(copied, directories, sorted(gone, reverse=True) if delete else [], unchanged)
 
 
 def put(
@@ -256,7 +262,7 @@ def _done(plan: SyncPlan, copied: dict[str, int], in_the_way: Collection[str]) -
 def _remove(files: GroupFiles, inner: str, paths: Iterable[str]) -> None:
     tree = files.tree()
     full = [_joined(inner, path) for path in paths]
-    gone = [path for path in full if tree.is_file(path) or path in tree.made]
+    gone = [path for path in full if tree.is_file(path) or path in tree.explicit_directories]
     if gone:
         files.remove(gone)
 
@@ -341,8 +347,8 @@ def _is_log(files: GroupFiles, entry: CatalogueEntry) -> bool:
     """Return True if an entry is the one of a log, which has neither a size nor a digest."""
     if entry.size or entry.digest:
         return False
-    found = files.node.find(entry.name, group=files.group)
-    if found is None:
+    reference = files.node.find(entry.name, group=files.group)
+    if reference is None:
         return False
-    with found:
-        return found.type is ObjectType.DURABLE_STREAM
+    with reference:
+        return reference.type is ObjectType.DURABLE_STREAM

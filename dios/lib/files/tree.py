@@ -24,29 +24,29 @@ class FileTree:
         notes: Iterable[Note] = (),
     ) -> None:
         self.entries: Final = tuple(entries)
-        self.unfinished: Final = {one.file: one for one in unfinished}
+        self.unfinished: Final = {unfinished_file.file: unfinished_file for unfinished_file in unfinished}
         """The files that are not stored completely, by path; they are no files of the tree."""
         self.notes: Final = tuple(notes)
         """The former files whose objects are to be destroyed; they are no files of the tree."""
         self.files: Final[dict[str, CatalogueEntry]] = {}
-        self.made: Final[dict[str, CatalogueEntry]] = {}
+        self.explicit_directories: Final[dict[str, CatalogueEntry]] = {}
         """The directories that have an entry of their own."""
         self._children: Final[dict[str, set[str]]] = {"": set()}
         for entry in self.entries:
             path = stored_path(entry.file)
             if is_directory(entry):
-                self.made[path] = entry
+                self.explicit_directories[path] = entry
                 self._enter(path)
             else:
                 self.files[path] = entry
                 self._children_of(parent_of(path)).add(path)
 
     def _children_of(self, directory: str) -> set[str]:
-        found = self._children.get(directory)
-        return self._enter(directory) if found is None else found
+        children = self._children.get(directory)
+        return self._enter(directory) if children is None else children
 
     def _enter(self, directory: str) -> set[str]:
-        made = self._children.setdefault(directory, set())
+        children = self._children.setdefault(directory, set())
         while directory:
             parent = parent_of(directory)
             known = self._children.get(parent)
@@ -55,7 +55,7 @@ class FileTree:
                 break
             self._children[parent] = {directory}
             directory = parent
-        return made
+        return children
 
     def is_directory(self, path: str) -> bool:
         """Return True if a directory has this path; "" always is."""

@@ -197,7 +197,11 @@ class PartsUpload:
             return
         self._files.change(
             lambda tree: tree.entries,
-            lambda tree: [one for one in tree.unfinished.values() if one.run != self._begun.run],
+            lambda tree: [
+                unfinished_file
+                for unfinished_file in tree.unfinished.values()
+                if unfinished_file.run != self._begun.run
+            ],
             lambda tree: unused(self._path, self._not_taken(tree, names), time.time_ns()),
         )
 
@@ -266,9 +270,9 @@ class PartsUpload:
                     batch.add(node.create, ObjectType.DURABLE_BLOB, groups=[group], secrecy=self._secrecy)
                     for _ in range(left)
                 ]
-            self._empty.extend(one.result() for one in asked if one.error is None)
-            for one in asked:
-                one.result()
+            self._empty.extend(creation.result() for creation in asked if creation.error is None)
+            for pending in asked:
+                pending.result()
             surplus = len(self._parts) + len(self._found) + len(self._empty) - limits.FILE_PARTS_MAX
             self._destroy([self._found.popitem()[1] for _ in range(surplus)])
             if self._listed:
@@ -333,7 +337,10 @@ class PartsUpload:
 
     def _replaced(self, tree: FileTree, parts: Iterable[Part]) -> list[UnfinishedFile]:
         own = msgspec.structs.replace(self._begun, packed_parts=pack_parts(parts))
-        return [*(one for path, one in tree.unfinished.items() if path != self._path), own]
+        return [
+            *(unfinished_file for path, unfinished_file in tree.unfinished.items() if path != self._path),
+            own,
+        ]
 
     def _continue_earlier(self) -> None:
         """Take over the parts of an earlier run, which cannot make its file visible from then on."""

@@ -35,11 +35,11 @@ class _StoredPages:
 
     def load(self, part: Part) -> memoryview:
         files = self._staged.files
-        found = files.node.find(part.name, group=files.group)
-        if found is None:
+        reference = files.node.find(part.name, group=files.group)
+        if reference is None:
             raise FileNotFoundError(2, "another program removed a part of the file that is being written")
-        with found:
-            return found.view_bytes()
+        with reference:
+            return reference.view_bytes()
 
 
 class _LargeFile:
@@ -148,9 +148,9 @@ class FileWriter(io.BufferedIOBase):
         if not self._reads:
             raise io.UnsupportedOperation("the file is open for writing only")
         end = self._pages.size if size is None or size < 0 else self._at + size
-        found = self._pages.read(self._at, end)
-        self._at += len(found)
-        return found
+        content = self._pages.read(self._at, end)
+        self._at += len(content)
+        return content
 
     def read1(self, size: int = -1, /) -> bytes:
         """Return up to ``size`` bytes, as ``read`` does."""

@@ -223,7 +223,7 @@ def kept_part(sent: Sequence[Sequence[bytes]]) -> list[bytes]:
     for section in sections:
         place += sum(map(len, section))
         places.append(place)
-    header = b"".join(each.to_bytes(_PLACE_BYTES, "little") for each in places)
+    header = b"".join(place.to_bytes(_PLACE_BYTES, "little") for place in places)
     return [header.ljust(PART_HEADER_BYTES, b"\0"), *(piece for section in sections for piece in section)]
 
 

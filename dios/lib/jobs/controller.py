@@ -187,15 +187,15 @@ class Controller:
     def _kept_outputs(self, saved: SavedProgress) -> list[Reference]:
         """Return the outputs of the reducers that are done, and new objects for the others."""
         missing = self._options.reducers - len(saved.reduced)
-        made = iter(saved.outputs([""], missing))
-        found = [
-            saved.reduced[number] if number in saved.reduced else next(made)
+        new_outputs = iter(saved.outputs([""], missing))
+        outputs = [
+            saved.reduced[number] if number in saved.reduced else next(new_outputs)
             for number in range(self._options.reducers)
         ]
         for number in saved.reduced:
             self._ledger.reduced_before(number)
             self._outputs_done += 1
-        return found
+        return outputs
 
     def _keep_output(self, number: int) -> None:
         """Copy the output of a reducer that is done, and record it."""
@@ -252,13 +252,15 @@ class Controller:
     def _publish(self) -> None:
         """Replace the outputs by durable ones with names."""
         for number, output in enumerate(self._outputs):
-            made = None if self._saved is None else self._saved.published.get(number)
-            if made is None:
+            reference = None if self._saved is None else self._saved.published.get(number)
+            if reference is None:
                 with output.read(Semantics.ANY) as request:
-                    made = self._node.create(ObjectType.DURABLE_BLOB, groups=self._groups, data=request.view)
+                    reference = self._node.create(
+                        ObjectType.DURABLE_BLOB, groups=self._groups, data=request.view
+                    )
                 if self._saved is not None:
-                    self._saved.output_published(number, made)
-            self._outputs[number] = made
+                    self._saved.output_published(number, reference)
+            self._outputs[number] = reference
             if self._saved is None:
                 output.delete()
             else:
@@ -319,7 +321,9 @@ class Controller:
 
     def _hosts(self) -> list[str]:
         """Return the nodes that may keep parts: those where tasks of the job run or ran."""
-        seen = [one.task.node for one in self._running] + [report.status.node for report in self._reports]
+        seen = [running_task.task.node for running_task in self._running] + [
+            report.status.node for report in self._reports
+        ]
         return list(dict.fromkeys(name for name in seen if name)) or [""]
 
     def _keep_part(self, running: RunningJobTask) -> None:
@@ -362,7 +366,7 @@ class Controller:
 
     def _part_unread(self, object_id: int) -> None:
         for mapper, kept in self._parts.items():
-            lost = [one for one in kept if one.object_id == object_id]
+            lost = [part for part in kept if part.object_id == object_id]
             if lost:
                 kept.remove(lost[0])
                 _close(lost)
@@ -378,8 +382,8 @@ class Controller:
         """Start the slowest mapper a second time if it is slow and a worker is free."""
         now = time.monotonic()
         progress = [
-            MapperProgress(one.start.number, self._share_of(one), max(now - one.began, 1e-3))
-            for one in self._mappers()
+            MapperProgress(mapper.start.number, self._share_of(mapper), max(now - mapper.began, 1e-3))
+            for mapper in self._mappers()
         ]
         number = slowest(progress, self._map_seconds)
         start = None if number is None else self._ledger.copy(number)
@@ -389,9 +393,11 @@ class Controller:
     def _mappers(self) -> list[RunningJobTask]:
         """Return the running attempts of mappers that have not sent everything."""
         return [
-            one
-            for one in self._running
-            if one.start.role is Role.MAPPER and not one.stopped and one.finished is None
+            running_task
+            for running_task in self._running
+            if running_task.start.role is Role.MAPPER
+            and not running_task.stopped
+            and running_task.finished is None
         ]
 
     def _share_of(self, running: RunningJobTask) -> float:
@@ -403,7 +409,9 @@ class Controller:
         """Return the needs of a task; a copy of a mapper names its original for the scheduler."""
         if start.role is not Role.MAPPER:
             return self._work
-        originals = [one.task.fingerprint for one in self._mappers() if one.start.number == start.number]
+        originals = [
+            mapper.task.fingerprint for mapper in self._mappers() if mapper.start.number == start.number
+        ]
         return replace(self._map_work, copy_of=originals[0]) if originals else self._map_work
 
     # -- starting -----------------------------------------------------------------------------------
@@ -678,9 +686,9 @@ class Controller:
 
 
 def _close(references: Iterable[Reference]) -> None:
-    for one in references:
+    for reference in references:
         with suppress(DiosError):
-            one.close()
+            reference.close()
 
 
 def _end(running: RunningJobTask) -> None:

@@ -65,8 +65,8 @@ def functions_of(module: ModuleType) -> Functions:
     is one of these, values are combined by it unless the job defines combine. With ``text = True`` records
     are str instead of bytes.
     """
-    found = {kind: _callable(module, kind.value) for kind in FunctionKind}
-    there = [kind for kind, function in found.items() if function is not None]
+    functions = {kind: _callable(module, kind.value) for kind in FunctionKind}
+    there = [kind for kind, function in functions.items() if function is not None]
     if len(there) != 1:
         listed = ", ".join(kind.value for kind in there) or "none"
         raise InvalidError(f"a job's module defines one of map, map_keys and map_block; found {listed}")
@@ -84,7 +84,7 @@ def functions_of(module: ModuleType) -> Functions:
             raise InvalidError(f"{name} must take (key, values)")
     return Functions(
         kind=kind,
-        apply=_applied(kind, found[kind]),
+        apply=_applied(kind, functions[kind]),
         text=bool(vars(module).get("text", False)),
         reduce=_with_key(reduce),
         combine=None if combine is None else _with_key(combine),
@@ -104,12 +104,12 @@ def _applied(kind: FunctionKind, function: Function | None) -> Apply:
 
 
 def _callable(module: ModuleType, name: str) -> Function | None:
-    found: object = vars(module).get(name)
-    if found is None:
+    function: object = vars(module).get(name)
+    if function is None:
         return None
-    if not callable(found):
-        raise InvalidError(f"{name} in a job's module must be a function, not {type(found).__name__}")
-    return cast("Function", found)
+    if not callable(function):
+        raise InvalidError(f"{name} in a job's module must be a function, not {type(function).__name__}")
+    return cast("Function", function)
 
 
 def _with_key(function: Function) -> Reduce:

@@ -73,15 +73,15 @@ class Ledger:
     """
 
     def __init__(self, mappers: int, reducers: int, workers: int, attempts: int) -> None:
-        for what, number, most in (
+        for role, number, most in (
             ("mappers", mappers, JOB_MAPPERS_MAX),
             ("reducers", reducers, JOB_REDUCERS_MAX),
             ("workers", workers, JOB_WORKERS_MAX),
             ("attempts", attempts, JOB_ATTEMPTS_MAX),
         ):
-            least = 0 if what == "mappers" else 1
+            least = 0 if role == "mappers" else 1
             if not least <= number <= most:
-                raise InvalidError(f"a job has {least} to {most} {what}, not {number}")
+                raise InvalidError(f"a job has {least} to {most} {role}, not {number}")
         self.mappers: Final = mappers
         self.reducers: Final = reducers
         self._workers: Final = workers

@@ -143,12 +143,12 @@ def _feeder(functions: Functions, collector: Collector) -> Callable[[memoryview,
                 collector.add_pairs(cast("Pairs", given))
 
     def feed_keys(block: memoryview, label: str) -> None:
-        found = cast("Iterable[Iterable[Key]]", apply(_records(block, text=text), label))
-        collector.add_keys(chain.from_iterable(found))
+        keys_by_record = cast("Iterable[Iterable[Key]]", apply(_records(block, text=text), label))
+        collector.add_keys(chain.from_iterable(keys_by_record))
 
     def feed_pairs(block: memoryview, label: str) -> None:
-        found = cast("Iterable[Pairs]", apply(_records(block, text=text), label))
-        collector.add_pairs(chain.from_iterable(found))
+        pairs_by_record = cast("Iterable[Pairs]", apply(_records(block, text=text), label))
+        collector.add_pairs(chain.from_iterable(pairs_by_record))
 
     return {FunctionKind.BLOCK: feed_block, FunctionKind.KEYS: feed_keys, FunctionKind.PAIRS: feed_pairs}[
         functions.kind

@@ -84,9 +84,9 @@ def _after_newline(view: memoryview, place: int, end: int) -> int:
     """Return the byte after the first newline at or after ``place``; ``end`` if there is none."""
     while place < end:
         stop = min(place + _SEARCH_BYTES, end)
-        found = bytes(view[place:stop]).find(_NEWLINE)
-        if found >= 0:
-            return place + found + 1
+        offset = bytes(view[place:stop]).find(_NEWLINE)
+        if offset >= 0:
+            return place + offset + 1
         place = stop
     return end
 
@@ -122,8 +122,8 @@ def _last_newline(view: memoryview, first: int, stop: int) -> int:
     """Return the byte after the last newline in ``first`` to ``stop``; ``first`` if there is none."""
     while stop > first:
         start = max(first, stop - _SEARCH_BYTES)
-        found = bytes(view[start:stop]).rfind(_NEWLINE)
-        if found >= 0:
-            return start + found + 1
+        offset = bytes(view[start:stop]).rfind(_NEWLINE)
+        if offset >= 0:
+            return start + offset + 1
         stop = start
     return first

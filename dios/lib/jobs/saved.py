@@ -52,18 +52,18 @@ _decode: Final = msgspec.msgpack.Decoder(SavedTasks).decode
 def saved_tasks(content: SectionContent) -> SavedTasks | None:
     """Return the tasks that a section of a state has; None if it has none that this version can read."""
     try:
-        found = _decode(content.data)
+        saved = _decode(content.data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return found if found.format == _FORMAT_VERSION else None
+    return saved if saved.format == _FORMAT_VERSION else None
 
 
 def plan_digest(
     source: str, inputs: Inputs, splits: Sequence[Sequence[Segment]], reducers: int, *, ordered: bool
 ) -> bytes:
     """Return the digest of everything that decides what each task of a job computes."""
-    what = (_FORMAT_VERSION, source, inputs.digests(), splits, reducers, ordered)
-    return hashlib.sha256(_encode(what)).digest()
+    plan = (_FORMAT_VERSION, source, inputs.digests(), splits, reducers, ordered)
+    return hashlib.sha256(_encode(plan)).digest()
 
 
 class SavedProgress:
@@ -95,23 +95,23 @@ class SavedProgress:
         last = saved_tasks(content)
         if last is not None and last.plan == self._tasks.plan:
             for number, name in last.mapped.items():
-                if found := self._found(name):
-                    self.mapped[number], self._tasks.mapped[number] = found, name
+                if replicas := self._found(name):
+                    self.mapped[number], self._tasks.mapped[number] = replicas, name
             for number, name in last.reduced.items():
-                if found := self._found(name):
-                    self.reduced[number], self._tasks.reduced[number] = found[0], name
-                    _close(found[1:])
+                if replicas := self._found(name):
+                    self.reduced[number], self._tasks.reduced[number] = replicas[0], name
+                    _close(replicas[1:])
             for number, name in last.published.items():
-                if (one := self._node.find(name)) is not None:
-                    self.published[number], self._tasks.published[number] = one, name
+                if (replica := self._node.find(name)) is not None:
+                    self.published[number], self._tasks.published[number] = replica, name
         used = {*self._tasks.mapped.values(), *self._tasks.reduced.values()}
         for name in self._listed - used:
             self._destroy_named(name)
 
     def _found(self, name: bytes) -> list[Reference]:
         """Return the replicas of an object of the job, the nearest first."""
-        found = self._node.lookup(name, group=self._section.group)
-        return sorted(found, key=lambda one: (-one.v_w, one.proximity))
+        replicas = self._node.lookup(name, group=self._section.group)
+        return sorted(replicas, key=lambda replica: (-replica.v_w, replica.proximity))
 
     # -- objects --------------------------------------------------------------------------------------
     def part(self, hosts: Sequence[str], count: int) -> Reference | None:
@@ -124,31 +124,31 @@ class SavedProgress:
                 self._spare.extend(self.outputs(hosts, count))
                 if not self._spare:
                     return None
-            one = self._spare.pop(0)
+            reference = self._spare.pop(0)
             try:
-                one.stat()
+                reference.stat()
             except DiosError:
                 # Its node is gone.
-                self.forget(one)
+                self.forget(reference)
             else:
-                return one
+                return reference
 
     def outputs(self, hosts: Sequence[str], count: int) -> list[Reference]:
         """Create empty objects, on these nodes in turn; they are listed in the state when this returns."""
-        made: list[Reference] = []
+        references: list[Reference] = []
         for turn in range(count):
             with suppress(UnreachableError):
-                made.append(
+                references.append(
                     self._node.create(
                         ObjectType.DURABLE_BLOB,
                         groups=(self._section.group,),
                         host=hosts[turn % len(hosts)],
                     )
                 )
-        if made:
-            self._listed.update(_name_of(one) for one in made)
+        if references:
+            self._listed.update(_name_of(reference) for reference in references)
             self.save()
-        return made
+        return references
 
     def forget(self, reference: Reference) -> None:
         """Destroy all replicas of an object of a task that has failed or whose work is not needed."""
@@ -161,16 +161,16 @@ class SavedProgress:
     def _destroy_named(self, name: bytes) -> None:
         """Destroy the replicas of a name. It stays listed if a node may have another one."""
         try:
-            found = self._node.lookup(name, group=self._section.group)
+            replicas = self._node.lookup(name, group=self._section.group)
         except DiosError:
             return
-        whole = not found.incomplete
-        for one in found:
+        whole = not replicas.incomplete
+        for replica in replicas:
             try:
-                one.destroy()
+                replica.destroy()
             except DiosError:
                 whole = False
-            _close([one])
+            _close([replica])
         if whole:
             self._listed.discard(name)
             self._dirty = True
@@ -201,11 +201,11 @@ class SavedProgress:
         self._tasks.mapped.clear()
         self.save()
         for replicas in parts:
-            for one in replicas[:1]:
-                self.forget(one)
+            for reference in replicas[:1]:
+                self.forget(reference)
             _close(replicas[1:])
-        for one in self._spare:
-            self.forget(one)
+        for reference in self._spare:
+            self.forget(reference)
         self._spare.clear()
         self.save()
 
@@ -230,6 +230,6 @@ def _name_of(reference: Reference) -> bytes:
 
 
 def _close(references: Iterable[Reference]) -> None:
-    for one in references:
+    for reference in references:
         with suppress(DiosError):
-            one.close()
+            reference.close()

@@ -42,10 +42,10 @@ def slowest(running: Sequence[MapperProgress], ended: Sequence[float]) -> int | 
     ``ended`` are the durations in seconds of the mappers that have ended. A mapper is slow if its rate is
     below the first quarter of the rates of all mappers, and if a typical one would end before it.
     """
-    judged = [one for one in running if one.seconds * 1000 >= JOB_COPY_AFTER_MS]
-    rates = sorted([*(one.rate for one in judged), *(1 / max(seconds, 1e-3) for seconds in ended)])
+    judged = [mapper for mapper in running if mapper.seconds * 1000 >= JOB_COPY_AFTER_MS]
+    rates = sorted([*(mapper.rate for mapper in judged), *(1 / max(seconds, 1e-3) for seconds in ended)])
     if not rates:
         return None
     bound, typical = rates[len(rates) // _SLOW_PART], rates[len(rates) // 2]
-    slow = [one for one in judged if one.rate < bound and one.seconds_left * typical > 1]
-    return max(slow, key=lambda one: one.seconds_left).number if slow else None
+    slow = [mapper for mapper in judged if mapper.rate < bound and mapper.seconds_left * typical > 1]
+    return max(slow, key=lambda mapper: mapper.seconds_left).number if slow else None

@@ -44,27 +44,29 @@ class Comparisons:
 
     def known(self, part: Part, object_id: int, v_w: int) -> Comparison | None:
         """Return the result for a version of a replica, or None if it was not compared."""
-        found = self._known.get(part, {}).get(object_id)
-        return found if found is not None and found.v_w == v_w else None
+        comparison = self._known.get(part, {}).get(object_id)
+        return comparison if comparison is not None and comparison.v_w == v_w else None
 
     def is_fresh(self, part: Part, object_id: int, v_w: int) -> bool:
         """Return True if this version of a replica was sound not long ago: others need not be kept for it."""
-        found = self.known(part, object_id, v_w)
+        comparison = self.known(part, object_id, v_w)
         span = limits.KEPT_COMPARED_MS / 1000
-        return found is not None and found.sound and trio.current_time() - found.at < span
+        return comparison is not None and comparison.sound and trio.current_time() - comparison.at < span
 
-    async def compare(self, part: Part, one: AsyncReference, pace: Callable[[int], Awaitable[None]]) -> bool:
+    async def compare(
+        self, part: Part, reference: AsyncReference, pace: Callable[[int], Awaitable[None]]
+    ) -> bool:
         """Read a replica, and return True if it has the bytes of the digest; ``pace`` delays each chunk.
 
         Raises Conflict if it is written meanwhile, DamagedError if its disk has damaged it, and the errors of
         reading.
         """
-        v_w, size = one.v_w, one.size
+        v_w, size = reference.v_w, reference.size
         hasher, at = blake3(), 0
         while True:
             want = min(size - at, limits.KEPT_CHUNK_BYTES)
             await pace(want)
-            async with one.read(Semantics.MRSW, size=want, offset=at) as request:
+            async with reference.read(Semantics.MRSW, size=want, offset=at) as request:
                 if request.v_w != v_w:
                     raise Conflict("the object is written while its bytes are compared")
                 hasher.update(request.view[:want])
@@ -72,7 +74,7 @@ class Comparisons:
             if at >= size:
                 break
         sound = hasher.digest() == part.digest
-        self._note(part, one.object_id, Comparison(v_w, sound, trio.current_time()))
+        self._note(part, reference.object_id, Comparison(v_w, sound, trio.current_time()))
         return sound
 
     def _note(self, part: Part, object_id: int, result: Comparison) -> None:
@@ -87,7 +89,9 @@ class Comparisons:
         if len(self._known) <= len(covered):
             return
         digests = ((part, covered.get(part.name)) for part in self._known)
-        listed = [part for part, found in digests if found is not None and found.digest == part.digest]
+        listed = [
+            part for part, promised in digests if promised is not None and promised.digest == part.digest
+        ]
         self._known = {part: self._known[part] for part in listed}
         self._count = sum(map(len, self._known.values()))
 

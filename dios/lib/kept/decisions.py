@@ -83,35 +83,41 @@ def next_steps(
     is dropped.
     """
     nodes = {place.name: place for place in places if place.usable}
-    there = [one for one in copies if one.node in nodes]
+    there = [copied for copied in copies if copied.node in nodes]
     if not there:
         return KeptSteps(short=wish.replicas, reason="no replica can be reached")
-    heads = latest((one.state for one in there), seen)
+    heads = latest((copied.state for copied in there), seen)
     if len(heads) > 1:
-        conflict = tuple(sorted(one for one in there if one.state in heads))
-        count = max(len({one.node for one in there if one.state == head}) for head in heads)
+        conflict = tuple(sorted(copied for copied in there if copied.state in heads))
+        count = max(len({copied.node for copied in there if copied.state == head}) for head in heads)
         return KeptSteps(
             current=count,
             short=max(wish.replicas - count, 0),
             conflict=conflict,
             reason="replicas have different versions, and nothing shows which is later",
         )
-    current = sorted(one for one in there if one.state == heads[0])
-    staying = [one for one in current if not nodes[one.node].draining]
-    homes = {one.node for one in staying}
+    current = sorted(copied for copied in there if copied.state == heads[0])
+    staying = [copied for copied in current if not nodes[copied.node].draining]
+    homes = {copied.node for copied in staying}
     away = sum(place.away for place in places)
     targets = _targets(wish, [nodes[name] for name in sorted(homes)], nodes, key, away)
     drop: tuple[Copied, ...] = ()
     settled = whole and not away and not targets
     possible = sum(not place.draining for place in nodes.values())
     if settled and len(homes) >= min(wish.replicas, possible) and homes:
-        behind = tuple(one for one in (*there, *unsound) if one not in current and one.node in nodes)
-        leaving = tuple(one for one in current if one not in staying) if len(homes) >= wish.replicas else ()
+        behind = tuple(
+            copied for copied in (*there, *unsound) if copied not in current and copied.node in nodes
+        )
+        leaving = (
+            tuple(copied for copied in current if copied not in staying)
+            if len(homes) >= wish.replicas
+            else ()
+        )
         drop = _surplus(wish, staying, nodes) + behind + leaving
-    held = {one.node for one in current}
+    held = {copied.node for copied in current}
     short = max(wish.replicas - len(held), 0)
     return KeptSteps(
-        min(staying or current, key=lambda one: (not one.verified, one)),
+        min(staying or current, key=lambda copied: (not copied.verified, copied)),
         targets,
         drop,
         len(held),
@@ -132,7 +138,7 @@ def _targets(
         free = {place.domain for place in nodes.values() if not place.draining and not place.refused}
         crowded = len(domains) < min(wish.replicas, len(domains.keys() | free))
         missing = 1 if crowded else 0
-    found: list[str] = []
+    targets: list[str] = []
     order = sorted(nodes, key=lambda name: blake3(f"{key} {name}".encode()).digest())
     for _ in range(max(missing, 0)):
         free_places = [
@@ -143,10 +149,10 @@ def _targets(
         if not free_places:
             break
         best = min(free_places, key=lambda place: (domains[place.domain], order.index(place.name)))
-        found.append(best.name)
+        targets.append(best.name)
         taken.add(best.name)
         domains[best.domain] += 1
-    return tuple(found)
+    return tuple(targets)
 
 
 def _surplus(wish: KeptWish, staying: Sequence[Copied], nodes: dict[str, Place]) -> tuple[Copied, ...]:
@@ -155,19 +161,23 @@ def _surplus(wish: KeptWish, staying: Sequence[Copied], nodes: dict[str, Place])
     The order is the same for every node that decides, so that two of them never drop the last ones.
     """
     left = list(staying)
-    found: list[Copied] = []
-    while len(left) > wish.replicas or len({one.node for one in left}) < len(left):
-        on_node = Counter(one.node for one in left)
-        in_domain = Counter(nodes[one.node].domain for one in left)
+    surplus: list[Copied] = []
+    while len(left) > wish.replicas or len({copied.node for copied in left}) < len(left):
+        on_node = Counter(copied.node for copied in left)
+        in_domain = Counter(nodes[copied.node].domain for copied in left)
 
         ranks = {
-            one: (on_node[one.node] > 1, wish.apart * in_domain[nodes[one.node].domain], one.object_id)
-            for one in left
+            copied: (
+                on_node[copied.node] > 1,
+                wish.apart * in_domain[nodes[copied.node].domain],
+                copied.object_id,
+            )
+            for copied in left
         }
         gone = max(left, key=ranks.__getitem__)
         left.remove(gone)
-        found.append(gone)
-    return tuple(found)
+        surplus.append(gone)
+    return tuple(surplus)
 
 
 def _reason(short: int, away: int, possible: int, wish: KeptWish, places: Collection[Place]) -> str:

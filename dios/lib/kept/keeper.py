@@ -134,20 +134,20 @@ class Keeper:
         now = trio.current_time()
         members = await self._node.nodes()
         self._note_silence(members, now)
-        known = tuple(sorted((one.node, one.status, one.draining) for one in members))
+        known = tuple(sorted((member.node, member.status, member.draining) for member in members))
         moved = known != self._members
         late = moved or now - self._repaired_at > limits.SERVICE_REPAIR_MS / 1000
         if late:
             await self._copies.find()
             self._members, self._repaired_at = known, now
-        here = next(one for one in members if one.here)
+        here = next(member for member in members if member.here)
         if not self._leadership.holds(members, here, self._copies.nodes, now):
             await self._rest()
             return
         begins = self._leading is None
         leading = self._leading = self._leading or Leading()
         if late or begins:
-            await self._copies.repair([one.name for one in members if one.usable])
+            await self._copies.repair([member.name for member in members if member.usable])
         state = await self._copies.read_own(here.name)
         places = self._present_places(members, leading, now)
         if moved or begins or places != self._places:
@@ -156,7 +156,7 @@ class Keeper:
             leading.order.doubt_all()
         # A node that dies keeps the list as it is now, so that its version is noted before the next one.
         await self._list_objects(state, leading)
-        if any(one.status is NodeStatus.SUSPECT for one in members):
+        if any(member.status is NodeStatus.SUSPECT for member in members):
             await self._note_seen(state, leading)
             return  # the members will say within seconds if its replicas are lost
         await self._look_at_some(state, leading, nursery)
@@ -189,33 +189,33 @@ class Keeper:
         return self._met - self._unusable
 
     def _note_silence(self, members: Sequence[Member], now: float) -> None:
-        self._met |= {one.name for one in members}
-        self._unusable = {one.name for one in members if not one.usable}
+        self._met |= {member.name for member in members}
+        self._unusable = {member.name for member in members if not member.usable}
         if len(members) == 1:
             self._alone_until = None
         elif self._alone_until is None:
             self._alone_until = now
-        silent = {one.node for one in members if not one.usable}
+        silent = {member.node for member in members if not member.usable}
         self._silent = {node: self._silent.get(node, now) for node in silent}
 
     def _present_places(self, members: Sequence[Member], leading: Leading, now: float) -> tuple[Place, ...]:
         leading.refused = {name: why for name, why in leading.refused.items() if why[0] > now}
         return tuple(
             Place(
-                one.name,
-                one.rack,
-                usable=one.usable,
-                draining=one.draining,
-                away=not one.usable and now - self._silent[one.node] < self._grace_s,
-                refused=one.name in leading.refused,
+                member.name,
+                member.rack,
+                usable=member.usable,
+                draining=member.draining,
+                away=not member.usable and now - self._silent[member.node] < self._grace_s,
+                refused=member.name in leading.refused,
             )
-            for one in members
+            for member in members
         )
 
     # -- objects ------------------------------------------------------------------------------------
     async def _list_objects(self, state: KeptState, leading: Leading) -> None:
         """Read the catalogues that have changed, and list the objects of all promises."""
-        promises = {one.key: one for one in state.living()}
+        promises = {promise.key: promise for promise in state.living()}
         promised = changed = promises != leading.promises
         leading.promises = promises
         leading.listed = {key: names for key, names in leading.listed.items() if key in promises}
@@ -238,10 +238,10 @@ class Keeper:
                 some = parts[start : start + limits.KEPT_LISTED_AT_ONCE]
                 objects.update({part.name: PromisedObject(key, part.digest) for part in some})
                 await trio.lowlevel.checkpoint()
-        for key, one in promises.items():
-            if one.is_single:
-                listed = objects.get(one.target, PromisedObject(key))
-                objects[one.target] = listed._replace(promise=key)
+        for key, kept_promise in promises.items():
+            if kept_promise.is_single:
+                listed = objects.get(kept_promise.target, PromisedObject(key))
+                objects[kept_promise.target] = listed._replace(promise=key)
         for _ in leading.order.replace(objects):
             await trio.lowlevel.checkpoint()
         if promised:
@@ -252,8 +252,8 @@ class Keeper:
         leading.ending &= objects.keys()
         leading.notes = {key: waiting for key, waiting in leading.notes.items() if key in promises}
         former = leading.awaited
-        waiting = (one for several in leading.notes.values() for one in several)
-        leading.awaited = {part.name for one in waiting for part in one.waits_for or ()}
+        waiting = (waiting_note for several in leading.notes.values() for waiting_note in several)
+        leading.awaited = {part.name for waiting_note in waiting for part in waiting_note.waits_for or ()}
         leading.kept &= leading.awaited
         for name in leading.awaited - former:
             leading.order.again(name, 0.0)
@@ -266,7 +266,7 @@ class Keeper:
             former = leading.listed.get(promise.key)
             if former is not None and versions and former[0] == versions:
                 return False
-            size = max((one.size for one in record.references.values()), default=0)
+            size = max((reference.size for reference in record.references.values()), default=0)
             if size > limits.KEPT_LIST_BYTES_MAX:
                 raise InvalidError(
                     f"the list of the group's files has {size} bytes, more than "
@@ -284,7 +284,12 @@ class Keeper:
         noted_files = catalogue.decode_notes(data)
         waiting = notes.waiting_notes(noted_files, {part.name for part in parts}) if noted_files else ()
         # A former file stays as safe as it was while its replacement is not.
-        parts.extend(part for one in waiting if one.note.until for part in one.note.former.objects)
+        parts.extend(
+            part
+            for waiting_note in waiting
+            if waiting_note.note.until
+            for part in waiting_note.note.former.objects
+        )
         changed = former is None or former[1] != tuple(parts) or waiting != leading.notes.get(promise.key, ())
         leading.listed[promise.key] = versions, tuple(parts)
         leading.notes[promise.key] = waiting
@@ -331,14 +336,14 @@ class Keeper:
         if name == promise.target and not promise.is_single:
             await self._look_at_list(promise, group, leading)
             return
-        async with replicas.found(self._node, name, group) as found:
-            if found and found[0].type is ObjectType.DURABLE_STREAM:
+        async with replicas.references_to(self._node, name, group) as references:
+            if references and references[0].type is ObjectType.DURABLE_STREAM:
                 return  # a log is in one place
             if (
                 promise.is_single
-                and not found
-                and not found.incomplete
-                and all(one.usable for one in self._places)
+                and not references
+                and not references.incomplete
+                and all(place.usable for place in self._places)
             ):
                 await self._end_promise(promise)
                 return
@@ -347,17 +352,20 @@ class Keeper:
             part = Part(name, covered.digest if covered is not None else b"")
             seen: tuple[Seen, ...] = ()
             if part.digest:
-                there = leading.compared(part, found)
+                there = leading.compared(part, references)
             else:
-                there, seen = await self._versions(name, promise, found, state, leading)
+                there, seen = await self._versions(name, promise, references, state, leading)
             steps = next_steps(
                 KeptWish(promise.replicas, promise.apart),
                 [copied for copied, _ in there.copies.values()],
-                [one._replace(refused=one.refused or one.name in there.damaged) for one in self._places],
+                [
+                    place._replace(refused=place.refused or place.name in there.damaged)
+                    for place in self._places
+                ],
                 key=mark,
                 seen=seen,
                 unsound=[copied for copied, _ in (*there.unsound.values(), *there.outdated.values())],
-                whole=not found.incomplete,
+                whole=not references.incomplete,
             )
             if there.damaged and steps.short:
                 steps = steps._replace(reason=f"the replica on {min(there.damaged)} is damaged")
@@ -372,7 +380,9 @@ class Keeper:
             leading.note_removed(
                 name, ShortOfPromise(promise.key, promise.replicas, steps.current, int(time.time()), why, ())
             )
-        self._note(name, promise, steps, leading, _other_bytes(others, "has"), incomplete=found.incomplete)
+        self._note(
+            name, promise, steps, leading, _other_bytes(others, "has"), incomplete=references.incomplete
+        )
         for target in steps.targets:
             if steps.source is not None:
                 self._begin_copy(part, promise, steps.source, target, leading, nursery)
@@ -428,7 +438,7 @@ class Keeper:
         now = trio.current_time()
         if not record.complete or not reading.decided or reading.is_plain:
             return
-        leading.strays = {one: at for one, at in leading.strays.items() if one in strays or at > now}
+        leading.strays = {stray: at for stray, at in leading.strays.items() if stray in strays or at > now}
         for object_id in strays:
             due = leading.strays.setdefault(object_id, now + limits.KEPT_STRAY_MS / 1000)
             if due > now:
@@ -441,28 +451,34 @@ class Keeper:
         self,
         name: bytes,
         promise: KeptPromise,
-        found: Iterable[AsyncReference],
+        references: Iterable[AsyncReference],
         state: KeptState,
         leading: Leading,
     ) -> tuple[FoundReplicas, tuple[Seen, ...]]:
         """Return the replicas of an object without a digest, and the versions that were seen."""
         mark, there = fingerprint(name), FoundReplicas({}, {}, set(), {})
         damaged: list[AsyncReference] = []
-        for one in filter(replicas.is_durable_blob, found):
+        for reference in filter(replicas.is_durable_blob, references):
             # Programs may write to an object with a promise of its own.
-            held = await leading.state(one, written=promise.is_single)
+            held = await leading.state(reference, written=promise.is_single)
             if held is None:
-                damaged.append(one)
+                damaged.append(reference)
             else:
-                there.copies[one.object_id] = Copied(one.object_id, one.node, held, held.v_w), one
+                there.copies[reference.object_id] = (
+                    Copied(reference.object_id, reference.node, held, held.v_w),
+                    reference,
+                )
         self._charge(leading)
         states = {object_id: copied.state for object_id, (copied, _) in there.copies.items()}
         before = leading.seen.get(mark, state.seen.get(mark, ()))
-        for one in damaged:
-            if is_beyond_repair(one.object_id, one.v_w, states.values(), before):
-                there.outdated[one.object_id] = Copied(one.object_id, one.node, CREATED, one.v_w), one
+        for reference in damaged:
+            if is_beyond_repair(reference.object_id, reference.v_w, states.values(), before):
+                there.outdated[reference.object_id] = (
+                    Copied(reference.object_id, reference.node, CREATED, reference.v_w),
+                    reference,
+                )
             else:
-                there.damaged.add(one.node)
+                there.damaged.add(reference.node)
         seen = noted(before, states)
         if seen != before:
             leading.seen[mark] = seen
@@ -473,12 +489,12 @@ class Keeper:
     ) -> None:
         """Note if all replicas were compared, and if the object is kept as far as notes wait for that."""
         copies = [copied for copied, _ in there.copies.values()]
-        verified = not part.digest or all(one.verified for one in copies)
+        verified = not part.digest or all(copied.verified for copied in copies)
         if verified:
             leading.unverified.pop(part.name, None)
         else:
             leading.unverified.setdefault(part.name, promise.key)
-            versions = {one.v_w for one in copies}
+            versions = {copied.v_w for copied in copies}
             if len(versions) > 1 or max(versions) > 1 or part.name in leading.awaited:
                 leading.urgent.setdefault(part.name)  # no put leaves such versions
         leading.kept.discard(part.name)
@@ -491,15 +507,17 @@ class Keeper:
     def _homes(self, copies: Iterable[Copied]) -> set[str]:
         """Return the nodes with replicas that are to stay there."""
         staying = {place.name for place in self._places if place.usable and not place.draining}
-        return {one.node for one in copies} & staying
+        return {copied.node for copied in copies} & staying
 
     async def _may_drop(self, part: Part, there: FoundReplicas, steps: KeptSteps, leading: Leading) -> bool:
         """Return True if each replica that stays has its bytes, as was seen not long ago."""
-        gone = {one.object_id for one in steps.drop}
+        gone = {copied.object_id for copied in steps.drop}
         staying = [
-            (copied, one) for object_id, (copied, one) in there.copies.items() if object_id not in gone
+            (copied, reference)
+            for object_id, (copied, reference) in there.copies.items()
+            if object_id not in gone
         ]
-        if not await leading.are_readable([one for _, one in staying]):
+        if not await leading.are_readable([reference for _, reference in staying]):
             leading.order.again(part.name, trio.current_time())
             return False
         fresh = leading.comparisons.is_fresh
@@ -511,17 +529,17 @@ class Keeper:
     def _note_leaving(self, name: bytes, there: FoundReplicas, leading: Leading) -> None:
         draining = {place.name for place in self._places if place.draining}
         several = (*there.copies.values(), *there.unsound.values())
-        left = [one for _, one in several if one.node in draining]
+        left = [reference for _, reference in several if reference.node in draining]
         leading.leaving.pop(name, None)
         if left:
-            leading.leaving[name] = len(left), sum(one.size for one in left)
+            leading.leaving[name] = len(left), sum(reference.size for reference in left)
 
     async def _drop(self, mark: str, there: FoundReplicas, steps: KeptSteps) -> set[str]:
         """Drop replicas, and return the nodes that still have one with other bytes."""
         others = {copied.node for copied, _ in there.unsound.values()}
         for gone in steps.drop:
-            _, one = (there.copies | there.unsound | there.outdated)[gone.object_id]
-            if not await replicas.drop(one, gone.v_w):
+            _, reference = (there.copies | there.unsound | there.outdated)[gone.object_id]
+            if not await replicas.drop(reference, gone.v_w):
                 continue
             if gone.object_id in there.unsound:
                 others.discard(gone.node)
@@ -553,7 +571,7 @@ class Keeper:
                 steps.current,
                 int(time.time()) if former is None else former.since,
                 f"{reason} ({refusals})" if refusals and not steps.conflict else reason,
-                tuple(f"{one.node}: version {one.state.v_w}" for one in steps.conflict),
+                tuple(f"{copied.node}: version {copied.state.v_w}" for copied in steps.conflict),
             )
         if steps.targets or steps.drop or steps.short or others or incomplete or name in leading.leaving:
             leading.order.again(name, trio.current_time() + limits.KEPT_AGAIN_MS / 1000)
@@ -613,26 +631,32 @@ class Keeper:
 
         try:
             group = await self._group(promise.group, leading)
-            async with replicas.found(self._node, name, group) as found:
-                one = next((each for each in found if each.object_id == source.object_id), None)
-                if one is None or one.v_w != source.v_w:
+            async with replicas.references_to(self._node, name, group) as references:
+                reference = next(
+                    (candidate for candidate in references if candidate.object_id == source.object_id), None
+                )
+                if reference is None or reference.v_w != source.v_w:
                     return
-                if part.digest and not source.verified and not await leading.is_sound(part, one, charge):
+                if (
+                    part.digest
+                    and not source.verified
+                    and not await leading.is_sound(part, reference, charge)
+                ):
                     return  # other bytes are never copied
-                self._charge(leading, one.size)
+                self._charge(leading, reference.size)
                 try:
-                    made = await replicas.copy_to(self._node, name, group, one, target)
+                    replica = await replicas.copy_to(self._node, name, group, reference, target)
                 except DamagedError:
-                    if not await leading.are_readable([one]):
+                    if not await leading.are_readable([reference]):
                         return
                     raise  # the disk of the target failed
-                if made is not None:
+                if replica is not None:
                     if part.digest:
-                        await leading.is_sound(part, made, charge)
-                    elif made.v_w == source.v_w:
-                        leading.digests.note(made.object_id, source.state)
+                        await leading.is_sound(part, replica, charge)
+                    elif replica.v_w == source.v_w:
+                        leading.digests.note(replica.object_id, source.state)
                     with suppress(DiosError):
-                        await made.close()
+                        await replica.close()
         except ClosedError:
             return
         except DiosError as error:
@@ -684,14 +708,16 @@ class Keeper:
         done = leading.comparisons.is_fresh if fresh else leading.comparisons.known
         try:
             group = await self._group(promise.group, leading)
-            async with replicas.found(self._node, part.name, group) as found:
-                several = [one for one in found if replicas.is_durable_blob(one)]
-                for one in several:
-                    if not done(part, one.object_id, one.v_w) and not leading.is_damaged(one.object_id):
-                        await leading.is_sound(part, one, partial(self._pace, leading))
+            async with replicas.references_to(self._node, part.name, group) as references:
+                several = [reference for reference in references if replicas.is_durable_blob(reference)]
+                for replica in several:
+                    if not done(part, replica.object_id, replica.v_w) and not leading.is_damaged(
+                        replica.object_id
+                    ):
+                        await leading.is_sound(part, replica, partial(self._pace, leading))
                 there = leading.compared(part, several)
-                if not found.incomplete:
-                    leading.comparisons.forget_gone(part, {one.object_id for one in several})
+                if not references.incomplete:
+                    leading.comparisons.forget_gone(part, {reference.object_id for reference in several})
         except ClosedError:
             raise
         except DiosError:
@@ -718,23 +744,25 @@ class Keeper:
             return
         now = trio.current_time()
         for key, waiting in leading.notes.items():
-            due = [one.note for one in waiting if self._may_be_due(one, leading)]
+            due = [waiting_note.note for waiting_note in waiting if self._may_be_due(waiting_note, leading)]
             if due:
                 leading.tasks["notes"] += 1
                 nursery.start_soon(self._carry_out_some, leading.promises[key], leading)
                 return
-        ended = [one for one in state.promises.values() if not one.replicas and not one.is_single]
+        ended = [
+            promise for promise in state.promises.values() if not promise.replicas and not promise.is_single
+        ]
         if ended and now - leading.ended_at >= limits.KEPT_ENDED_LOOK_MS / 1000:
             leading.ended_at = now
             leading.ended_turn = (leading.ended_turn + 1) % len(ended)
             leading.tasks["notes"] += 1
             nursery.start_soon(self._carry_out_some, ended[leading.ended_turn], leading)
 
-    def _may_be_due(self, one: WaitingNote, leading: Leading) -> bool:
+    def _may_be_due(self, waiting_note: WaitingNote, leading: Leading) -> bool:
         """Return True if the objects for which a note waits are kept, as far as the looks have shown."""
-        if one.waits_for is None or not all(place.usable for place in self._places):
+        if waiting_note.waits_for is None or not all(place.usable for place in self._places):
             return False
-        return all(part.name in leading.kept for part in one.waits_for)
+        return all(part.name in leading.kept for part in waiting_note.waits_for)
 
     async def _carry_out_some(self, promise: KeptPromise, leading: Leading) -> None:
         try:
@@ -758,16 +786,18 @@ class Keeper:
         needed = notes.needed_names(content)
         waiting = notes.waiting_notes(content.notes, needed)
         done: set[Note] = set()
-        for one in waiting:
+        for waiting_note in waiting:
             if len(done) >= limits.KEPT_NOTES_AT_ONCE:
                 break
-            if promise.replicas and not self._may_be_due(one, leading):
+            if promise.replicas and not self._may_be_due(waiting_note, leading):
                 continue
-            if one.waits_for is not None and await self._are_kept(one.waits_for, promise, group, leading):
-                former = [name for name in one.note.former.local_names if name not in needed]
+            if waiting_note.waits_for is not None and await self._are_kept(
+                waiting_note.waits_for, promise, group, leading
+            ):
+                former = [name for name in waiting_note.note.former.local_names if name not in needed]
                 leading.ending.update(former)
                 if await self._destroy_former(former, group, leading):
-                    done.add(one.note)
+                    done.add(waiting_note.note)
         if done:
             await lists.edit_list(self._node, group, promise, lambda now: notes.without(now, done))
             self._log(f"destroyed {len(done)} former files of {promise.key}, whose replacements are kept")
@@ -777,15 +807,19 @@ class Keeper:
     ) -> bool:
         """Return True if each object has as many sound replicas as are promised, or one without a promise."""
         for part in parts:
-            async with replicas.found(self._node, part.name, group) as found:
-                several = [one for one in found if replicas.is_durable_blob(one)]
+            async with replicas.references_to(self._node, part.name, group) as references:
+                several = [reference for reference in references if replicas.is_durable_blob(reference)]
                 if part.digest:
-                    sound = [one.node for one in several if await self._is_freshly_sound(part, one, leading)]
+                    sound = [
+                        replica.node
+                        for replica in several
+                        if await self._is_freshly_sound(part, replica, leading)
+                    ]
                 else:
-                    states = [await leading.digests.state(one, written=False) for one in several]
+                    states = [await leading.digests.state(replica, written=False) for replica in several]
                     heads = latest(states, ())
-                    sound = [one.node for one in several] if len(heads) == 1 else []
-                is_log = any(one.type is ObjectType.DURABLE_STREAM for one in found)
+                    sound = [replica.node for replica in several] if len(heads) == 1 else []
+                is_log = any(reference.type is ObjectType.DURABLE_STREAM for reference in references)
             homes = {place.name for place in self._places if place.usable and not place.draining}
             covered = leading.order.covered(part.name)
             own = promise if covered is None else leading.promises.get(covered.promise, promise)
@@ -793,10 +827,10 @@ class Keeper:
                 return False
         return True
 
-    async def _is_freshly_sound(self, part: Part, one: AsyncReference, leading: Leading) -> bool:
-        if leading.comparisons.is_fresh(part, one.object_id, one.v_w):
+    async def _is_freshly_sound(self, part: Part, reference: AsyncReference, leading: Leading) -> bool:
+        if leading.comparisons.is_fresh(part, reference.object_id, reference.v_w):
             return True
-        return await leading.is_sound(part, one, partial(self._pace, leading))
+        return await leading.is_sound(part, reference, partial(self._pace, leading))
 
     async def _destroy_former(self, names: Iterable[bytes], group: AsyncGroup, leading: Leading) -> bool:
         """Destroy objects on all nodes; return False if a node may still have one."""
@@ -812,9 +846,9 @@ class Keeper:
     # -- reports ------------------------------------------------------------------------------------
     async def _show(self, leading: Leading, here: str) -> None:
         """Write what only the leader knows where the user's commands read it."""
-        short = Counter(one.promise for one in leading.short.values())
+        short = Counter(lack.promise for lack in leading.short.values())
         unverified = Counter(leading.unverified.values())
-        conflicts = Counter(one.promise for one in leading.short.values() if one.conflict)
+        conflicts = Counter(lack.promise for lack in leading.short.values() if lack.conflict)
         oldest: dict[str, ShortOfPromise] = {}
         for lack in leading.short.values():
             known = oldest.get(lack.promise)
@@ -825,18 +859,18 @@ class Keeper:
             "checked": not leading.order.hurried,
             "promises": {
                 key: {
-                    "objects": 1 if one.is_single else len(leading.listed.get(key, ((), ()))[1]),
+                    "objects": 1 if promise.is_single else len(leading.listed.get(key, ((), ()))[1]),
                     "short": short[key],
                     "conflicts": conflicts[key],
                     "unverified": unverified[key],
                     "since": oldest[key].since if key in oldest else 0,
                     "reason": oldest[key].reason if key in oldest else leading.failures.get(key, ""),
                 }
-                for key, one in leading.promises.items()
+                for key, promise in leading.promises.items()
             },
             "objects": {
-                fingerprint(name): one._asdict()
-                for name, one in islice(leading.shown(int(time.time())).items(), limits.KEPT_SHOWN_MAX)
+                fingerprint(name): row._asdict()
+                for name, row in islice(leading.shown(int(time.time())).items(), limits.KEPT_SHOWN_MAX)
             },
         }
         data = json.dumps(told).encode()
@@ -844,8 +878,10 @@ class Keeper:
             try:
                 self._board = await self._node.create(ObjectType.SHMEM_BLOB, flags=Flag.KEPT)
             except ExistsError:
-                found = await self._node.lookup(KEPT_RECORDS.special_name, local_only=True)
-                self._board = next((one for one in found if one.type is ObjectType.SHMEM_BLOB), None)
+                references = await self._node.lookup(KEPT_RECORDS.special_name, local_only=True)
+                self._board = next(
+                    (reference for reference in references if reference.type is ObjectType.SHMEM_BLOB), None
+                )
             self._shown = b""
         if self._board is not None and data != self._shown:
             try:

@@ -100,32 +100,34 @@ class Leading:
     """Objects with replicas on draining nodes: the number of these replicas, and their bytes."""
 
     # -- bytes --------------------------------------------------------------------------------------
-    def compared(self, part: Part, found: Iterable[AsyncReference]) -> FoundReplicas:
+    def compared(self, part: Part, references: Iterable[AsyncReference]) -> FoundReplicas:
         """Return the replicas of an object with a digest: their bytes decide, whatever their versions."""
         there = FoundReplicas({}, {}, set(), {})
-        for one in filter(replicas.is_durable_blob, found):
-            v_w = one.v_w
-            result = self.comparisons.known(part, one.object_id, v_w)
-            copied = Copied(one.object_id, one.node, CREATED, v_w, verified=result is not None)
-            if self.is_damaged(one.object_id):
-                there.damaged.add(one.node)
+        for reference in filter(replicas.is_durable_blob, references):
+            v_w = reference.v_w
+            result = self.comparisons.known(part, reference.object_id, v_w)
+            copied = Copied(reference.object_id, reference.node, CREATED, v_w, verified=result is not None)
+            if self.is_damaged(reference.object_id):
+                there.damaged.add(reference.node)
             elif result is not None and not result.sound:
-                there.unsound[one.object_id] = copied, one
+                there.unsound[reference.object_id] = copied, reference
             else:
-                there.copies[one.object_id] = copied, one
+                there.copies[reference.object_id] = copied, reference
         return there
 
-    async def is_sound(self, part: Part, one: AsyncReference, pace: Callable[[int], Awaitable[None]]) -> bool:
+    async def is_sound(
+        self, part: Part, reference: AsyncReference, pace: Callable[[int], Awaitable[None]]
+    ) -> bool:
         """Compare the bytes of a replica, and return True if they are those that were put.
 
         One that cannot be read now is not sound, and is compared again later.
         """
         try:
-            return await self.comparisons.compare(part, one, pace)
+            return await self.comparisons.compare(part, reference, pace)
         except ClosedError:
             raise
         except DamagedError:
-            self._note_damage(one.object_id)
+            self._note_damage(reference.object_id)
         except DiosError:
             pass
         return False
@@ -155,25 +157,25 @@ class Leading:
         return dict(sorted(rows.items(), key=lambda item: not item[1].conflict))
 
     # -- damage -------------------------------------------------------------------------------------
-    async def state(self, one: AsyncReference, *, written: bool) -> VersionState | None:
+    async def state(self, reference: AsyncReference, *, written: bool) -> VersionState | None:
         """Return what the version of a replica says of its bytes, or None if they are damaged."""
-        if self.is_damaged(one.object_id):
+        if self.is_damaged(reference.object_id):
             return None
         try:
-            return await self.digests.state(one, written=written)
+            return await self.digests.state(reference, written=written)
         except DamagedError:
-            self._note_damage(one.object_id)
+            self._note_damage(reference.object_id)
             return None
 
     async def are_readable(self, several: Sequence[AsyncReference]) -> bool:
         """Return True if each of these replicas can be read, so that others may be dropped."""
         sound = True
-        for one in several:
+        for reference in several:
             try:
-                async with one.read(Semantics.MRSW, size=min(one.size, 1)):
+                async with reference.read(Semantics.MRSW, size=min(reference.size, 1)):
                     pass
             except DamagedError:
-                self._note_damage(one.object_id)
+                self._note_damage(reference.object_id)
                 sound = False
         return sound
 

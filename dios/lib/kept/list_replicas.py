@@ -48,16 +48,16 @@ class ListChange(NamedTuple):
 
 
 def next_change(
-    reading: Reading, found: Collection[int], places: Collection[Place], wish: KeptWish, *, key: str
+    reading: Reading, object_ids: Collection[int], places: Collection[Place], wish: KeptWish, *, key: str
 ) -> ListChange:
-    """Return the next change for a list that was read; ``found`` are the object ids of all replicas."""
+    """Return the next change for a list that was read; ``object_ids`` are the object ids of all replicas."""
     members = reading.value.members
     by_name = {place.name: place for place in places}
     sound = [member for member in members if member in reading.sound]
     lost = {
         member
         for member in members
-        if member not in reading.sound and _is_lost(member, reading, found, by_name.get(member.node))
+        if member not in reading.sound and _is_lost(member, reading, object_ids, by_name.get(member.node))
     }
     damaged = {node for node, error in reading.unread.items() if isinstance(error, DamagedError)}
     steps = next_steps(
@@ -73,7 +73,7 @@ def next_change(
         steps.targets[0] if steps.targets else None,
         frozenset(remove) if len(remove) < len(members) else frozenset(),
         settle=any(member.object_id not in holders for member in sound) or not reading.decided,
-        strays=tuple(sorted(set(found) - reading.value.object_ids)),
+        strays=tuple(sorted(set(object_ids) - reading.value.object_ids)),
         steps=steps,
     )
 
@@ -81,8 +81,8 @@ def next_change(
 def list_conflict(record: AsyncReplicas, reading: Reading) -> KeptSteps:
     """Return the report of a list whose replicas differ and have no history."""
     conflict = tuple(
-        Copied(one.object_id, one.node, VersionState(one.v_w, b""), one.v_w)
-        for one in record.references.values()
+        Copied(reference.object_id, reference.node, VersionState(reference.v_w, b""), reference.v_w)
+        for reference in record.references.values()
     )
     return KeptSteps(
         current=reading.disks,
@@ -91,13 +91,13 @@ def list_conflict(record: AsyncReplicas, reading: Reading) -> KeptSteps:
     )
 
 
-def _is_lost(member: Member, reading: Reading, found: Collection[int], place: Place | None) -> bool:
+def _is_lost(member: Member, reading: Reading, object_ids: Collection[int], place: Place | None) -> bool:
     """Return True if a replica will not come back: its node is lost, or answers without it, or damaged it."""
     if place is None or (not place.usable and not place.away):
         return True
     if place.away:
         return False
-    return member.object_id not in found or isinstance(reading.unread.get(member.node), DamagedError)
+    return member.object_id not in object_ids or isinstance(reading.unread.get(member.node), DamagedError)
 
 
 async def change_list(
@@ -129,7 +129,7 @@ async def _add(record: AsyncReplicas, reading: Reading, change: ListChange) -> N
         # From now on a copy does not count as a replica before it is added.
         await record.run(protocol.propose(lambda present: present))
     holders = {member.object_id for member in reading.holders}
-    source = next((one for number, one in record.references.items() if number in holders), None)
+    source = next((reference for number, reference in record.references.items() if number in holders), None)
     if source is None or change.target is None:
         raise UnreachableError("the list's replicas changed while one was added", call="copy")
     copied = await source.copy(persistence=Persistence.DURABLE, host=change.target)

@@ -35,7 +35,7 @@ def waiting_notes(notes: Sequence[Note], listed: Container[bytes]) -> tuple[Wait
     An object that was itself replaced meanwhile stands for the objects that replaced it.
     """
     replaced = {name: note for note in notes for name in note.former.local_names}
-    found: list[WaitingNote] = []
+    waiting: list[WaitingNote] = []
     for note in notes:
         wanted: dict[Part, None] = {}
         followed = {note}
@@ -51,15 +51,15 @@ def waiting_notes(notes: Sequence[Note], listed: Container[bytes]) -> tuple[Wait
                 elif later not in followed:
                     followed.add(later)
                     rest.append(later)
-        ends = wanted or not all(one.until for one in followed)
-        found.append(WaitingNote(note, None if lost or not ends else tuple(wanted)))
-    return tuple(found)
+        ends = wanted or not all(later_note.until for later_note in followed)
+        waiting.append(WaitingNote(note, None if lost or not ends else tuple(wanted)))
+    return tuple(waiting)
 
 
 def needed_names(content: Listed) -> set[bytes]:
     """Return the objects of a list that stay whatever its notes say: those of files, unfinished or not."""
     named = {name for entry in content.entries for name in entry.local_names}
-    return named | {part.name for one in content.unfinished for part in one.parts}
+    return named | {part.name for unfinished_file in content.unfinished for part in unfinished_file.parts}
 
 
 def without(content: Listed, done: Collection[Note]) -> Listed:
@@ -70,11 +70,11 @@ def without(content: Listed, done: Collection[Note]) -> Listed:
 async def destroy(node: AsyncNode, group: AsyncGroup, name: bytes) -> bool:
     """Destroy all replicas of an object; return True if every node answered and none is left."""
     for _ in range(2):
-        async with replicas.found(node, name, group) as found:
-            there = [one for one in found if not one.zombie]
+        async with replicas.references_to(node, name, group) as references:
+            there = [reference for reference in references if not reference.zombie]
             if not there:
-                return not found.incomplete
-            for one in there:
+                return not references.incomplete
+            for replica in there:
                 with suppress(StaleError, BadReferenceError):
-                    await one.destroy()
+                    await replica.destroy()
     return False

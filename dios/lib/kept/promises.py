@@ -112,27 +112,31 @@ class Promises:
     def statuses(self) -> list[KeptStatus]:
         """Return every promise with what the leader reports of it, groups first."""
         board = self._records.board()
-        found = sorted(self._records.read().living(), key=lambda one: (one.is_single, one.label, one.key))
+        promises = sorted(
+            self._records.read().living(), key=lambda promise: (promise.is_single, promise.label, promise.key)
+        )
         told = board.get("promises")
         rows = told if isinstance(told, dict) else {}
         return [
             KeptStatus(
-                one.key,
-                one.label,
-                one.replicas,
-                one.apart,
-                one.is_single,
-                **{key: rows.get(one.key, {}).get(key, empty) for key, empty in _REPORTED.items()},
+                promise.key,
+                promise.label,
+                promise.replicas,
+                promise.apart,
+                promise.is_single,
+                **{key: rows.get(promise.key, {}).get(key, empty) for key, empty in _REPORTED.items()},
                 leader=str(board.get("leader", "")),
-                checked=bool(board.get("checked", False)) and one.key in rows,
+                checked=bool(board.get("checked", False)) and promise.key in rows,
             )
-            for one in found
+            for promise in promises
         ]
 
     def promise(self, group: Group) -> KeptStatus | None:
         """Return the promise of a group, or None."""
         key = group.fingerprint
-        return next((one for one in self.statuses() if one.key == key and not one.is_single), None)
+        return next(
+            (status for status in self.statuses() if status.key == key and not status.is_single), None
+        )
 
     def promised(self, group: Group) -> int:
         """Return the number of replicas that is promised for a group as this node knows it, 1 without one."""

@@ -58,7 +58,7 @@ class KeptState(Struct, frozen=True):
 
     def living(self) -> list[KeptPromise]:
         """Return the promises that were not taken back."""
-        return [one for one in self.promises.values() if one.replicas]
+        return [promise for promise in self.promises.values() if promise.replicas]
 
 
 class _StoredKept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -85,18 +85,21 @@ def encode(state: KeptState) -> bytes:
     Ended promises for groups remain longer: the lists of these groups may have notes of former files.
     """
     living = state.living()
-    ended = sorted((one for one in state.promises.values() if not one.replicas), key=lambda one: one.version)
+    ended = sorted(
+        (promise for promise in state.promises.values() if not promise.replicas),
+        key=lambda promise: promise.version,
+    )
     if len(living) > limits.KEPT_PROMISES_MAX:
         raise LimitError(
             f"you have {limits.KEPT_PROMISES_MAX} promises of replicas, the maximum. Promise them for a "
             "group in place of single objects."
         )
-    groups = [one for one in ended if not one.is_single][-limits.KEPT_PROMISES_MAX :]
-    objects = [one for one in ended if one.is_single][-limits.KEPT_ENDED_KEPT :]
-    kept = sorted([*living, *groups, *objects], key=lambda one: one.key)
+    groups = [promise for promise in ended if not promise.is_single][-limits.KEPT_PROMISES_MAX :]
+    objects = [promise for promise in ended if promise.is_single][-limits.KEPT_ENDED_KEPT :]
+    kept = sorted([*living, *groups, *objects], key=lambda promise: promise.key)
     # Objects that were written often have more to lose than those of version 1.
     order = sorted(
-        state.seen, key=lambda mark: (-max((one.v_w for one in state.seen[mark]), default=0), mark)
+        state.seen, key=lambda mark: (-max((version.v_w for version in state.seen[mark]), default=0), mark)
     )
     seen = {mark: state.seen[mark] for mark in sorted(order[: limits.KEPT_WRITTEN_MAX])}
     data = _encode(_StoredKept(FORMAT_VERSION, tuple(kept), seen))
@@ -115,15 +118,16 @@ def decode(data: bytes) -> KeptState:
     if len(data) > limits.KEPT_RECORDS_BYTES_MAX:
         raise DamagedError(f"the records of kept replicas have {len(data)} bytes, too many")
     try:
-        found = _decode(data)
+        stored = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the records of kept replicas cannot be read: {error}") from None
-    if found.format != FORMAT_VERSION:
+    if stored.format != FORMAT_VERSION:
         raise DamagedError(
-            f"the records of kept replicas have version {found.format}, this program reads {FORMAT_VERSION}. "
+            f"the records of kept replicas have version {stored.format}, this program reads "
+            f"{FORMAT_VERSION}. "
             "Update it."
         )
-    return KeptState({one.key: one for one in found.promises}, dict(found.seen))
+    return KeptState({promise.key: promise for promise in stored.promises}, dict(stored.seen))
 
 
 def merged(copies: Iterable[KeptState]) -> KeptState:

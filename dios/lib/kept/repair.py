@@ -48,10 +48,10 @@ async def fetch(node: AsyncNode, wanted: Wanted, fd: int, delay: Callable[[int],
         group = await node.group(name)
         if group is None:
             continue
-        found = await _fetch_from(node, wanted, group, tried, fd, delay)
-        if not found:
+        failure = await _fetch_from(node, wanted, group, tried, fd, delay)
+        if not failure:
             return ""
-        reason = found if found != _NO_REPLICA else reason
+        reason = failure if failure != _NO_REPLICA else reason
     return reason
 
 
@@ -64,23 +64,27 @@ async def _fetch_from(
     delay: Callable[[int], float],
 ) -> str:
     """Try the replicas that are in a group, and return as ``fetch`` does."""
-    async with replicas.found(node, wanted.name, group) as found:
-        others = [one for one in found if replicas.is_durable_blob(one) and one.object_id not in tried]
-        reason = "a node that may have a replica does not answer" if found.incomplete else _NO_REPLICA
-        for one in others:
-            tried.add(one.object_id)
+    async with replicas.references_to(node, wanted.name, group) as references:
+        others = [
+            reference
+            for reference in references
+            if replicas.is_durable_blob(reference) and reference.object_id not in tried
+        ]
+        reason = "a node that may have a replica does not answer" if references.incomplete else _NO_REPLICA
+        for replica in others:
+            tried.add(replica.object_id)
             try:
-                if one.size == wanted.size and await _copy(one, wanted, fd, delay):
+                if replica.size == wanted.size and await _copy(replica, wanted, fd, delay):
                     return ""
-                reason = f"the replica on {one.node} has other bytes"
+                reason = f"the replica on {replica.node} has other bytes"
             except ClosedError:
                 raise
             except DiosError as error:
-                reason = f"the replica on {one.node} cannot be read: {error.message}"
+                reason = f"the replica on {replica.node} cannot be read: {error.message}"
     return reason
 
 
-async def _copy(one: AsyncReference, wanted: Wanted, fd: int, delay: Callable[[int], float]) -> bool:
+async def _copy(reference: AsyncReference, wanted: Wanted, fd: int, delay: Callable[[int], float]) -> bool:
     """Write the bytes of a replica into the file; return True if they are those that are wanted."""
     hasher = blake3()
 
@@ -92,7 +96,7 @@ async def _copy(one: AsyncReference, wanted: Wanted, fd: int, delay: Callable[[i
 
     for at in range(0, wanted.size, limits.KEPT_CHUNK_BYTES):
         want = min(wanted.size - at, limits.KEPT_CHUNK_BYTES)
-        async with one.read(Semantics.MRSW, size=want, offset=at) as request:
+        async with reference.read(Semantics.MRSW, size=want, offset=at) as request:
             await trio.to_thread.run_sync(keep, memoryview(request.view)[:want], at)
         await trio.sleep(delay(want))
     return hasher.digest() == wanted.digest

@@ -20,21 +20,23 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def found(node: AsyncNode, name: bytes, group: AsyncGroup) -> AsyncIterator[Gathered[AsyncReference]]:
+async def references_to(
+    node: AsyncNode, name: bytes, group: AsyncGroup
+) -> AsyncIterator[Gathered[AsyncReference]]:
     """Yield references to the physical objects of a name, and close them."""
     references = await node.lookup(name, group=group)
     try:
         yield references
     finally:
         with trio.CancelScope(shield=True):
-            for one in references:
+            for reference in references:
                 with suppress(DiosError):
-                    await one.close()
+                    await reference.close()
 
 
-def is_durable_blob(one: AsyncReference) -> bool:
+def is_durable_blob(reference: AsyncReference) -> bool:
     """Return True for a replica that a promise counts."""
-    return one.type is ObjectType.DURABLE_BLOB and not one.zombie
+    return reference.type is ObjectType.DURABLE_BLOB and not reference.zombie
 
 
 class Digests:
@@ -44,7 +46,7 @@ class Digests:
         self._known: Final[dict[int, VersionState]] = {}
         self.bytes_read = 0
 
-    async def state(self, one: AsyncReference, *, written: bool) -> VersionState:
+    async def state(self, reference: AsyncReference, *, written: bool) -> VersionState:
         """Return the state of a replica; ``written`` objects are compared by their bytes from version 1 on.
 
         A file of more than INLINE_BYTES_MAX bytes is created empty, and filled by a write before it is
@@ -53,19 +55,19 @@ class Digests:
 
         Raises Conflict if it is written meanwhile.
         """
-        v_w, size = one.v_w, one.size
+        v_w, size = reference.v_w, reference.size
         if v_w == 0:
             return CREATED
         if v_w == 1 and size > limits.INLINE_BYTES_MAX and not written:
             return VersionState(1, b"")
-        known = self._known.get(one.object_id)
+        known = self._known.get(reference.object_id)
         if known is not None and known.v_w == v_w:
             return known
         hasher = blake3()
         at = 0
         while True:
             want = min(size - at, limits.KEPT_CHUNK_BYTES)
-            async with one.read(Semantics.MRSW, size=want, offset=at) as request:
+            async with reference.read(Semantics.MRSW, size=want, offset=at) as request:
                 if request.v_w != v_w:
                     raise Conflict("the object is written while its bytes are compared")
                 hasher.update(request.view[:want])
@@ -73,7 +75,7 @@ class Digests:
             self.bytes_read += want
             if at >= size:
                 break
-        return self.note(one.object_id, VersionState(v_w, hasher.digest(limits.KEPT_DIGEST_BYTES)))
+        return self.note(reference.object_id, VersionState(v_w, hasher.digest(limits.KEPT_DIGEST_BYTES)))
 
     def note(self, object_id: int, state: VersionState) -> VersionState:
         """Remember the state of a replica, as that of a copy that has just been made."""
@@ -84,35 +86,39 @@ class Digests:
 
 
 async def copy_to(
-    node: AsyncNode, name: bytes, group: AsyncGroup, one: AsyncReference, host: str
+    node: AsyncNode, name: bytes, group: AsyncGroup, source: AsyncReference, host: str
 ) -> AsyncReference | None:
     """Make a durable replica on another node; None if the object was destroyed in the meantime."""
-    made = await one.copy(persistence=Persistence.DURABLE, host=host)
+    replica = await source.copy(persistence=Persistence.DURABLE, host=host)
     try:
-        async with found(node, name, group) as now:
-            others = [each for each in now if is_durable_blob(each) and each.object_id != made.object_id]
+        async with references_to(node, name, group) as now:
+            others = [
+                reference
+                for reference in now
+                if is_durable_blob(reference) and reference.object_id != replica.object_id
+            ]
             is_gone = not now.incomplete and not others
     except DiosError:
         is_gone = False  # the source's node may have died just now, and then the copy is what remains
     if not is_gone:
-        return made
+        return replica
     # The object was destroyed while its bytes were on their way: the replica must not bring it back.
     with trio.CancelScope(shield=True), suppress(DiosError):
-        await made.destroy()
+        await replica.destroy()
     return None
 
 
-async def drop(one: AsyncReference, v_w: int) -> bool:
+async def drop(reference: AsyncReference, v_w: int) -> bool:
     """Destroy a replica if it still has this version. Nobody can write to it between the look and the end."""
     try:
-        request = await one.write(1, Semantics.EXCL, blank=True)
+        request = await reference.write(1, Semantics.EXCL, blank=True)
     except DiosError:
         return False  # it is in use: another time
     gone = False
     try:
         if request.v_w == v_w:
             with suppress(DiosError):
-                await one.destroy()
+                await reference.destroy()
                 gone = True
     finally:
         with trio.CancelScope(shield=True), suppress(DiosError):

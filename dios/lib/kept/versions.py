@@ -47,12 +47,14 @@ def is_behind(state: VersionState, other: VersionState, seen: Collection[Seen]) 
     reached, open_states = {state}, [state]
     while open_states:
         at = open_states.pop()
-        there = {one.object_id for one in seen if (one.v_w, one.digest) == at}
-        for one in seen:
-            found = VersionState(one.v_w, one.digest)
-            if one.object_id in there and one.v_w > at.v_w and found not in reached:
-                reached.add(found)
-                open_states.append(found)
+        there = {
+            seen_version.object_id for seen_version in seen if (seen_version.v_w, seen_version.digest) == at
+        }
+        for version in seen:
+            seen_state = VersionState(version.v_w, version.digest)
+            if version.object_id in there and version.v_w > at.v_w and seen_state not in reached:
+                reached.add(seen_state)
+                open_states.append(seen_state)
     return other in reached
 
 
@@ -66,9 +68,9 @@ def is_beyond_repair(
     object_id: int, v_w: int, states: Collection[VersionState], seen: Collection[Seen]
 ) -> bool:
     """Return True if a damaged replica has an earlier version, and no sound one has its bytes."""
-    known = {one.digest for one in seen if (one.object_id, one.v_w) == (object_id, v_w)}
-    same = [one for one in states if one.v_w == v_w and (not known or one.digest in known)]
-    return not same and any(one.v_w > v_w for one in states)
+    known = {version.digest for version in seen if (version.object_id, version.v_w) == (object_id, v_w)}
+    same = [state for state in states if state.v_w == v_w and (not known or state.digest in known)]
+    return not same and any(state.v_w > v_w for state in states)
 
 
 def noted(seen: Collection[Seen], states: Mapping[int, VersionState]) -> tuple[Seen, ...]:
@@ -87,9 +89,11 @@ def trimmed(seen: Iterable[Seen]) -> tuple[Seen, ...]:
     comes back with that state, however often the others were written meanwhile. The newest others follow.
     """
     ordered = sorted(set(seen))
-    last = {one.object_id: (one.v_w, one.digest) for one in ordered}
+    last = {version.object_id: (version.v_w, version.digest) for version in ordered}
     ends = set(last.values())
-    kept = [one for one in ordered if (one.v_w, one.digest) in ends][-limits.KEPT_SEEN_MAX // 2 :]
-    others = [one for one in ordered if one not in kept]
+    kept = [version for version in ordered if (version.v_w, version.digest) in ends][
+        -limits.KEPT_SEEN_MAX // 2 :
+    ]
+    others = [version for version in ordered if version not in kept]
     surplus = max(len(ordered) - limits.KEPT_SEEN_MAX, 0)
     return tuple(sorted(kept + others[surplus:]))

@@ -105,12 +105,16 @@ class AsyncReplicas:
                 return await self._look(fresh=fresh)
             case ReadReplicas(sizes):
                 reads = {
-                    one: self._reading(one, size) for one, size in sizes.items() if one in self.references
+                    object_id: self._reading(object_id, size)
+                    for object_id, size in sizes.items()
+                    if object_id in self.references
                 }
                 return not_found(sizes, self.references) | await _together(reads)
             case HoldReplicas(object_ids, size, blank):
-                there = [one for one in object_ids if one in self.references]
-                held = await _together({one: self._holding(one, size, blank=blank) for one in there})
+                there = [object_id for object_id in object_ids if object_id in self.references]
+                held = await _together(
+                    {object_id: self._holding(object_id, size, blank=blank) for object_id in there}
+                )
                 return not_found(object_ids, self.references) | held
             case CommitReplicas(data, hold):
                 return await self._commit(data, hold=hold)
@@ -123,16 +127,22 @@ class AsyncReplicas:
     async def _look(self, *, fresh: bool) -> Sighting:
         if fresh or not self.references:
             former = self.references
-            found = await self._node.lookup(self.name, group=self._group)
-            blobs = [one for one in found if one.type is ObjectType.DURABLE_BLOB and not one.zombie]
-            blobs.sort(key=lambda one: (one.proximity, one.object_id))
-            self.references = {one.object_id: one for one in blobs}
-            self.complete = not found.incomplete
-            kept = {one.ref for one in found}
-            await self._close(one for one in former.values() if one.ref not in kept)
-            await self._close(one for one in found if one.object_id not in self.references)
-        members = tuple(Member(one.object_id, one.node) for one in self.references.values())
-        versions = {one.object_id: one.v_w for one in self.references.values()}
+            references = await self._node.lookup(self.name, group=self._group)
+            blobs = [
+                reference
+                for reference in references
+                if reference.type is ObjectType.DURABLE_BLOB and not reference.zombie
+            ]
+            blobs.sort(key=lambda blob: (blob.proximity, blob.object_id))
+            self.references = {blob.object_id: blob for blob in blobs}
+            self.complete = not references.incomplete
+            kept = {reference.ref for reference in references}
+            await self._close(reference for reference in former.values() if reference.ref not in kept)
+            await self._close(
+                reference for reference in references if reference.object_id not in self.references
+            )
+        members = tuple(Member(reference.object_id, reference.node) for reference in self.references.values())
+        versions = {reference.object_id: reference.v_w for reference in self.references.values()}
         return Sighting(members, versions, self.complete and fresh, self._known)
 
     def _reading(self, object_id: int, size: int) -> Callable[[], Awaitable[bytes]]:
@@ -206,9 +216,9 @@ class AsyncReplicas:
             await self._close([reference])
 
     async def _close(self, references: Iterable[AsyncReference]) -> None:
-        for one in references:
+        for reference in references:
             with suppress(DiosError):
-                await one.close()
+                await reference.close()
 
 
 async def _together(calls: Mapping[int, Callable[[], Awaitable[T]]]) -> Results[T]:

@@ -100,29 +100,35 @@ class BlockingReplicas:
         complete = False
         late = time.monotonic() - self._looked_at > limits.CATALOGUE_LOOK_MS / 1000
         known: frozenset[str] = frozenset()
-        if fresh or late or any(one.zombie for one in self._references.values()):
+        if fresh or late or any(reference.zombie for reference in self._references.values()):
             # Before the lookup: it asks nobody whom this node meets only while it lasts.
             known = frozenset(() if self.vouches else self._known_nodes())
-            found = self._find()
-            complete = not getattr(found, "incomplete", True)
+            references = self._find()
+            complete = not getattr(references, "incomplete", True)
             former = self._references
-            blobs = [one for one in found if one.type is ObjectType.DURABLE_BLOB and not one.zombie]
-            blobs.sort(key=lambda one: (one.proximity, one.object_id))
-            self._references = {one.object_id: one for one in blobs}
+            blobs = [
+                reference
+                for reference in references
+                if reference.type is ObjectType.DURABLE_BLOB and not reference.zombie
+            ]
+            blobs.sort(key=lambda blob: (blob.proximity, blob.object_id))
+            self._references = {blob.object_id: blob for blob in blobs}
             self._looked_at = time.monotonic()
-            kept = {one.ref for one in found}
-            for one in former.values():
-                if one.ref not in kept:
+            kept = {reference.ref for reference in references}
+            for old_reference in former.values():
+                if old_reference.ref not in kept:
                     with suppress(DiosError):
-                        one.close()
-        members = tuple(Member(one.object_id, one.node) for one in self._references.values())
-        versions = {one.object_id: one.v_w for one in self._references.values()}
+                        old_reference.close()
+        members = tuple(
+            Member(reference.object_id, reference.node) for reference in self._references.values()
+        )
+        versions = {reference.object_id: reference.v_w for reference in self._references.values()}
         return Sighting(members, versions, complete, None if self.vouches else known)
 
     def _known_nodes(self) -> Iterator[str]:
         # A task may not ask for the nodes, and then knows none.
         with suppress(DiosError):
-            yield from (one.name for one in self._node.nodes() if one.usable)
+            yield from (member.name for member in self._node.nodes() if member.usable)
 
     def _read(self, sizes: Mapping[int, int]) -> Results[bytes]:
         with self._node.batch() as batch:
@@ -131,8 +137,8 @@ class BlockingReplicas:
                 for object_id, size in sizes.items()
                 if object_id in self._references
             }
-        found = {object_id: one.error or one.result() for object_id, one in pending.items()}
-        return not_found(sizes, self._references) | found
+        results = {object_id: call.error or call.result() for object_id, call in pending.items()}
+        return not_found(sizes, self._references) | results
 
     def _hold(self, object_ids: Sequence[int], size: int, *, blank: bool) -> Results[Held]:
         with self._node.batch() as batch:
@@ -144,13 +150,13 @@ class BlockingReplicas:
                 if object_id in self._references
             }
         results: Results[Held] = not_found(object_ids, self._references)
-        for object_id, one in pending.items():
-            if one.error is not None:
-                results[object_id] = one.error
-                if isinstance(one.error, UnreachableError):
+        for object_id, call in pending.items():
+            if call.error is not None:
+                results[object_id] = call.error
+                if isinstance(call.error, UnreachableError):
                     self._give_up(object_id)
                 continue
-            request = self._held[object_id] = one.result()
+            request = self._held[object_id] = call.result()
             results[object_id] = Held(request.v_w, b"" if blank else bytes(request.view))
         return results
 
@@ -158,8 +164,12 @@ class BlockingReplicas:
         held = {object_id: self._held.pop(object_id) for object_id in data}
         for object_id, request in held.items():
             request.fill(memoryview(data[object_id]))
-        errors = self._node.finish_writes({one: len(data[object_id]) for object_id, one in held.items()})
-        return self._committed({one: errors[request] for one, request in held.items()}, held, is_held=False)
+        errors = self._node.finish_writes(
+            {request: len(data[object_id]) for object_id, request in held.items()}
+        )
+        return self._committed(
+            {object_id: errors[request] for object_id, request in held.items()}, held, is_held=False
+        )
 
     def _commit_and_hold(self, data: Mapping[int, bytes]) -> Results[Committed]:
         held = {object_id: self._held.pop(object_id) for object_id in data}
@@ -172,16 +182,20 @@ class BlockingReplicas:
                     if (self._references[object_id].proximity > Proximity.NODE) is remote:
                         request.fill(memoryview(data[object_id]))
                         pending[object_id] = batch.add(request.reacquire)
-            errors |= {object_id: one.error for object_id, one in pending.items()}
+            errors |= {object_id: call.error for object_id, call in pending.items()}
         for object_id, error in errors.items():
             self._held[object_id] = held[object_id]
             if error is not None:
                 self._release([object_id])
         # A request that is not admitted again was committed.
-        failed = {one: None if isinstance(error, Busy) else error for one, error in errors.items()}
+        failed = {
+            object_id: None if isinstance(error, Busy) else error for object_id, error in errors.items()
+        }
         return {
-            object_id: one if isinstance(one, DiosError) else one._replace(is_held=object_id in self._held)
-            for object_id, one in self._committed(failed, held, is_held=True).items()
+            object_id: outcome
+            if isinstance(outcome, DiosError)
+            else outcome._replace(is_held=object_id in self._held)
+            for object_id, outcome in self._committed(failed, held, is_held=True).items()
         }
 
     def _committed(
@@ -190,7 +204,9 @@ class BlockingReplicas:
         results: Results[Committed] = {
             object_id: error or Committed(held[object_id].v_w, is_held) for object_id, error in errors.items()
         }
-        self._commits = {one: done.v_w for one, done in results.items() if not isinstance(done, DiosError)}
+        self._commits = {
+            object_id: done.v_w for object_id, done in results.items() if not isinstance(done, DiosError)
+        }
         for object_id, done in results.items():
             if isinstance(done, UnreachableError):
                 self._give_up(object_id)

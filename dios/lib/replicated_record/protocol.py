@@ -110,11 +110,13 @@ class _States(NamedTuple):
         )
 
     def _existing(self, known: frozenset[str] | None) -> set[int] | None:
-        members = {one for state in self.states.values() for group in state.value.groups for one in group}
+        members = {
+            member for state in self.states.values() for group in state.value.groups for member in group
+        }
         there = {member.node for member in self.sighting.replicas}
         if known is not None and not {member.node for member in members} <= known | there:
             return None
-        damaged = {one for one, error in self.errors.items() if isinstance(error, DamagedError)}
+        damaged = {object_id for object_id, error in self.errors.items() if isinstance(error, DamagedError)}
         return None if self.sighting.existing is None else self.sighting.existing - damaged
 
     def latest(self) -> Value | None:
@@ -157,7 +159,7 @@ class _States(NamedTuple):
         has_begun = latest.ballot != ZERO or not any(
             object_id in latest.object_ids for object_id, state in self.states.items() if not state.plain
         )
-        for object_id in [one for one, state in self.states.items() if state.plain]:
+        for object_id in [object_id for object_id, state in self.states.items() if state.plain]:
             if object_id in latest.object_ids and not has_begun:
                 continue
             here = self.states.pop(object_id).value.members[0]
@@ -189,24 +191,24 @@ def read_record() -> Steps[Reading]:
     looks = 0
     for _ in range(_READS):
         sighting = yield from _look(fresh=looks > 0)
-        found = yield from _read_states(sighting)
-        value = found.latest()
-        if value is None or not is_latest(value, found.states, None):
+        seen = yield from _read_states(sighting)
+        value = seen.latest()
+        if value is None or not is_latest(value, seen.states, None):
             sighting = yield from _look(fresh=True)
-            found = yield from _read_states(sighting)
-            value = found.latest()
-        if found.is_lost:
-            raise _lost(found)
+            seen = yield from _read_states(sighting)
+            value = seen.latest()
+        if seen.is_lost:
+            raise _lost(seen)
         if value is None:
-            raise _unreadable(found)
-        if not is_latest(value, found.states, found.existing):
-            raise _too_few(value, found.states, "answer")
-        divided = _divided(found, value)
-        value = yield from _with_content(found, value)
+            raise _unreadable(seen)
+        if not is_latest(value, seen.states, seen.existing):
+            raise _too_few(value, seen.states, "answer")
+        divided = _divided(seen, value)
+        value = yield from _with_content(seen, value)
         if value is None:
             continue
-        reading = _reading(found, value, divided)
-        can_be_decided = is_majority(value, found.states, found.existing)
+        reading = _reading(seen, value, divided)
+        can_be_decided = is_majority(value, seen.states, seen.existing)
         if reading.decided or divided or not can_be_decided:
             return reading
         looks = looks + 1 if value.ballot == undecided else 0
@@ -231,83 +233,83 @@ def _read_states(sighting: Sighting) -> Steps[_States]:
     sizes = {
         member.object_id: HEADER_BYTES_MAX if number else 0 for number, member in enumerate(sighting.replicas)
     }
-    found = yield from _read(sighting, sizes)
-    yield from _read_whole(found, [one for one, state in found.states.items() if state.plain])
-    found.drop_plain()
-    latest = found.latest()
+    seen = yield from _read(sighting, sizes)
+    yield from _read_whole(seen, [object_id for object_id, state in seen.states.items() if state.plain])
+    seen.drop_plain()
+    latest = seen.latest()
     if latest is not None and latest.ballot == ZERO:
-        members = [one for one in found.states if one in latest.object_ids]
-        if len({found.states[one].value.digest for one in members}) > 1:
-            yield from _read_whole(found, members)
-    return found
+        members = [object_id for object_id in seen.states if object_id in latest.object_ids]
+        if len({seen.states[object_id].value.digest for object_id in members}) > 1:
+            yield from _read_whole(seen, members)
+    return seen
 
 
-def _read_whole(found: _States, object_ids: Collection[int]) -> Steps[None]:
+def _read_whole(seen: _States, object_ids: Collection[int]) -> Steps[None]:
     """Read the contents of those of these replicas of which only the header was read."""
-    wanted = [one for one in object_ids if found.states[one].value.content is None]
+    wanted = [object_id for object_id in object_ids if seen.states[object_id].value.content is None]
     if wanted:
-        more = yield from _read(found.sighting, dict.fromkeys(wanted, 0))
+        more = yield from _read(seen.sighting, dict.fromkeys(wanted, 0))
         for object_id in more.errors:
-            found.states.pop(object_id)
-        found.states.update(more.states)
-        found.errors.update(more.errors)
+            seen.states.pop(object_id)
+        seen.states.update(more.states)
+        seen.errors.update(more.errors)
 
 
 def _read(sighting: Sighting, sizes: Mapping[int, int]) -> Steps[_States]:
     results = cast("Results[bytes]", (yield ReadReplicas(sizes)))
     members = {member.object_id: member for member in sighting.replicas}
-    found = _States(sighting, {}, {})
+    seen = _States(sighting, {}, {})
     for object_id, data in results.items():
         if isinstance(data, DiosError):
-            found.errors[object_id] = data
+            seen.errors[object_id] = data
             continue
         try:
-            found.states[object_id] = frame.decode(data, members[object_id], whole=not sizes[object_id])
+            seen.states[object_id] = frame.decode(data, members[object_id], whole=not sizes[object_id])
         except DamagedError as error:
-            found.errors[object_id] = error
-    return found
+            seen.errors[object_id] = error
+    return seen
 
 
-def _with_content(found: _States, value: Value) -> Steps[Value | None]:
+def _with_content(seen: _States, value: Value) -> Steps[Value | None]:
     """Return the value with its content, read from a member that has it; None if they have changed."""
     if value.content is not None:
         return value
-    for member in found.sighting.replicas:
-        if member.object_id in found.holders(value):
-            one = yield from _read(found.sighting, {member.object_id: 0})
-            state = one.states.get(member.object_id)
+    for member in seen.sighting.replicas:
+        if member.object_id in seen.holders(value):
+            reread = yield from _read(seen.sighting, {member.object_id: 0})
+            state = reread.states.get(member.object_id)
             if state is not None and _mark(state.value) == _mark(value):
                 return state.value
-            found.states.pop(member.object_id)
-            found.errors.update(one.errors)
-    if any(isinstance(error, DamagedError) for error in found.errors.values()):
-        raise _unreadable(found)
+            seen.states.pop(member.object_id)
+            seen.errors.update(reread.errors)
+    if any(isinstance(error, DamagedError) for error in seen.errors.values()):
+        raise _unreadable(seen)
     return None
 
 
-def _reading(found: _States, value: Value, divided: tuple[bytes, ...]) -> Reading:
-    holders = found.holders(value)
+def _reading(seen: _States, value: Value, divided: tuple[bytes, ...]) -> Reading:
+    holders = seen.holders(value)
     known = {member.object_id: member for group in value.groups for member in group}
-    plain = all(state.plain for state in found.states.values())
-    nodes = {member.object_id: member.node for member in found.sighting.replicas}
+    plain = all(state.plain for state in seen.states.values())
+    nodes = {member.object_id: member.node for member in seen.sighting.replicas}
     return Reading(
         value,
         tuple(sorted(known[object_id] for object_id in holders)),
-        is_decided(value, holders, found.existing),
+        is_decided(value, holders, seen.existing),
         plain,
-        tuple(sorted(known[object_id] for object_id in known.keys() & found.states.keys())),
-        {nodes[object_id]: error for object_id, error in found.errors.items()},
+        tuple(sorted(known[object_id] for object_id in known.keys() & seen.states.keys())),
+        {nodes[object_id]: error for object_id, error in seen.errors.items()},
         divided,
     )
 
 
-def _divided(found: _States, value: Value) -> tuple[bytes, ...]:
+def _divided(seen: _States, value: Value) -> tuple[bytes, ...]:
     """Return the different contents of replicas that have the first ballot; empty if there is one."""
     if value.ballot != ZERO:
         return ()
     contents = {
         state.value.digest: state.value.content
-        for object_id, state in found.states.items()
+        for object_id, state in seen.states.items()
         if object_id in value.object_ids and state.value.content is not None
     }
     return tuple(contents[digest] for digest in sorted(contents)) if len(contents) > 1 else ()
@@ -363,9 +365,9 @@ def _replace_held(base: Value, content: bytes, mark: int) -> Steps[Outcome | Non
     states: list[ReplicaState] = []
     if not missing:
         known = {member.object_id: member for member in base.members}
-        for object_id, one in held.items():
+        for object_id, hold in held.items():
             try:
-                states.append(frame.decode(one.data, known[object_id], whole=False))
+                states.append(frame.decode(hold.data, known[object_id], whole=False))
             except DamagedError:
                 missing.append(object_id)
     ballots = {state.value.ballot for state in states}
@@ -395,10 +397,12 @@ def _hold_all(
     for _ in range(_HOLDS):
         results = cast("Results[Held]", (yield HoldReplicas(missing, size, blank)))
         errors = {} if missing == tuple(ids) else errors
-        errors |= {object_id: one for object_id, one in results.items() if isinstance(one, DiosError)}
-        held |= {object_id: one for object_id, one in results.items() if not isinstance(one, DiosError)}
-        errors = {object_id: one for object_id, one in errors.items() if object_id not in held}
-        missing = tuple(one for one, error in errors.items() if isinstance(error, Busy | Conflict))
+        errors |= {object_id: error for object_id, error in results.items() if isinstance(error, DiosError)}
+        held |= {object_id: hold for object_id, hold in results.items() if not isinstance(hold, DiosError)}
+        errors = {object_id: error for object_id, error in errors.items() if object_id not in held}
+        missing = tuple(
+            object_id for object_id, error in errors.items() if isinstance(error, Busy | Conflict)
+        )
         if not missing:
             break
         if min(ids) in missing:
@@ -451,23 +455,23 @@ def propose(
     """The ballot of a change of members of which this client knows that it is decided."""
     for _ in range(_ATTEMPTS):
         sighting = yield from _look(fresh=True)
-        found = yield from _read_states(sighting)
-        hint = found.latest()
-        if found.is_lost:
-            raise _lost(found)
+        seen = yield from _read_states(sighting)
+        hint = seen.latest()
+        if seen.is_lost:
+            raise _lost(seen)
         if hint is None:
-            raise _unreadable(found)
-        if unite is None and _divided(found, hint):
+            raise _unreadable(seen)
+        if unite is None and _divided(seen, hint):
             raise _conflict()
-        rounds = max(rounds, hint.ballot[0], *(state.promised[0] for state in found.states.values())) + 1
+        rounds = max(rounds, hint.ballot[0], *(state.promised[0] for state in seen.states.values())) + 1
         ballot = (rounds, client)
-        prepared = yield from _prepare(hint, ballot, found)
-        present = prepared.found.latest()
+        prepared = yield from _prepare(hint, ballot, seen)
+        present = prepared.states.latest()
         if prepared.overtaken:
             yield ReleaseReplicas(prepared.held)
             yield Wait(Conflict("another client changes the record"))
             continue
-        if present is None or not _may_decide(present, prepared.versions, found.existing):
+        if present is None or not _may_decide(present, prepared.versions, seen.existing):
             yield ReleaseReplicas(prepared.held)
             if present is not None and present.object_ids != hint.object_ids:
                 continue  # the members have changed just now
@@ -477,12 +481,12 @@ def propose(
             yield ReleaseReplicas(prepared.held)
             continue
         try:
-            proposal = _proposal(present, decided, decide, _divided(prepared.found, present), unite)
+            proposal = _proposal(present, decided, decide, _divided(prepared.states, present), unite)
         except BaseException:
             yield ReleaseReplicas(prepared.held)
             raise
         proposal = proposal._replace(ballot=ballot)
-        outcome = yield from _accept(proposal, prepared, found)
+        outcome = yield from _accept(proposal, prepared, seen)
         if outcome is None:
             yield Wait(Conflict("another client changes the record"))
             continue
@@ -533,7 +537,7 @@ class _Prepared(NamedTuple):
     Those in ``held`` are held on, for at most ``room`` bytes, so that no other client can come between.
     """
 
-    found: _States
+    states: _States
     versions: dict[int, int]
     held: tuple[int, ...] = ()
     room: int = 0
@@ -545,7 +549,7 @@ def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
     sighting = seen.sighting
     members = {member.object_id: member for member in sighting.replicas if member.object_id in seen.states}
     ids = tuple(object_id for object_id in members if object_id in hint.object_ids)
-    if len(ids) > 1 and all(seen.states[one].plain for one in ids) and not sighting.complete:
+    if len(ids) > 1 and all(seen.states[object_id].plain for object_id in ids) and not sighting.complete:
         raise UnreachableError(
             "a node that may have another replica of the record does not answer. Repeat this when "
             "`dios node ls` shows that all nodes are alive.",
@@ -556,9 +560,9 @@ def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
     prepared = _States(sighting, {}, errors)
     data: dict[int, bytes] = {}
     refused: list[int] = []
-    for object_id, one in held.items():
+    for object_id, hold in held.items():
         try:
-            state = _held_state(one, members[object_id], hint, ballot, seen)
+            state = _held_state(hold, members[object_id], hint, ballot, seen)
         except (DamagedError, Conflict) as error:
             prepared.errors[object_id] = error
             refused.append(object_id)
@@ -623,12 +627,12 @@ def _accept(proposal: Value, prepared: _Prepared, seen: _States) -> Steps[Outcom
         held |= more
         errors |= failed
     overtaken = any(isinstance(error, Busy | Conflict) for error in errors.values())
-    for object_id, one in held.items():
+    for object_id, hold in held.items():
         if object_id in prepared.versions:
-            same = one.v_w == prepared.versions[object_id]
+            same = hold.v_w == prepared.versions[object_id]
             (accepts if same else refused).append(object_id)
             overtaken = overtaken or not same
-        elif _may_accept(one, there[object_id], proposal.ballot):
+        elif _may_accept(hold, there[object_id], proposal.ballot):
             accepts.append(object_id)
         else:
             refused.append(object_id)
@@ -641,7 +645,7 @@ def _accept(proposal: Value, prepared: _Prepared, seen: _States) -> Steps[Outcom
     outcome = Outcome(proposal, holders)
     if is_decided(proposal, outcome.accepted, seen.existing):
         return outcome
-    if overtaken or any(isinstance(one, Busy | Conflict) for one in committed.values()):
+    if overtaken or any(isinstance(done, Busy | Conflict) for done in committed.values()):
         return None
     raise _too_few(proposal, outcome.accepted, "have taken the change")
 
@@ -658,7 +662,7 @@ def _may_accept(held: Held, here: Member, ballot: Ballot) -> bool:
 def _without_errors(value: Value, committed: Mapping[int, Committed | DiosError]) -> tuple[Member, ...]:
     members = {member.object_id: member for group in value.groups for member in group}
     return tuple(
-        sorted(members[object_id] for object_id, one in committed.items() if not isinstance(one, DiosError))
+        sorted(members[object_id] for object_id, done in committed.items() if not isinstance(done, DiosError))
     )
 
 
@@ -672,54 +676,58 @@ def restore(unite: Callable[[Sequence[bytes]], bytes]) -> Steps[Outcome]:
     """
     for _ in range(_ATTEMPTS):
         sighting = yield from _look(fresh=True)
-        found = yield from _read(sighting, dict.fromkeys((one.object_id for one in sighting.replicas), 0))
-        _require_lost(found)
-        ids = tuple(found.states)
-        size = HEADER_BYTES_MAX + max(state.value.size for state in found.states.values())
+        seen = yield from _read(
+            sighting, dict.fromkeys((member.object_id for member in sighting.replicas), 0)
+        )
+        _require_lost(seen)
+        ids = tuple(seen.states)
+        size = HEADER_BYTES_MAX + max(state.value.size for state in seen.states.values())
         held = cast("Results[Held]", (yield HoldReplicas(ids, size)))
-        sound = {one for one, hold in held.items() if isinstance(hold, Held)}
-        versions = {one: hold.v_w for one, hold in held.items() if isinstance(hold, Held)}
-        if versions != {one: sighting.versions[one] for one in ids}:
+        sound = {object_id for object_id, hold in held.items() if isinstance(hold, Held)}
+        versions = {object_id: hold.v_w for object_id, hold in held.items() if isinstance(hold, Held)}
+        if versions != {object_id: sighting.versions[object_id] for object_id in ids}:
             yield ReleaseReplicas(tuple(sound))
             yield Wait(Conflict("another client changes the record"))
             continue
-        value = _restored(found, unite)
+        value = _restored(seen, unite)
         data = frame.encode(ReplicaState(value.ballot, value))
         committed = cast("Results[Committed]", (yield CommitReplicas(dict.fromkeys(ids, data))))
         outcome = Outcome(value, _without_errors(value, committed))
-        if is_decided(value, outcome.accepted, found.existing):
+        if is_decided(value, outcome.accepted, seen.existing):
             return outcome
         raise _too_few(value, outcome.accepted, "have taken the change")
     raise Conflict("other clients change the record without a pause. Try again.")
 
 
-def _require_lost(found: _States) -> None:
+def _require_lost(seen: _States) -> None:
     """Raise an error unless all nodes have answered and every copy was read, and none is a member."""
-    if not found.sighting.complete or not all(isinstance(one, DamagedError) for one in found.errors.values()):
+    if not seen.sighting.complete or not all(
+        isinstance(error, DamagedError) for error in seen.errors.values()
+    ):
         raise UnreachableError(
             "a node that may have a replica of the list does not answer. `dios node ls` shows which; repeat "
             "this when it is back, or `dios node forget` it if it is lost for ever.",
             call="lookup",
         )
-    if not found.states:
-        raise _unreadable(found)
-    read = _States(found.sighting, dict(found.states), dict(found.errors))
+    if not seen.states:
+        raise _unreadable(seen)
+    read = _States(seen.sighting, dict(seen.states), dict(seen.errors))
     read.drop_plain()
     if not read.is_lost:
         raise InvalidError("the record has members, and is not lost")
 
 
-def _restored(found: _States, unite: Callable[[Sequence[bytes]], bytes]) -> Value:
+def _restored(seen: _States, unite: Callable[[Sequence[bytes]], bytes]) -> Value:
     """Return the value of a record that is made again from all copies that were read."""
-    states = found.states.values()
-    latest = max((one.value for one in states if not one.plain), key=lambda value: value.ballot)
+    states = seen.states.values()
+    latest = max((state.value for state in states if not state.plain), key=lambda value: value.ballot)
     contents = {latest.digest: latest.content or b""}
-    contents |= {one.value.digest: one.value.content or b"" for one in states if one.plain}
+    contents |= {state.value.digest: state.value.content or b"" for state in states if state.plain}
     content = contents[latest.digest] if len(contents) == 1 else unite(tuple(contents.values()))
-    rounds = max(max(one.promised, one.value.ballot) for one in states)[0] + RESTORED_ROUNDS
-    members = {one.object_id: one for one in found.sighting.replicas}
+    rounds = max(max(state.promised, state.value.ballot) for state in states)[0] + RESTORED_ROUNDS
+    members = {member.object_id: member for member in seen.sighting.replicas}
     value = latest.with_content(content, (rounds, 0), secrets.randbits(62))
-    return value._replace(members=tuple(sorted(members[one] for one in found.states)))
+    return value._replace(members=tuple(sorted(members[object_id] for object_id in seen.states)))
 
 
 # -- steps and errors -------------------------------------------------------------------------------
@@ -727,11 +735,11 @@ def _look(*, fresh: bool) -> Steps[Sighting]:
     return cast("Sighting", (yield Look(fresh)))
 
 
-def _unreadable(found: _States) -> DiosError:
-    nodes = {member.object_id: member.node for member in found.sighting.replicas}
-    why = "; ".join(f"{nodes[one]}: {error.message}" for one, error in found.errors.items())
-    are_damaged = [isinstance(error, DamagedError) for error in found.errors.values()]
-    if found.sighting.complete and are_damaged and all(are_damaged):
+def _unreadable(seen: _States) -> DiosError:
+    nodes = {member.object_id: member.node for member in seen.sighting.replicas}
+    why = "; ".join(f"{nodes[object_id]}: {error.message}" for object_id, error in seen.errors.items())
+    are_damaged = [isinstance(error, DamagedError) for error in seen.errors.values()]
+    if seen.sighting.complete and are_damaged and all(are_damaged):
         return DamagedError(f"no replica of the record is sound ({why})")
     return UnreachableError(
         f"no replica of the record can be read{f' ({why})' if why else ''}. `dios node ls` shows the nodes.",
@@ -746,8 +754,8 @@ def _conflict() -> InvalidError:
     )
 
 
-def _lost(found: _States) -> DamagedError:
-    nodes = sorted({one.node for one in found.sighting.replicas if one.object_id in found.states})
+def _lost(seen: _States) -> DamagedError:
+    nodes = sorted({member.node for member in seen.sighting.replicas if member.object_id in seen.states})
     return DamagedError(
         f"no replica of the list that counts is left. There are copies of it on {', '.join(nodes)}, which "
         "may be older: `dios group repair` makes the list from the latest of them."

@@ -110,4 +110,4 @@ Steps: TypeAlias = Generator[Step, object, T]
 def not_found(object_ids: Iterable[int], there: Container[int]) -> Results[T]:
     """Return the errors of the replicas that were not found at the last look."""
     error = UnreachableError("a replica was not found", call="lookup")
-    return {one: error for one in object_ids if one not in there}
+    return {object_id: error for object_id in object_ids if object_id not in there}

@@ -96,9 +96,9 @@ def memory_of(given: int | str) -> int:
     Raises InvalidError for anything else, and for a size that no task can have.
     """
     size = given if type(given) is int else 0
-    found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
-    if found:
-        size = int(float(found[1]) * _UNITS[found[2]])
+    match = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
+    if match:
+        size = int(float(match[1]) * _UNITS[match[2]])
     if not TASK_MEMORY_BYTES_MIN <= size <= TASK_MEMORY_BYTES_MAX:
         least, most = TASK_MEMORY_BYTES_MIN // MIB, TASK_MEMORY_BYTES_MAX // GIB
         raise InvalidError(

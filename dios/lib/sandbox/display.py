@@ -78,14 +78,14 @@ class DisplayedValues:
         if reader is None or package not in sys.modules or not self._bounds.tables:
             return False
         try:
-            found = reader(value, self._bounds)
+            table = reader(value, self._bounds)
         except Exception as error:  # noqa: BLE001 - a frame may be of a class of the session
             self._warn(f"a table could not be read: {type(error).__name__}: {error}")
             return False
-        if found is None:
+        if table is None:
             return False
         if len(self.tables) < self._bounds.tables:
-            self.tables.append(found)
+            self.tables.append(table)
         else:
             self._warn(f"a run returns at most {self._bounds.tables} tables; the others are dropped")
         return True

@@ -86,10 +86,10 @@ def clean(text: str, chars_max: int) -> str:
 
 def _refusal(error: BaseException) -> str:
     """Return the key of what the sandbox refused; empty if it refused nothing, as far as one can see."""
-    for each in _chain(error):
-        found = _refusal_of(each)
-        if found:
-            return found
+    for cause in _chain(error):
+        refusal = _refusal_of(cause)
+        if refusal:
+            return refusal
     return ""
 
 

@@ -110,14 +110,14 @@ def _require_closed(node: Node, own: Collection[OpenFile], variables: Mapping[st
     if not _others(own):
         return
     gc.collect()
-    found = _others(own)
-    if not found:
+    numbers = _others(own)
+    if not numbers:
         return
-    kinds = {number: session_fork.kind_of(number) for number in found}
-    for each in gc.get_objects():
+    kinds = {number: session_fork.kind_of(number) for number in numbers}
+    for candidate in gc.get_objects():
         with contextlib.suppress(Exception):
-            if type(each) is io.FileIO and not each.closed and each.fileno() in kinds:
-                kinds[each.fileno()] = f"file {each.name!r}"
+            if type(candidate) is io.FileIO and not candidate.closed and candidate.fileno() in kinds:
+                kinds[candidate.fileno()] = f"file {candidate.name!r}"
     names = ", ".join(list(kinds.values())[:_NAMES_MAX])
     raise NotForkableError(
         f"it has open descriptors ({names}), which it would share with a fork: close them"
@@ -153,11 +153,11 @@ def _is_mapped(value: object) -> bool:
 
 def _others(own: Collection[OpenFile]) -> list[int]:
     highest = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return [each.descriptor for each in _opened(highest) if each not in own]
+    return [file.descriptor for file in _opened(highest) if file not in own]
 
 
 def _opened(highest: int) -> Iterator[OpenFile]:
     for number in session_fork.open_descriptors((), highest):
         with contextlib.suppress(OSError):
-            found = os.fstat(number)
-            yield OpenFile(number, found.st_dev, found.st_ino)
+            status = os.fstat(number)
+            yield OpenFile(number, status.st_dev, status.st_ino)

@@ -142,8 +142,8 @@ def family_of(status: Status) -> str | None:
         return None
     if status.label == LABEL:
         return status.fingerprint
-    found = _FAMILY.fullmatch(status.label)
-    return found and found[1]
+    match = _FAMILY.fullmatch(status.label)
+    return match and match[1]
 
 
 class SessionLink:
@@ -259,16 +259,16 @@ class SessionLink:
     ) -> Steps[None]:
         sizes = (_RING_BYTES, _RING_BYTES, _SMALL_RING_BYTES)
         streams = (node.create_stream_op(ring_bytes=size) for size in sizes)
-        made = yield from side_by_side([*streams, *program], self._opened.append)
-        orders, answers, interrupts = (cast("Stream", each) for each in made[: len(sizes)])
+        references = yield from side_by_side([*streams, *program], self._opened.append)
+        orders, answers, interrupts = (cast("Stream", stream) for stream in references[: len(sizes)])
         lanes: dict[str, Handed] = {}
         if self._grant is not None:
             self._gateway, lanes = yield from self._grant.start(node, self._opened)
         task = yield from call(
             started(
-                *made[len(sizes) :],
+                *references[len(sizes) :],
                 inputs={
-                    **{name: each.restrict("read") for name, each in inputs.items()},
+                    **{name: reference.restrict("read") for name, reference in inputs.items()},
                     protocol.ORDERS: orders.restrict("read"),
                     protocol.ANSWERS: answers.restrict("write"),
                     protocol.INTERRUPTS: interrupts.restrict("read"),
@@ -450,13 +450,13 @@ class SessionLink:
     def close(self, *others: Operation[None]) -> Steps[None]:
         """End the task and drop the streams, and run ``others``; a second call does nothing else."""
         self.ended = self.ended or "it was closed"
-        kills = [each.kill_op() for each in (self.task, self._gateway) if each in self._opened]
+        kills = [task.kill_op() for task in (self.task, self._gateway) if task in self._opened]
         # The end of a stream is closed under the lock, because an interrupt may use it in another thread.
         with self._interrupting:
-            for each in self._opened:
-                each.detach()
+            for reference in self._opened:
+                reference.detach()
         # In one message: the node handles them in this order.
-        closed = [each.close_op() for each in reversed(self._opened)]
+        closed = [handle.close_op() for handle in reversed(self._opened)]
         self._opened.clear()
         # After an error the node is gone, and everything on it.
         with contextlib.suppress(DiosError):

@@ -200,10 +200,10 @@ class SandboxOps:
         """
         if name.isidentifier():
             return _decoded((yield from self._value(GetValue(name))))
-        found = _decoded((yield from self._value(GetFile(name))))
-        if type(found) is not bytes:
-            raise UntrustedResultError(f"the session sent a {type(found).__name__} for the file {name!r}")
-        return found
+        content = _decoded((yield from self._value(GetFile(name))))
+        if type(content) is not bytes:
+            raise UntrustedResultError(f"the session sent a {type(content).__name__} for the file {name!r}")
+        return content
 
     def call_op(self, function: str, /, *args: object, **kwargs: object) -> Steps[object]:
         """Call a function of the session, and return a copy of its value, with the same rules as ``get``.
@@ -223,12 +223,12 @@ class SandboxOps:
         limit_s = None if timeout is None else seconds_of(timeout, "timeout")
         if len(text) > NAME_CHARS_MAX or not _DOTTED_NAME.fullmatch(text):
             raise InvalidError(f"{text!r} is no name, and no dotted name, to complete")
-        found = _decoded((yield from self._value(CompleteName(text), limit_s)))
-        if not isinstance(found, list) or len(found) > COMPLETIONS_MAX:
+        names = _decoded((yield from self._value(CompleteName(text), limit_s)))
+        if not isinstance(names, list) or len(names) > COMPLETIONS_MAX:
             raise UntrustedResultError("the session sent something else than names")
-        if not all(type(name) is str and name.startswith(text) and _is_name(name) for name in found):
+        if not all(type(name) is str and name.startswith(text) and _is_name(name) for name in names):
             raise UntrustedResultError("the session sent something else than names")
-        return found
+        return names
 
     def interrupt(self) -> bool:
         """Stop the present run, from another thread or async task; the session keeps its variables.
@@ -276,7 +276,7 @@ class SandboxOps:
         self._closed = True
         is_last = not self._is_left and self._shared.leave()
         self._is_left = True
-        held = [each.close_op() for each in self._shared.held] if is_last else []
+        held = [reference.close_op() for reference in self._shared.held] if is_last else []
         if is_last:
             self._shared.held.clear()
         if self._link is not None:
@@ -311,7 +311,7 @@ class SandboxOps:
 
     def _value(self, order: SessionTask, timeout: float | None = None) -> Steps[bytes]:
         link = self._running()
-        given = [each for each in (self._timeout, timeout) if each is not None]
+        given = [limit for limit in (self._timeout, timeout) if limit is not None]
         limit_s = min(given, default=None)
         done = yield from link.exchange(order, limit_s)
         failure = self._error(link, done, limit_s)
@@ -328,12 +328,12 @@ class SandboxOps:
         failure = done.answer.answer.failure if done.answer is not None else None
         if failure is None:
             return None
-        found = failure_of(failure)
-        if done.late and limit_s is not None and found.type == _INTERRUPTED:
+        sandbox_failure = failure_of(failure)
+        if done.late and limit_s is not None and sandbox_failure.type == _INTERRUPTED:
             message = f"the run was interrupted after {limit_s:g} s, its time limit (timeout=)"
-            lines = found.traceback.rstrip().rpartition("\n")[0]
+            lines = sandbox_failure.traceback.rstrip().rpartition("\n")[0]
             return SandboxFailure(_TIMED_OUT, message, f"{lines}\n{_TIMED_OUT}: {message}\n")
-        return found
+        return sandbox_failure
 
     def _text(self, data: bytes) -> str:
         bound = self._bounds.output_bytes

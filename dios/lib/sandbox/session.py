@@ -101,10 +101,10 @@ def place_inputs(node: Node) -> None:
     free = room.f_bavail * room.f_frsize // 2
     free = free if bound == resource.RLIM_INFINITY else min(free, bound // 4)
     labels = []
-    for each in node.inputs:
-        if not each.label.startswith(".") and each.size <= free:
-            labels.append(each.label)
-            free -= each.size
+    for handle in node.inputs:
+        if not handle.label.startswith(".") and handle.size <= free:
+            labels.append(handle.label)
+            free -= handle.size
     if labels:
         # Machines that cannot confine tasks fully have no such folder; inputs[...] works there, too.
         with contextlib.suppress(NotSupportedError):
@@ -123,14 +123,14 @@ class Inputs(Mapping[str, BlobFile]):
 
     def use(self, node: Node) -> None:
         """Open the inputs of this task from now on."""
-        self._handles = {each.label: each for each in node.inputs if not each.label.startswith(".")}
+        self._handles = {handle.label: handle for handle in node.inputs if not handle.label.startswith(".")}
 
     def __getitem__(self, name: str) -> BlobFile:
-        found = self._handles.get(name)
-        if found is None:
+        handle = self._handles.get(name)
+        if handle is None:
             known = ", ".join(map(repr, self)) or "none"
             raise KeyError(f"{name!r} is no input of this sandbox; its inputs: {known}")
-        return found.open()
+        return handle.open()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._handles)
@@ -201,7 +201,7 @@ class _Session:
                 cast("Sequence[Pending[object]]", [*reading, writing]),
             )
         )
-        self._orders, self._interrupts = (each.result() for each in reading)
+        self._orders, self._interrupts = (pending.result() for pending in reading)
         self._answers = writing.result()
         self._inputs.use(node)
         self._buffer = frames.FrameBuffer()
@@ -304,7 +304,7 @@ class _Session:
             number=order.number,
             failure=failure,
             figures=shown.figures,
-            tables=[msgspec.Raw(msgspec.msgpack.encode(each)) for each in shown.tables],
+            tables=[msgspec.Raw(msgspec.msgpack.encode(table)) for table in shown.tables],
             cpu_ns=used,
             peak_bytes=peak,
         )
@@ -349,10 +349,10 @@ class _Session:
             self._interruptible = False
 
     def _failure(self, error: BaseException) -> FailureRecord:
-        found: list[FailureRecord] = []
+        records: list[FailureRecord] = []
 
         def describe() -> Answer:
-            found.append(described(error))
+            records.append(described(error))
             if not isinstance(error, KeyboardInterrupt):
                 self._shown.take_figures()
             return Answer()
@@ -360,8 +360,8 @@ class _Session:
         try:
             self._uninterrupted(describe)
         except BaseException:  # noqa: BLE001 - the code of the exception raised, or was interrupted
-            found = found or [undescribed(error)]
-        return found[0]
+            records = records or [undescribed(error)]
+        return records[0]
 
     def _done(self, task: SessionTask) -> Answer:
         self._raise_if_wanted()
@@ -470,10 +470,10 @@ def _require_no_connections() -> None:
     """Raise NotForkableError if code of the session has connections: a fork has not the threads for them."""
     from dios.lib.sandbox.network import sockets  # noqa: PLC0415 - a session with a network has it loaded
 
-    found = sockets.open_connections()
-    if found:
+    connections = sockets.open_connections()
+    if connections:
         raise forking.NotForkableError(
-            f"it has open connections ({', '.join(found)}): close them, or the session or client of the"
+            f"it has open connections ({', '.join(connections)}): close them, or the session or client of the"
             " library that keeps them, or read their answers to the end"
         )
 

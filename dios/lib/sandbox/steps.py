@@ -48,16 +48,16 @@ def call(operation: Operation[T]) -> Steps[T]:
 
 
 def side_by_side(
-    operations: Sequence[Operation[T]], made: Callable[[T], object] = lambda _: None
+    operations: Sequence[Operation[T]], on_result: Callable[[T], object] = lambda _: None
 ) -> Steps[list[T]]:
     """Run operations that are independent, in few messages, and return their results.
 
-    ``made`` is called with each result, also if another operation fails. Raise the first error.
+    ``on_result`` is called with each result, also if another operation fails. Raise the first error.
     """
     outcomes = yield from each_side_by_side(operations)
     for outcome in outcomes:
         if outcome.error is None:
-            made(outcome.result())
+            on_result(outcome.result())
     return [outcome.result() for outcome in outcomes]
 
 

@@ -51,7 +51,9 @@ def parse_array(text: str) -> ArrayShape:
 def checked_shape(shape: ArrayShape) -> ArrayShape:
     """Return the shape of an array. Raise InvalidError if it is no shape, or too large."""
     indices, at_once = shape
-    if list(indices) != sorted(set(indices)) or not all(0 <= one <= limits.JOB_INDEX_MAX for one in indices):
+    if list(indices) != sorted(set(indices)) or not all(
+        0 <= index <= limits.JOB_INDEX_MAX for index in indices
+    ):
         raise InvalidError(f"the indices of an array ascend from 0 to {limits.JOB_INDEX_MAX} at most")
     if not 1 <= len(indices) <= limits.JOB_ELEMENTS_MAX:
         raise InvalidError(f"an array has 1 to {limits.JOB_ELEMENTS_MAX} elements, not {len(indices)}")

@@ -60,12 +60,12 @@ class ServiceAutoscaler:
         """
         if not 0 <= load < float("inf"):
             raise InvalidError(f"the load is {load}; it must be a number of at least 0")
-        found = self.services.describe(self.name)
-        if found.updating:
-            return found.wanted
-        change = self.rule.change(load, [self.capacity] * found.wanted)
-        if found.running < found.wanted:
+        status = self.services.describe(self.name)
+        if status.updating:
+            return status.wanted
+        change = self.rule.change(load, [self.capacity] * status.wanted)
+        if status.running < status.wanted:
             change = min(change, 0)
         if change:
-            self.services.scale(self.name, found.wanted + change)
-        return found.wanted + change
+            self.services.scale(self.name, status.wanted + change)
+        return status.wanted + change

@@ -27,21 +27,21 @@ class RecordCopies(Generic[S]):
     @property
     def nodes(self) -> set[str]:
         """The names of the nodes that have a copy."""
-        return {one.node for one in self._copies}
+        return {reference.node for reference in self._copies}
 
     async def find(self) -> None:
         """Look the copies up again."""
         await self.close()
-        found = await self._node.lookup(self._kind.special_name)
-        self._copies = [one for one in found if one.type is ObjectType.DURABLE_BLOB]
-        for one in found:
-            if one.type is not ObjectType.DURABLE_BLOB:
-                await _closed(one)
+        references = await self._node.lookup(self._kind.special_name)
+        self._copies = [candidate for candidate in references if candidate.type is ObjectType.DURABLE_BLOB]
+        for reference in references:
+            if reference.type is not ObjectType.DURABLE_BLOB:
+                await _closed(reference)
         self._read_version = -1
 
     async def read_own(self, here: str) -> S:
         """Return the records of this node's copy, which is read again only if it has changed."""
-        own = next((one for one in self._copies if one.node == here), None)
+        own = next((reference for reference in self._copies if reference.node == here), None)
         if own is None:
             return self._known
         version = (await own.stat()).v_w
@@ -52,16 +52,16 @@ class RecordCopies(Generic[S]):
     async def repair(self, nodes: Collection[str]) -> S:
         """Make all copies equal, add one on each of these nodes that has none, and return the records."""
         read: list[tuple[AsyncReference, S, int]] = []
-        for one in self._copies:
+        for reference in self._copies:
             with suppress(DiosError):
-                async with one.read(Semantics.MRSW) as request:
-                    read.append((one, self._kind.decode(bytes(request.view)), request.v_w))
+                async with reference.read(Semantics.MRSW) as request:
+                    read.append((reference, self._kind.decode(bytes(request.view)), request.v_w))
         whole = self._kind.merge(copy for _, copy, _ in read)
         data = self._kind.encode(whole)
-        for one, copy, version in read:
+        for reference, copy, version in read:
             if self._kind.encode(copy) != data:
                 with suppress(Busy, Conflict):
-                    await _replace(one, data, version)
+                    await _replace(reference, data, version)
         self._read_version = -1
         for name in nodes:
             if name not in self.nodes and read:
@@ -72,46 +72,48 @@ class RecordCopies(Generic[S]):
 
     async def store(self, change: S) -> None:
         """Merge changed records into all copies, unless a copy has later ones."""
-        for one in self._copies:
+        for reference in self._copies:
             with suppress(DiosError):
-                async with one.read(Semantics.MRSW) as request:
+                async with reference.read(Semantics.MRSW) as request:
                     copy, version = self._kind.decode(bytes(request.view)), request.v_w
-                await _replace(one, self._kind.encode(self._kind.merge((copy, change))), version)
+                await _replace(reference, self._kind.encode(self._kind.merge((copy, change))), version)
 
     async def spread(self, names: Iterable[bytes], nodes: Collection[str]) -> None:
         """Copy objects to those of the nodes that have none, each from its latest copy."""
         for name in names:
-            found = sorted(await self._node.lookup(name), key=lambda one: (-one.v_w, one.object_id))
-            there = {one.node for one in found}
+            references = sorted(
+                await self._node.lookup(name), key=lambda replica: (-replica.v_w, replica.object_id)
+            )
+            there = {replica.node for replica in references}
             for target in nodes:
-                if found and target not in there:
+                if references and target not in there:
                     with suppress(DiosError):
-                        await _closed(await found[0].copy(persistence=Persistence.DURABLE, host=target))
-            for one in found:
-                await _closed(one)
+                        await _closed(await references[0].copy(persistence=Persistence.DURABLE, host=target))
+            for reference in references:
+                await _closed(reference)
 
     async def drop(self, names: Iterable[bytes]) -> None:
         """Destroy all copies of objects that can be reached."""
         for name in names:
-            for one in await self._node.lookup(name):
+            for reference in await self._node.lookup(name):
                 with suppress(DiosError):
-                    await one.destroy()
-                await _closed(one)
+                    await reference.destroy()
+                await _closed(reference)
 
     async def close(self) -> None:
         """Close the references."""
         copies, self._copies = self._copies, []
-        for one in copies:
-            await _closed(one)
+        for reference in copies:
+            await _closed(reference)
 
 
-async def _replace(one: AsyncReference, data: bytes, version: int) -> None:
-    async with one.write(len(data), Semantics.EXCL, blank=True, replace=True) as request:
+async def _replace(reference: AsyncReference, data: bytes, version: int) -> None:
+    async with reference.write(len(data), Semantics.EXCL, blank=True, replace=True) as request:
         if request.v_w != version:
             raise Conflict("another program changed the records")
         request.fill(memoryview(data))
 
 
-async def _closed(one: AsyncReference) -> None:
+async def _closed(reference: AsyncReference) -> None:
     with suppress(DiosError):
-        await one.close()
+        await reference.close()

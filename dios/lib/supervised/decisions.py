@@ -49,19 +49,21 @@ def next_steps(
     stop: list[Replica] = []
     there: dict[Start, Replica] = {}
     known = record.specs()
-    for one in sorted(living, key=lambda each: (leaves(each), each.started_ns, each.fingerprint)):
-        place = Start(one.slot, one.generation)
-        if one.slot >= record.replicas or one.generation not in known:
-            stop.append(one)
+    for replica in sorted(
+        living, key=lambda candidate: (leaves(candidate), candidate.started_ns, candidate.fingerprint)
+    ):
+        place = Start(replica.slot, replica.generation)
+        if replica.slot >= record.replicas or replica.generation not in known:
+            stop.append(replica)
         elif place not in there:
-            there[place] = one
-        elif record.updating or leaves(there[place]) or not leaves(one) or is_healthy(there[place]):
+            there[place] = replica
+        elif record.updating or leaves(there[place]) or not leaves(replica) or is_healthy(there[place]):
             # After a partition a place may have two; the one that has run for longer stays.
-            stop.append(one)
+            stop.append(replica)
     slots = range(0 if record.removed or record.waits else record.replicas)
     if not record.updating:
         wanted = [Start(slot, record.generation) for slot in slots]
-        start = [one for one in wanted if one not in there or leaves(there[one])]
+        start = [place for place in wanted if place not in there or leaves(there[place])]
         return ServiceDecision(start, stop, complete=False)
     start = []
     complete = True
@@ -96,7 +98,7 @@ def array_steps(
     wanted = {} if record.waits else dict.fromkeys(Start(*place) for place in record.attempts().items())
     stop: list[Replica] = []
     placed: set[Start] = set()
-    for replica in sorted(living, key=lambda each: (each.started_ns, each.fingerprint)):
+    for replica in sorted(living, key=lambda candidate: (candidate.started_ns, candidate.fingerprint)):
         place = Start(replica.slot, replica.generation)
         # After a partition a place may have two; the one that has run for longer stays.
         if place in wanted and place not in placed:
@@ -105,5 +107,5 @@ def array_steps(
             stop.append(replica)
     occupied = placed.union(starting)
     room = max(0, array.at_once - len(occupied))
-    startable = [one for one in wanted if one not in occupied and one not in paused]
+    startable = [place for place in wanted if place not in occupied and place not in paused]
     return ServiceDecision(startable[:room], stop, complete=False)

@@ -103,8 +103,8 @@ class KeptJobs:
             raise LimitError(f"a job begins after at most {limits.JOB_AFTER_MAX} runs, not {len(after)}")
         elements = None if array is None else JobArray(*checked_shape(array))
 
-        def state(made: list[bytes]) -> JobState:
-            kept = self._services.store(b"", made)
+        def state(stored_names: list[bytes]) -> JobState:
+            kept = self._services.store(b"", stored_names)
             with self._node.create_group() as group:
                 name = bytes(group.read_name())
             return JobState(attempts, time.time_ns(), kept, name, after=after, array=elements)
@@ -161,12 +161,12 @@ class KeptJobs:
     # -- questions ------------------------------------------------------------------------------------
     def statuses(self) -> list[JobStatus]:
         """Return the status of all jobs, the oldest first."""
-        found = [
+        statuses = [
             self._status(record, rows, notes, incomplete=rows.incomplete)
             for rows, notes in ((self._node.tasks(), self._services.board()),)
             for record in records.living(self._services.read(), jobs=True)
         ]
-        return sorted(found, key=lambda one: one.created_ns)
+        return sorted(statuses, key=lambda status: status.created_ns)
 
     def among(self, rows: Gathered[Status]) -> JobTasks:
         """Return all jobs, of which these are the tasks, and which of the tasks are theirs.
@@ -181,7 +181,7 @@ class KeptJobs:
             for row in rows
             if (place := record.place(row.label)) is not None
         }
-        return JobTasks(sorted(statuses, key=lambda one: one.created_ns), places)
+        return JobTasks(sorted(statuses, key=lambda status: status.created_ns), places)
 
     def status(self, name: str) -> JobStatus:
         """Return the status of one job; InvalidError if there is none of this name."""
@@ -206,8 +206,8 @@ class KeptJobs:
     def task(self, status: JobStatus) -> Task | None:
         """Return the task of the present attempt, or None if it does not run any more."""
         name = None if status.task is None else status.task.name
-        found = None if name is None else self._node.find(name)
-        return found if isinstance(found, Task) else None
+        reference = None if name is None else self._node.find(name)
+        return reference if isinstance(reference, Task) else None
 
     def output(self, name: str) -> bytes:
         """Return the last output of a job that has ended, at most KEPT_JOB_OUTPUT_BYTES_MAX bytes.
@@ -216,11 +216,11 @@ class KeptJobs:
         """
         end = self.end_of(name)
         kept = None if end is None else end.output
-        found = None if kept is None else self._node.find(kept)
-        if found is None:
+        reference = None if kept is None else self._node.find(kept)
+        if reference is None:
             return b""
-        with found:
-            return found.read_bytes()
+        with reference:
+            return reference.read_bytes()
 
     def end_of(self, name: str) -> JobEnd | None:
         """Return the end of a job, or of an element of an array such as ``sweep.7``; None before it."""
@@ -238,11 +238,11 @@ class KeptJobs:
         if job is None:
             raise InvalidError(f"{record.name!r} is a service, not a job")
         here = (0, record.generation)
-        places = {place: one for one in rows if not one.ended and (place := record.place(one.label))}
+        places = {place: row for row in rows if not row.ended and (place := record.place(row.label))}
         running = [places[here]] if here in places and job.array is None else []
         told = notes.get("services")
         told = told.get(record.name, []) if isinstance(told, dict) else []
-        notes_here = [one for one in told if isinstance(one, dict) and one.get("generation") == here[1]]
+        notes_here = [note for note in told if isinstance(note, dict) and note.get("generation") == here[1]]
         note = notes_here[0] if notes_here and job.end is None else {}
         return JobStatus(
             record.name,
@@ -260,7 +260,7 @@ class KeptJobs:
             array=job.array,
             running={}
             if job.array is None
-            else {slot: one for (slot, attempt), one in places.items() if record.attempt(slot) == attempt},
+            else {slot: row for (slot, attempt), row in places.items() if record.attempt(slot) == attempt},
         )
 
     def _destroy_objects(self, job: JobState) -> None:
@@ -269,11 +269,11 @@ class KeptJobs:
         group = self._node.group(job.group)
         with suppress(DiosError):
             for name in latest_state(copies).all_objects() if group is not None else ():
-                for one in self._node.lookup(name, group=group):
+                for reference in self._node.lookup(name, group=group):
                     with suppress(DiosError):
-                        one.destroy()
-        for one in copies:
-            one.close()
+                        reference.destroy()
+        for reference in copies:
+            reference.close()
         if group is not None:
             with suppress(DiosError):
                 group.destroy()

@@ -48,7 +48,7 @@ class StateContent(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
     def all_objects(self) -> tuple[bytes, ...]:
         """Return the names of the objects of the program and of all sections."""
-        return (*self.objects, *(name for one in self.sections.values() for name in one.objects))
+        return (*self.objects, *(name for section in self.sections.values() for name in section.objects))
 
     def __repr__(self) -> str:
         """Return a text without the names, which are secrets."""
@@ -63,8 +63,8 @@ def encode_state(content: StateContent) -> bytes:
     """Return the stored form. Raise TooLargeError if it is too large."""
     parts = (SectionContent(content.data, content.objects), *content.sections.values())
     if (
-        any(len(one.objects) > limits.KEPT_JOB_OBJECTS_MAX for one in parts)
-        or sum(len(one.data) for one in parts) > limits.KEPT_JOB_STATE_BYTES_MAX
+        any(len(part.objects) > limits.KEPT_JOB_OBJECTS_MAX for part in parts)
+        or sum(len(part.data) for part in parts) > limits.KEPT_JOB_STATE_BYTES_MAX
     ):
         raise TooLargeError(
             f"the state of a job has at most {limits.KEPT_JOB_STATE_BYTES_MAX} bytes and "
@@ -98,16 +98,16 @@ def decode_state(data: bytes) -> StateContent:
 
 def latest_state(copies: Sequence[Reference]) -> StateContent:
     """Return the latest content of the copies that answer. Raise the last error if none does."""
-    found: list[StateContent] = []
+    contents: list[StateContent] = []
     failure: DiosError = UnreachableError("no copy of the job's state is on a node that answers")
-    for one in copies:
+    for reference in copies:
         try:
-            found.append(decode_state(one.read_bytes()))
+            contents.append(decode_state(reference.read_bytes()))
         except DiosError as error:
             failure = error
-    if not found:
+    if not contents:
         raise failure
-    return max(found, key=lambda content: content.number)
+    return max(contents, key=lambda content: content.number)
 
 
 class KeptState:
@@ -175,9 +175,9 @@ class KeptState:
         content = encode_state(replace(change(last), number=self._number))
         written = 0
         failure: DiosError | None = None
-        for one in self._copies:
+        for reference in self._copies:
             try:
-                one.write_bytes(content, replace=True)
+                reference.write_bytes(content, replace=True)
                 written += 1
             except DiosError as error:
                 failure = error
@@ -210,5 +210,5 @@ class StateSection:
 
 def kept_state(node: Node) -> KeptState | None:
     """Return the state of the kept job of which this task is the program; None in any other task."""
-    copies = [one for one in node.outputs if one.label == STATE_LABEL]
+    copies = [output for output in node.outputs if output.label == STATE_LABEL]
     return KeptState(copies, node.groups[-1]) if copies else None

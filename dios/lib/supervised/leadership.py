@@ -19,7 +19,9 @@ class Leadership:
 
     def holds(self, members: Sequence[Member], here: Member, holders: Collection[str], now: float) -> bool:
         """Return True if this node leads and has led for SERVICE_SETTLE_MS; ``holders`` have the records."""
-        first = min(one.node for one in members if one.here or (one.usable and one.name in holders))
+        first = min(
+            member.node for member in members if member.here or (member.usable and member.name in holders)
+        )
         if first != here.node or here.name not in holders:
             self._since = None
             return False

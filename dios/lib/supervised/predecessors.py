@@ -73,7 +73,7 @@ def named(view: View, word: str, condition: Condition) -> tuple[Predecessor, ...
         return (Predecessor(word, condition, token=record.token, index=index),)
     tasks = _tasks_marked(view.tasks, word) or (_tasks_titled(view.tasks, word) if view.complete else [])
     if tasks:
-        return tuple(Predecessor(_word_for(one), condition, task=one.fingerprint) for one in tasks)
+        return tuple(Predecessor(_word_for(task), condition, task=task.fingerprint) for task in tasks)
     if not view.complete or view.services is None:
         raise UnreachableError(
             f"cannot list the runs {word!r}: a node that may have some does not answer. Give the beginning "
@@ -84,7 +84,7 @@ def named(view: View, word: str, condition: Condition) -> tuple[Predecessor, ...
 
 def all_named(view: View, words: Iterable[tuple[str, Condition]]) -> tuple[Predecessor, ...]:
     """Return the runs that these words mean, each with its condition; errors as of ``named``."""
-    runs = tuple(dict.fromkeys(one for word, condition in words for one in named(view, word, condition)))
+    runs = tuple(dict.fromkeys(run for word, condition in words for run in named(view, word, condition)))
     if len(runs) > limits.JOB_AFTER_MAX:
         raise LimitError(f"a run waits for at most {limits.JOB_AFTER_MAX} others, not {len(runs)}")
     return runs
@@ -95,30 +95,32 @@ def _word_for(task: Status) -> str:
 
 
 def _tasks_marked(tasks: Sequence[Status], word: str) -> list[Status]:
-    marked = [one for one in tasks if word and one.fingerprint.startswith(word.lower())]
+    marked = [task for task in tasks if word and task.fingerprint.startswith(word.lower())]
     if len(marked) > 1:
         raise InvalidError(f"{len(marked)} tasks begin with {word!r}. Give more of the fingerprint.")
     return marked
 
 
 def _tasks_titled(tasks: Sequence[Status], word: str) -> list[Status]:
-    titled = [one for one in tasks if word and one.label == word]
-    living = [one for one in titled if not one.ended]
-    first = living or sorted(titled, key=lambda one: one.ended_ns)[-1:]
-    since = min((one.started_ns for one in first), default=0)
-    return [one for one in titled if one in first or one.ended_ns > since]
+    titled = [task for task in tasks if word and task.label == word]
+    living = [task for task in titled if not task.ended]
+    first = living or sorted(titled, key=lambda task: task.ended_ns)[-1:]
+    since = min((task.started_ns for task in first), default=0)
+    return [task for task in titled if task in first or task.ended_ns > since]
 
 
 # -- conditions -------------------------------------------------------------------------------------
 def still_waiting(view: View, after: Iterable[Predecessor]) -> Waiting:
     """Return which of these runs are still waited for, and why one of them can never do what it has to."""
     waiting: list[Predecessor] = []
-    for one in after:
-        met, never = _outcome(view, one)
+    for predecessor in after:
+        met, never = _outcome(view, predecessor)
         if never:
-            return Waiting((*waiting, one), f"{never}, and {_OPTIONS[one.condition]} needs its success")
+            return Waiting(
+                (*waiting, predecessor), f"{never}, and {_OPTIONS[predecessor.condition]} needs its success"
+            )
         if not met:
-            waiting.append(one)
+            waiting.append(predecessor)
     return Waiting(tuple(waiting))
 
 
@@ -126,7 +128,9 @@ def missing_tasks(view: View, after: Iterable[Predecessor]) -> frozenset[str]:
     """Return the tasks among these runs that a complete list lacks."""
     if not view.complete:
         return frozenset()
-    return frozenset(one.task for one in after if one.task).difference(one.fingerprint for one in view.tasks)
+    return frozenset(predecessor.task for predecessor in after if predecessor.task).difference(
+        task.fingerprint for task in view.tasks
+    )
 
 
 def waiting_text(after: Iterable[Predecessor]) -> str:
@@ -136,57 +140,59 @@ def waiting_text(after: Iterable[Predecessor]) -> str:
         Condition.SUCCEEDED: "the success of",
         Condition.ENDED: "the end of",
     }
-    return ", ".join(dict.fromkeys(f"{words[one.condition]} {one.run}" for one in after))
-
-
-def _outcome(view: View, one: Predecessor) -> tuple[bool, str]:
-    """Return True if a run has done what it has to, and why it never will; "" if it may."""
-    if one.task:
-        return _task_outcome(view, one)
-    services = view.services or {}
-    record = next((record for record in services.values() if record.token == one.token), None)
-    if record is None and (view.services is None or not view.complete):
-        return False, ""
-    if record is None or record.removed or record.job is None:
-        return _gone(one, f"{one.run} was removed before its end was seen")
-    end = record.job.end
-    if one.index is not None and record.job.array is not None:
-        end = record.job.array.elements()[one.index].end or end
-    if end is None:
-        return one.condition is Condition.STARTED and _has_begun(view, one, record), ""
-    if one.condition is Condition.SUCCEEDED and end.exit_status:
-        return False, f"{one.run} {_end_text(end)}"
-    return True, ""
-
-
-def _has_begun(view: View, one: Predecessor, record: ServiceRecord) -> bool:
-    """Return True if a job that has not ended has begun."""
-    array = None if record.job is None else record.job.array
-    attempts = [record.generation] if array is None else [element.attempt for element in array.changed]
-    if one.index is not None and array is not None:
-        attempts = [array.elements()[one.index].attempt]
-    places = (record.place(task.label) for task in view.tasks if task.state in _BEGUN)
-    return any(place is not None and (one.index is None or place[0] == one.index) for place in places) or any(
-        attempt > 1 for attempt in attempts
+    return ", ".join(
+        dict.fromkeys(f"{words[predecessor.condition]} {predecessor.run}" for predecessor in after)
     )
 
 
-def _task_outcome(view: View, one: Predecessor) -> tuple[bool, str]:
-    task = next((task for task in view.tasks if task.fingerprint == one.task), None)
-    if task is None:
-        # A task stays listed for long after its end, unless its node is lost.
-        why = f"{one.run} ({one.task}) is gone, and how it ended is not known"
-        return _gone(one, why) if view.complete and one.task in view.missed else (False, "")
-    if not task.ended:
-        return one.condition is Condition.STARTED and task.state in _BEGUN, ""
-    if one.condition is Condition.SUCCEEDED and not task.ok:
-        how = "was moved" if task.cause is Cause.MOVED else f"ended with {task.exit_status}"
-        return False, f"{one.run} ({one.task}) {how} ({task.cause.name.lower()})"
+def _outcome(view: View, predecessor: Predecessor) -> tuple[bool, str]:
+    """Return True if a run has done what it has to, and why it never will; "" if it may."""
+    if predecessor.task:
+        return _task_outcome(view, predecessor)
+    services = view.services or {}
+    record = next((record for record in services.values() if record.token == predecessor.token), None)
+    if record is None and (view.services is None or not view.complete):
+        return False, ""
+    if record is None or record.removed or record.job is None:
+        return _gone(predecessor, f"{predecessor.run} was removed before its end was seen")
+    end = record.job.end
+    if predecessor.index is not None and record.job.array is not None:
+        end = record.job.array.elements()[predecessor.index].end or end
+    if end is None:
+        return predecessor.condition is Condition.STARTED and _has_begun(view, predecessor, record), ""
+    if predecessor.condition is Condition.SUCCEEDED and end.exit_status:
+        return False, f"{predecessor.run} {_end_text(end)}"
     return True, ""
 
 
-def _gone(one: Predecessor, why: str) -> tuple[bool, str]:
-    return (False, why) if one.condition is Condition.SUCCEEDED else (True, "")
+def _has_begun(view: View, predecessor: Predecessor, record: ServiceRecord) -> bool:
+    """Return True if a job that has not ended has begun."""
+    array = None if record.job is None else record.job.array
+    attempts = [record.generation] if array is None else [element.attempt for element in array.changed]
+    if predecessor.index is not None and array is not None:
+        attempts = [array.elements()[predecessor.index].attempt]
+    places = (record.place(task.label) for task in view.tasks if task.state in _BEGUN)
+    return any(
+        place is not None and (predecessor.index is None or place[0] == predecessor.index) for place in places
+    ) or any(attempt > 1 for attempt in attempts)
+
+
+def _task_outcome(view: View, predecessor: Predecessor) -> tuple[bool, str]:
+    task = next((task for task in view.tasks if task.fingerprint == predecessor.task), None)
+    if task is None:
+        # A task stays listed for long after its end, unless its node is lost.
+        why = f"{predecessor.run} ({predecessor.task}) is gone, and how it ended is not known"
+        return _gone(predecessor, why) if view.complete and predecessor.task in view.missed else (False, "")
+    if not task.ended:
+        return predecessor.condition is Condition.STARTED and task.state in _BEGUN, ""
+    if predecessor.condition is Condition.SUCCEEDED and not task.ok:
+        how = "was moved" if task.cause is Cause.MOVED else f"ended with {task.exit_status}"
+        return False, f"{predecessor.run} ({predecessor.task}) {how} ({task.cause.name.lower()})"
+    return True, ""
+
+
+def _gone(predecessor: Predecessor, why: str) -> tuple[bool, str]:
+    return (False, why) if predecessor.condition is Condition.SUCCEEDED else (True, "")
 
 
 def _end_text(end: JobEnd) -> str:

@@ -87,7 +87,7 @@ class ServiceGeneration(Struct, frozen=True, array_like=True, forbid_unknown_fie
         """Return the names of the objects that every node keeps for this generation."""
         return (
             self.program,
-            *(one.name for one in self.inputs),
+            *(service_input.name for service_input in self.inputs),
             *(() if self.check is None else (self.check,)),
         )
 
@@ -153,17 +153,21 @@ class JobArray(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
     def elements(self) -> dict[int, JobElement]:
         """Return all elements by index."""
-        return {index: JobElement(index) for index in self.indices} | {one.index: one for one in self.changed}
+        return {index: JobElement(index) for index in self.indices} | {
+            element.index: element for element in self.changed
+        }
 
     def with_element(self, element: JobElement) -> JobArray:
         """Return the array with this element in place of the one with its index."""
-        known = {one.index: one for one in self.changed} | {element.index: element}
+        known = {known_element.index: known_element for known_element in self.changed} | {
+            element.index: element
+        }
         return replace(self, changed=tuple(known[index] for index in sorted(known)))
 
     @property
     def ends(self) -> list[JobElement]:
         """The elements that have ended."""
-        return [one for one in self.changed if one.end is not None]
+        return [element for element in self.changed if element.end is not None]
 
 
 class JobState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -233,7 +237,7 @@ class ServiceRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=
         if self.job.array is None:
             return {0: self.generation}
         elements = self.job.array.elements().values()
-        return {one.index: one.attempt for one in elements if one.end is None}
+        return {element.index: element.attempt for element in elements if element.end is None}
 
     def spec_of(self, slot: int, generation: int) -> ServiceGeneration | None:
         """Return the program of a replica, or of an element of an array; None if it is not wanted now."""
@@ -243,10 +247,10 @@ class ServiceRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     def specs(self) -> dict[int, ServiceGeneration]:
         """Return the programs that replicas may run now, by generation."""
-        found = {self.generation: self.spec}
+        specs = {self.generation: self.spec}
         if self.updating and self.previous is not None:
-            found[self.previous_generation] = self.previous
-        return {} if self.removed else found
+            specs[self.previous_generation] = self.previous
+        return {} if self.removed else specs
 
     def objects(self) -> tuple[bytes, ...]:
         """Return the names of the objects that every node keeps for this service."""
@@ -263,10 +267,10 @@ class ServiceRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     def place(self, label: str) -> tuple[int, int] | None:
         """Return the slot and the generation of the replica with this label, or None."""
-        found = re.fullmatch(r"([a-z0-9-]+)\.([0-9]{1,4})/([0-9]{1,9})/([0-9a-f]+)", label)
-        if found is None or (found[1], found[4]) != (self.name, self.token):
+        match = re.fullmatch(r"([a-z0-9-]+)\.([0-9]{1,4})/([0-9]{1,9})/([0-9a-f]+)", label)
+        if match is None or (match[1], match[4]) != (self.name, self.token):
             return None
-        return int(found[2]), int(found[3])
+        return int(match[2]), int(match[3])
 
 
 class _StoredServices(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -282,14 +286,16 @@ _decode: Final = msgspec.msgpack.Decoder(_StoredServices).decode
 
 def encode(services: Iterable[ServiceRecord]) -> bytes:
     """Return the stored form; forget the oldest removed services. Raise LimitError if there are too many."""
-    listed = sorted(services, key=lambda one: one.name)
-    living = [one for one in listed if not one.removed]
-    gone = sorted((one for one in listed if one.removed), key=lambda one: one.version)
+    listed = sorted(services, key=lambda record: record.name)
+    living = [record for record in listed if not record.removed]
+    gone = sorted((record for record in listed if record.removed), key=lambda record: record.version)
     if len(living) > limits.SERVICES_MAX:
         raise LimitError(f"you have {limits.SERVICES_MAX} services, the maximum. Remove one first.")
     kept = [*living, *gone[-limits.SERVICE_REMOVED_KEPT :]]
-    data = _stored(sorted(kept, key=lambda one: one.name))
-    arrays = [one.job.array for one in living if one.job is not None and one.job.array is not None]
+    data = _stored(sorted(kept, key=lambda record: record.name))
+    arrays = [
+        record.job.array for record in living if record.job is not None and record.job.array is not None
+    ]
     if sum(len(array.indices) for array in arrays) > limits.JOB_ELEMENTS_MAX:
         raise LimitError(
             f"your listed arrays of jobs would have more than {limits.JOB_ELEMENTS_MAX} elements together. "
@@ -307,14 +313,14 @@ def _stored(kept: list[ServiceRecord]) -> bytes:
     """Return the stored form, in the earliest version that has fields for all of it."""
     if any(map(_is_newest, kept)):
         return _encode(_StoredServices(FORMAT_VERSION, tuple(kept)))
-    has_jobs = any(one.job is not None for one in kept)
+    has_jobs = any(record.job is not None for record in kept)
     return _encode((_BEFORE_ARRAYS if has_jobs else _BEFORE_JOBS, earlier_form(kept)))
 
 
 def _is_newest(record: ServiceRecord) -> bool:
     """Return True if only the newest version has fields and words for all of a record."""
     specs = (record.spec, record.previous)
-    if any(one is not None and one.work.time_ms for one in specs):
+    if any(spec is not None and spec.work.time_ms for spec in specs):
         return True
     job = record.job
     if job is None:
@@ -327,26 +333,26 @@ def decode(data: bytes) -> dict[str, ServiceRecord]:
     if not data:
         return {}
     try:
-        found = _decode(data)
+        stored = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the records of the services cannot be read: {error}") from None
-    if not _BEFORE_JOBS <= found.format <= FORMAT_VERSION:
+    if not _BEFORE_JOBS <= stored.format <= FORMAT_VERSION:
         raise DamagedError(
-            f"the records of the services have version {found.format}, this program reads {FORMAT_VERSION}. "
+            f"the records of the services have version {stored.format}, this program reads {FORMAT_VERSION}. "
             "Update it."
         )
-    return {one.name: one for one in found.services}
+    return {record.name: record for record in stored.services}
 
 
 def merged(copies: Iterable[dict[str, ServiceRecord]]) -> dict[str, ServiceRecord]:
     """Return of each service the record with the latest version; of equal ones the same on each node."""
-    found: dict[str, ServiceRecord] = {}
+    records_by_name: dict[str, ServiceRecord] = {}
     for copy in copies:
         for name, record in copy.items():
-            known = found.get(name)
+            known = records_by_name.get(name)
             if known is None or _order(record) > _order(known):
-                found[name] = record
-    return found
+                records_by_name[name] = record
+    return records_by_name
 
 
 SERVICE_RECORDS: Final[RecordKind[dict[str, ServiceRecord]]] = RecordKind(
@@ -376,7 +382,7 @@ def checked_replicas(replicas: int) -> int:
     return replicas
 
 
-def found(services: dict[str, ServiceRecord], name: str) -> ServiceRecord:
+def service_named(services: dict[str, ServiceRecord], name: str) -> ServiceRecord:
     """Return the service of this name. Raise InvalidError if there is none."""
     record = services.get(name)
     if record is None or record.removed or record.job is not None:
@@ -484,13 +490,13 @@ def _with_array(record: ServiceRecord, job: JobState, array: JobArray, version: 
     ends = array.ends
     if len(ends) < len(array.indices):
         return replace(record, version=version, job=replace(job, array=array))
-    failed = [one.index for one in ends if one.end is not None and one.end.exit_status]
-    worst = max((one.end for one in ends if one.end is not None), key=lambda end: end.exit_status)
+    failed = [element.index for element in ends if element.end is not None and element.end.exit_status]
+    worst = max((element.end for element in ends if element.end is not None), key=lambda end: end.exit_status)
     detail = f"{len(failed)} of its {len(ends)} elements failed: {index_text(failed)}" if failed else ""
     end = JobEnd(
         worst.cause,
         worst.exit_status,
-        max(one.end.ended_ns for one in ends if one.end is not None),
+        max(element.end.ended_ns for element in ends if element.end is not None),
         worst.node,
         detail[: limits.KEPT_JOB_DETAIL_MAX],
     )
@@ -548,14 +554,14 @@ def _next_version(former: ServiceRecord | None) -> int:
     return now if former is None else max(former.version + 1, now)
 
 
-def missing(what: str) -> UnreachableError:
+def missing(reason: str) -> UnreachableError:
     """Return the error of a start that lacks an object."""
-    return UnreachableError(f"cannot start the replica: {what}")
+    return UnreachableError(f"cannot start the replica: {reason}")
 
 
 def living(services: dict[str, ServiceRecord], *, jobs: bool = False) -> Iterator[ServiceRecord]:
     """Yield the services that were not removed, or the kept ``jobs``."""
-    return (one for one in services.values() if not one.removed and (one.job is not None) == jobs)
+    return (record for record in services.values() if not record.removed and (record.job is not None) == jobs)
 
 
 def found_job(services: Mapping[str, ServiceRecord], name: str) -> ServiceRecord:

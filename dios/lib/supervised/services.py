@@ -59,7 +59,7 @@ class ServiceStatus:
     @property
     def running(self) -> int:
         """The number of replicas that run."""
-        return sum(one.task is not None for one in self.replicas)
+        return sum(replica.task is not None for replica in self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +135,19 @@ class Services:
 
     def scale(self, name: str, replicas: int) -> None:
         """Change the number of replicas; InvalidError if there is no such service."""
-        self.edit(lambda services: records.scaled(records.found(services, name), replicas))
+        self.edit(lambda services: records.scaled(records.service_named(services, name), replicas))
 
     def update(self, name: str, program: ServiceProgram) -> None:
         """Replace the program, one replica after another; each new one must be healthy first."""
-        records.found(self.read(), name)
+        records.service_named(self.read(), name)
         self._change_spec(
             lambda: self._stored(program),
-            lambda services, spec: records.updated(records.found(services, name), spec),
+            lambda services, spec: records.updated(records.service_named(services, name), spec),
         )
 
     def update_program(self, name: str, program: ProgramText, *, label: str = "") -> None:
         """Update a service with another program, and keep everything else that its replicas get."""
-        former = self._node.find(records.found(self.read(), name).spec.program)
+        former = self._node.find(records.service_named(self.read(), name).spec.program)
         if former is None:
             raise UnreachableError(f"the present program of service {name!r} is on no node that answers")
         with former:
@@ -155,41 +155,41 @@ class Services:
         text = with_files(program, files, ()) if files else program
 
         def changed(services: dict[str, ServiceRecord], spec: ServiceGeneration) -> ServiceRecord:
-            record = records.found(services, name)
+            record = records.service_named(services, name)
             return records.updated(record, replace(record.spec, program=spec.program, label=spec.label))
 
         self._change_spec(lambda: self._stored(ServiceProgram(text, label=label)), changed)
 
     def rollback(self, name: str) -> None:
         """Return to the program before the last update; InvalidError if there is none."""
-        self.edit(lambda services: records.rolled_back(records.found(services, name)))
+        self.edit(lambda services: records.rolled_back(records.service_named(services, name)))
 
     def remove(self, name: str) -> None:
         """End a service and its replicas, and delete its programs and inputs."""
-        self.edit(lambda services: records.removed(records.found(services, name)))
+        self.edit(lambda services: records.removed(records.service_named(services, name)))
 
     # -- questions ------------------------------------------------------------------------------------
     def statuses(self) -> list[ServiceStatus]:
         """Return the status of all services, by name."""
-        found = self.read()
+        services = self.read()
         rows = self._node.tasks()
         board = self._records.board()
         return [
             _status(record, rows, board, incomplete=rows.incomplete)
-            for record in sorted(records.living(found), key=lambda one: one.name)
+            for record in sorted(records.living(services), key=lambda record: record.name)
         ]
 
     def describe(self, name: str) -> ServiceStatus:
         """Return the status of one service; InvalidError if there is none of this name."""
-        record = records.found(self.read(), name)
+        record = records.service_named(self.read(), name)
         rows = self._node.tasks()
         return _status(record, rows, self._records.board(), incomplete=rows.incomplete)
 
     def task(self, replica: ReplicaStatus) -> Task | None:
         """Return the task of a replica, or None if it does not run any more."""
         status = replica.task
-        found = None if status is None or status.name is None else self._node.find(status.name)
-        return found if isinstance(found, Task) else None
+        reference = None if status is None or status.name is None else self._node.find(status.name)
+        return reference if isinstance(reference, Task) else None
 
     # -- records --------------------------------------------------------------------------------------
     def read(self) -> dict[str, ServiceRecord]:
@@ -223,11 +223,11 @@ class Services:
         store: Callable[[], tuple[ServiceGeneration, list[bytes]]],
         change: Callable[[dict[str, ServiceRecord], ServiceGeneration], ServiceRecord],
     ) -> None:
-        spec, made = store()
+        spec, stored_names = store()
         try:
             self.edit(lambda services: change(services, spec))
         except BaseException:
-            self._destroy(made)
+            self._destroy(stored_names)
             raise
 
     def _stored(self, given: ServiceProgram, *, ends: bool = False) -> tuple[ServiceGeneration, list[bytes]]:
@@ -239,23 +239,24 @@ class Services:
             )
         if len(inputs) > limits.SERVICE_INPUTS_MAX:
             raise InvalidError(f"a service has at most {limits.SERVICE_INPUTS_MAX} inputs, not {len(inputs)}")
-        total = sum(one.size for one in inputs.values())
+        total = sum(reference.size for reference in inputs.values())
         if total > limits.SERVICE_INPUT_BYTES_MAX:
             raise TooLargeError(
                 f"the inputs of a service have at most {limits.SERVICE_INPUT_BYTES_MAX} bytes, not {total}; "
                 "each node keeps a copy. Let the replicas look larger objects up in a group."
             )
         text = with_files(given.program, given.files, ()) if given.files else given.program
-        made: list[bytes] = []
+        stored_names: list[bytes] = []
         try:
-            program = self.store(encode_program(text), made)
-            check = None if given.check is None else self.store(encode_program(given.check), made)
+            program = self.store(encode_program(text), stored_names)
+            check = None if given.check is None else self.store(encode_program(given.check), stored_names)
             handed = tuple(
-                ServiceInput(label, self.store(one.view_bytes(), made)) for label, one in inputs.items()
+                ServiceInput(label, self.store(reference.view_bytes(), stored_names))
+                for label, reference in inputs.items()
             )
-            names = tuple(bytes(one.read_name()) for one in given.groups)
+            names = tuple(bytes(group.read_name()) for group in given.groups)
         except BaseException:
-            self._destroy(made)
+            self._destroy(stored_names)
             raise
         wanted = work() if given.work is None else given.work
         spec = ServiceGeneration(
@@ -272,9 +273,9 @@ class Services:
             check,
             round(given.check_every * 1000),
         )
-        return spec, made
+        return spec, stored_names
 
-    def store(self, data: bytes | memoryview, made: list[bytes]) -> bytes:
+    def store(self, data: bytes | memoryview, stored_names: list[bytes]) -> bytes:
         """Store bytes on every node that answers, under a new name."""
         home = self._node.home
         if home is None:
@@ -282,7 +283,7 @@ class Services:
         with self._node.create(ObjectType.DURABLE_BLOB, groups=[home], data=data) as first:
             if first.name is None:
                 raise UnreachableError("the program could not be stored under a name")
-            made.append(first.name)
+            stored_names.append(first.name)
             for name in self._records.others({first.node}):
                 with suppress(UnreachableError):
                     first.copy(persistence=Persistence.DURABLE, host=name).close()
@@ -291,8 +292,8 @@ class Services:
     def _destroy(self, names: Iterable[bytes]) -> None:
         for name in names:
             with suppress(DiosError):
-                for one in self._node.lookup(name):
-                    one.destroy()
+                for reference in self._node.lookup(name):
+                    reference.destroy()
 
 
 def _status(
@@ -309,7 +310,7 @@ def _status(
             replicas.append(
                 ReplicaStatus(*place, task, int(note.get("restarts", 0)), str(note.get("reason", "")))
             )
-    there = {(one.slot, one.generation) for one in replicas}
+    there = {(replica.slot, replica.generation) for replica in replicas}
     for slot in range(record.replicas):
         here = (slot, record.generation)
         if here not in there:
@@ -323,7 +324,7 @@ def _status(
                     waits=bool(note.get("waits")),
                 )
             )
-    replicas.sort(key=lambda one: (one.slot, one.generation))
+    replicas.sort(key=lambda replica: (replica.slot, replica.generation))
     return ServiceStatus(
         record.name,
         record.spec.label,

@@ -127,26 +127,28 @@ class Supervisor:
     async def _round(self, nursery: trio.Nursery) -> None:
         now = trio.current_time()
         members = await self._node.nodes()
-        known = tuple(sorted((one.node, one.status, one.draining, one.fitness) for one in members))
+        known = tuple(
+            sorted((member.node, member.status, member.draining, member.fitness) for member in members)
+        )
         moved = known != self._members
         late = moved or now - self._repaired_at > limits.SERVICE_REPAIR_MS / 1000
         if late:
             await self._copies.find()
             self._members, self._repaired_at = known, now
-        here = next(one for one in members if one.here)
+        here = next(member for member in members if member.here)
         if not self._leadership.holds(members, here, self._copies.nodes, now):
             await self._rest()
             return
-        living = [one for one in members if one.usable]
+        living = [member for member in members if member.usable]
         begins, self._acts = not self._acts, True
         if late or begins:
-            await self._copies.repair([one.name for one in living])
+            await self._copies.repair([member.name for member in living])
         services = await self._copies.read_own(here.name)
         await self._keep_objects(
-            services, [one.name for one in living], late=late or begins, moved=moved or begins
+            services, [member.name for member in living], late=late or begins, moved=moved or begins
         )
         self._withdraw_starts(services)
-        if any(one.status is NodeStatus.SUSPECT for one in members):
+        if any(member.status is NodeStatus.SUSPECT for member in members):
             return  # the members will say within seconds if its replicas are lost
         self._busy = set(self._starting)
         rows = await self._node.tasks()
@@ -154,7 +156,7 @@ class Supervisor:
             return  # a living node did not answer
         view = View(services, rows, complete=True, missed=self._missed)
         jobs = (record.job for record in services.values() if record.job is not None)
-        self._missed = missing_tasks(view, (one for job in jobs for one in job.after))
+        self._missed = missing_tasks(view, (predecessor for job in jobs for predecessor in job.after))
         self._forget(services)
         await self._end_replaced(services, rows, now)
         for record in services.values():
@@ -234,30 +236,30 @@ class Supervisor:
                 was_killed = slot not in done or done[slot].cause is Cause.KILLED
                 if attempts.get(slot) == generation and row.cause not in _NO_ATTEMPT and was_killed:
                     done[slot] = row
-        for one in living:
-            if attempts.get(one.slot) == one.generation:
-                done.pop(one.slot, None)
-        self._note_ends(record, living, ended, {one.name for one in nodes}, now)
+        for replica in living:
+            if attempts.get(replica.slot) == replica.generation:
+                done.pop(replica.slot, None)
+        self._note_ends(record, living, ended, {member.name for member in nodes}, now)
         if done:
             await self._end_attempts(record, done)
             return
-        for one in living:
-            key = (record.name, Start(one.slot, one.generation))
+        for replica in living:
+            key = (record.name, Start(replica.slot, replica.generation))
             if key not in self._watched:
-                self._watched[key] = _Watched(one.fingerprint, one.node, now)
-        for one in living:
-            self._check(nursery, record, one, now)
+                self._watched[key] = _Watched(replica.fingerprint, replica.node, now)
+        for replica in living:
+            self._check(nursery, record, replica, now)
         if record.job is not None and record.job.array is not None:
             starting = [place for name, place in self._starting if name == record.name]
             steps = array_steps(record, living, starting, self._paused(record.name, now))
         else:
             # A job stays on a draining node to its end, as other tasks do.
-            draining = {one.name for one in nodes if one.draining and record.job is None}
+            draining = {member.name for member in nodes if member.draining and record.job is None}
             steps = next_steps(
                 record,
                 living,
-                lambda one: self._is_healthy(record, one, rows, now),
-                lambda one: one.node in draining,
+                lambda candidate: self._is_healthy(record, candidate, rows, now),
+                lambda candidate: candidate.node in draining,
             )
         await self._take(nursery, record, steps, living, nodes, now)
 
@@ -288,7 +290,7 @@ class Supervisor:
         nodes: set[str],
         now: float,
     ) -> None:
-        there = {one.fingerprint for one in living}
+        there = {replica.fingerprint for replica in living}
         for key, seen in list(self._watched.items()):
             if key[0] != record.name or key in self._busy or seen.fingerprint in there:
                 continue
@@ -375,18 +377,18 @@ class Supervisor:
         nodes: Sequence[Member],
         now: float,
     ) -> None:
-        for one in steps.stop:
-            self._stopped.add(one.fingerprint)
-            await self._kill(one)
+        for replica in steps.stop:
+            self._stopped.add(replica.fingerprint)
+            await self._kill(replica)
         for place in steps.start:
             key = (record.name, place)
             if key in self._starting or key in self._busy or now < self._pause(key).not_before:
                 continue
             # This replica replaces the one in the same slot.
-            others = [one for one in living if one.slot != place.slot and one not in steps.stop]
+            others = [other for other in living if other.slot != place.slot and other not in steps.stop]
             known = node_order(nodes, others, self._starting, record)
             order = [name for name in known if self._refusals.is_open(record.name, name, now)]
-            if record.job is not None and order == known and any(one.coordinated for one in nodes):
+            if record.job is not None and order == known and any(member.coordinated for member in nodes):
                 # Jobs wait for their turn as other runs do. After a refusal the supervisor avoids that node.
                 order = [_BY_SCHEDULER] if order else []
             if not known:
@@ -401,13 +403,13 @@ class Supervisor:
         if steps.complete:
             await self._copies.store({record.name: records.verified(record)})
 
-    async def _kill(self, one: Replica | Status) -> None:
-        found = None if one.name is None else await self._node.find(one.name)
-        if found is not None:
+    async def _kill(self, target: Replica | Status) -> None:
+        task = None if target.name is None else await self._node.find(target.name)
+        if task is not None:
             with suppress(DiosError):
-                await found.destroy()
+                await task.destroy()
             with suppress(DiosError):
-                await found.close()
+                await task.close()
 
     def _pause(self, key: tuple[str, Start]) -> StartPause:
         return self._pauses.setdefault(key, StartPause())
@@ -422,7 +424,7 @@ class Supervisor:
 
     def _has_room(self, host: str) -> bool:
         """Return True if one more start may wait; those that the scheduler places leave room for others."""
-        queued = sum(one == _BY_SCHEDULER for one in self._starting.values())
+        queued = sum(node_name == _BY_SCHEDULER for node_name in self._starting.values())
         is_free = host != _BY_SCHEDULER or queued < limits.SERVICE_STARTS_QUEUED_MAX
         return is_free and len(self._starting) < limits.SERVICE_STARTS_MAX
 
@@ -500,22 +502,24 @@ class Supervisor:
         try:
             executable = await self._found(program, "its program", opened)
             inputs = {}
-            for one in spec.inputs:
-                found = await self._found(one.name, f"its input {one.label}", opened)
-                inputs[one.label] = found.restrict("read", "delegate")
+            for service_input in spec.inputs:
+                input_reference = await self._found(
+                    service_input.name, f"its input {service_input.label}", opened
+                )
+                inputs[service_input.label] = input_reference.restrict("read", "delegate")
             own = () if job is None else (job.group,)
             groups = [await self._node.group(name) for name in (*spec.groups, *own)]
             # The elements of an array have no common state.
             if job is not None and job.array is None:
                 opened += await self._node.lookup(job.state)
-            states = [] if job is None else [one for one in opened if one.name == job.state]
+            states = [] if job is None else [state for state in opened if state.name == job.state]
             if None in groups:
                 raise records.missing("one of its groups was destroyed")
             return await self._node.run(
                 executable,
-                groups=[one for one in groups if one is not None],
+                groups=[group for group in groups if group is not None],
                 inputs=inputs,
-                outputs=[one.restrict("read", "write", label=STATE_LABEL) for one in states],
+                outputs=[state.restrict("read", "write", label=STATE_LABEL) for state in states],
                 args=arguments,
                 label=label,
                 limits=spec.bounds,
@@ -530,46 +534,48 @@ class Supervisor:
                 for reference in opened:
                     await reference.close()
 
-    async def _found(self, name: bytes, what: str, opened: list[AsyncReference]) -> AsyncReference:
-        found = await self._node.find(name)
-        if found is None:
-            raise records.missing(f"{what} is on no node that answers")
-        opened.append(found)
-        return found
+    async def _found(self, name: bytes, description: str, opened: list[AsyncReference]) -> AsyncReference:
+        reference = await self._node.find(name)
+        if reference is None:
+            raise records.missing(f"{description} is on no node that answers")
+        opened.append(reference)
+        return reference
 
     # -- health -------------------------------------------------------------------------------------
-    def _is_healthy(self, record: ServiceRecord, one: Replica, rows: Sequence[Status], now: float) -> bool:
-        seen = self._watched.get((record.name, Start(one.slot, one.generation)))
-        spec = record.specs().get(one.generation)
-        if spec is None or seen is None or seen.fingerprint != one.fingerprint:
+    def _is_healthy(
+        self, record: ServiceRecord, replica: Replica, rows: Sequence[Status], now: float
+    ) -> bool:
+        seen = self._watched.get((record.name, Start(replica.slot, replica.generation)))
+        spec = record.specs().get(replica.generation)
+        if spec is None or seen is None or seen.fingerprint != replica.fingerprint:
             return False
-        runs = any(row.fingerprint == one.fingerprint and row.state is TaskState.RUNNING for row in rows)
+        runs = any(row.fingerprint == replica.fingerprint and row.state is TaskState.RUNNING for row in rows)
         lasted = now - seen.since >= spec.healthy_ms / 1000
-        return runs and lasted and (spec.check is None or self._health_of(one).passed)
+        return runs and lasted and (spec.check is None or self._health_of(replica).passed)
 
-    def _health_of(self, one: Replica) -> _Health:
-        return self._health.setdefault(one.fingerprint, _Health())
+    def _health_of(self, replica: Replica) -> _Health:
+        return self._health.setdefault(replica.fingerprint, _Health())
 
-    def _check(self, nursery: trio.Nursery, record: ServiceRecord, one: Replica, now: float) -> None:
+    def _check(self, nursery: trio.Nursery, record: ServiceRecord, replica: Replica, now: float) -> None:
         """Begin a health check if its time has come."""
-        spec = record.specs().get(one.generation)
+        spec = record.specs().get(replica.generation)
         if spec is None or spec.check is None:
             return
-        health = self._health_of(one)
+        health = self._health_of(replica)
         if not health.is_running and now >= health.next_at:
             health.is_running = True
             health.next_at = now + spec.check_every_ms / 1000
-            nursery.start_soon(self._check_one, record, spec, one, health)
+            nursery.start_soon(self._check_one, record, spec, replica, health)
 
     async def _check_one(
-        self, record: ServiceRecord, spec: ServiceGeneration, one: Replica, health: _Health
+        self, record: ServiceRecord, spec: ServiceGeneration, replica: Replica, health: _Health
     ) -> None:
         why = health.unknown = ""
-        label = f"{record.name}.{one.slot} check"
-        arguments = (record.name, str(one.slot), one.node)
+        label = f"{record.name}.{replica.slot} check"
+        arguments = (record.name, str(replica.slot), replica.node)
         task: AsyncTask | None = None
         try:
-            task = await self._run(spec.check or b"", one.node, label, spec, arguments, is_check=True)
+            task = await self._run(spec.check or b"", replica.node, label, spec, arguments, is_check=True)
             status = await _end_of_check(task)
             if not status.ended and status.state is TaskState.RUNNING:
                 why = f"its health check took more than {limits.SERVICE_CHECK_MS_MAX // 1000} s"
@@ -587,18 +593,18 @@ class Supervisor:
                     await task.close()
         if health.unknown:
             # A check that did not run says nothing about the replica: the next one follows.
-            self._pause((record.name, Start(one.slot, one.generation)))
+            self._pause((record.name, Start(replica.slot, replica.generation)))
             return
         health.passed = not why
         health.failed = health.failed + 1 if why else 0
         if health.failed >= limits.SERVICE_CHECKS_FAILED_MAX:
-            key = (record.name, Start(one.slot, one.generation))
+            key = (record.name, Start(replica.slot, replica.generation))
             seen = self._watched.pop(key, None)
-            self._health.pop(one.fingerprint, None)
-            self._stopped.add(one.fingerprint)
+            self._health.pop(replica.fingerprint, None)
+            self._stopped.add(replica.fingerprint)
             now = trio.current_time()
             self._pause(key).note_end(now, 0 if seen is None else now - seen.since, why)
-            await self._kill(one)
+            await self._kill(replica)
 
     # -- reports ------------------------------------------------------------------------------------
     def _forget(self, services: Mapping[str, ServiceRecord]) -> None:
@@ -642,8 +648,10 @@ class Supervisor:
             try:
                 self._board = await self._node.create(ObjectType.SHMEM_BLOB, flags=Flag.SERVICES)
             except ExistsError:
-                found = await self._node.lookup(SERVICES_NAME, local_only=True)
-                self._board = next((one for one in found if one.type is ObjectType.SHMEM_BLOB), None)
+                references = await self._node.lookup(SERVICES_NAME, local_only=True)
+                self._board = next(
+                    (reference for reference in references if reference.type is ObjectType.SHMEM_BLOB), None
+                )
             self._shown = b""
         if self._board is not None and data != self._shown:
             try:
@@ -664,21 +672,26 @@ def node_order(
 
     Nodes that drain, or are not fit for pure tasks, are left out.
     """
-    taken = Counter(one.node for one in living)
+    taken = Counter(replica.node for replica in living)
     taken.update(host for (name, _), host in starting.items() if name == record.name)
     racks: Counter[str] = Counter()
-    for one in nodes:
-        racks[one.rack or one.name] += taken[one.name]
+    for node in nodes:
+        racks[node.rack or node.name] += taken[node.name]
 
-    def rank(one: Member) -> tuple[int, int, float, str]:
-        return racks[one.rack or one.name], taken[one.name], one.tasks / max(one.cpus, 1), one.name
+    def rank(member: Member) -> tuple[int, int, float, str]:
+        return (
+            racks[member.rack or member.name],
+            taken[member.name],
+            member.tasks / max(member.cpus, 1),
+            member.name,
+        )
 
-    return [one.name for one in sorted(nodes, key=rank) if one.fit and not one.draining]
+    return [member.name for member in sorted(nodes, key=rank) if member.fit and not member.draining]
 
 
 def _no_place(nodes: Sequence[Member]) -> str:
     """Return the reason why no node may start a replica."""
-    return f"no node takes it: {', '.join(f'{one.name} is {one.condition}' for one in nodes)}"
+    return f"no node takes it: {', '.join(f'{member.name} is {member.condition}' for member in nodes)}"
 
 
 def _reason(row: Status | None, node: str) -> str:

@@ -33,9 +33,9 @@ class UserRecords(Generic[S]):
         Raise UnreachableError if there are some and none can be read, and if none was found and a node that
         may have some does not answer.
         """
-        found = self._node.lookup(self._kind.special_name)
-        copies = _durable(found)
-        if not copies and found.incomplete:
+        references = self._node.lookup(self._kind.special_name)
+        copies = _durable(references)
+        if not copies and references.incomplete:
             raise UnreachableError("the records are on a node that does not answer", call="lookup")
         return self._read(copies)
 
@@ -87,17 +87,17 @@ class UserRecords(Generic[S]):
 
     def others(self, there: Collection[str]) -> list[str]:
         """Return the names of the nodes that answer, without those ``there``."""
-        return [one.name for one in self._node.nodes() if one.usable and one.name not in there]
+        return [member.name for member in self._node.nodes() if member.usable and member.name not in there]
 
     def board(self) -> dict[str, object]:
         """Return what the leading node reports: an empty dictionary if there is none that can be reached."""
-        found = self._node.lookup(self._kind.special_name)
+        references = self._node.lookup(self._kind.special_name)
         told: dict[str, object] = {}
-        for one in found:
-            if one.type is not ObjectType.DURABLE_BLOB:
+        for reference in references:
+            if reference.type is not ObjectType.DURABLE_BLOB:
                 with suppress(DiosError, ValueError):
-                    told = json.loads(one.read_bytes())
-        _close(found)
+                    told = json.loads(reference.read_bytes())
+        _close(references)
         return told
 
     def _copies(self) -> list[Reference]:
@@ -109,44 +109,47 @@ class UserRecords(Generic[S]):
         if not read:
             copies.append(self._node.create(ObjectType.DURABLE_BLOB, data=data, flags=self._kind.flag))
         failures: list[DiosError] = []
-        for one, _, version in read:
+        for reference, _, version in read:
             try:
-                StoredCatalogue(one).replace(data, version)
+                StoredCatalogue(reference).replace(data, version)
             except DiosError as error:
                 # If another copy has the change, the leader unites them.
-                if isinstance(error, Busy | Conflict) and one is read[0][0]:
+                if isinstance(error, Busy | Conflict) and reference is read[0][0]:
                     raise
                 failures.append(error)
         if read and len(failures) == len(read):
             raise failures[0]
-        there = {one.node for one in copies}
+        there = {replica.node for replica in copies}
         for name in self.others(there):
             with suppress(DiosError):
                 copies.append(copies[0].copy(persistence=Persistence.DURABLE, host=name))
 
     def _contents(self, copies: list[Reference]) -> list[tuple[Reference, S, int]]:
         """Return the copies that can be read. Raise UnreachableError if there are some and none can be."""
-        found: list[tuple[Reference, S, int]] = []
+        contents: list[tuple[Reference, S, int]] = []
         failed: DiosError | None = None
-        for one in copies:
+        for reference in copies:
             try:
-                data, version = StoredCatalogue(one).read()
-                found.append((one, self._kind.decode(data), version))
+                data, version = StoredCatalogue(reference).read()
+                contents.append((reference, self._kind.decode(data), version))
             except DiosError as error:
                 failed = error
-        if failed is not None and not found:
+        if failed is not None and not contents:
             raise failed
-        return found
+        return contents
 
 
-def _durable(found: Iterable[Reference]) -> list[Reference]:
+def _durable(references: Iterable[Reference]) -> list[Reference]:
     """Return the copies among the objects that were found, and close the others."""
-    objects = list(found)
-    _close(one for one in objects if one.type is not ObjectType.DURABLE_BLOB)
-    return sorted((one for one in objects if one.type is ObjectType.DURABLE_BLOB), key=lambda one: one.node)
+    objects = list(references)
+    _close(reference for reference in objects if reference.type is not ObjectType.DURABLE_BLOB)
+    return sorted(
+        (reference for reference in objects if reference.type is ObjectType.DURABLE_BLOB),
+        key=lambda reference: reference.node,
+    )
 
 
 def _close(references: Iterable[Reference]) -> None:
-    for one in references:
+    for reference in references:
         with suppress(DiosError):
-            one.close()
+            reference.close()

@@ -77,7 +77,7 @@ def release(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> list[Catalo
     The bytes of the replicas are compared with the digest before. Return the files that stay in the store,
     too, because the promise is not met, or not known. Raises as ``finish``.
     """
-    back = [(one, one.tier) for one in entries if one.tier is not None and _is_back(one.tier)]
+    back = [(entry, entry.tier) for entry in entries if entry.tier is not None and _is_back(entry.tier)]
     stores = {place: known_store(place, files.group) for place in {tier.place for _, tier in back}}
     waiting = [entry for entry, tier in back if tier.manifest]
     kept = set(kept_ones(files, waiting))
@@ -100,15 +100,15 @@ def release(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> list[Catalo
 
 def kept_ones(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> list[CatalogueEntry]:
     """Return the local files whose replicas have the bytes and meet the promise; none if it is not known."""
-    found: list[CatalogueEntry] = []
+    kept: list[CatalogueEntry] = []
     promises: list[KeptPromise] | None = None
     for entry in entries:
         with suppress(UnreachableError):
             promises = Promises(files.node).known() if promises is None else promises
             disks = promised_disks(promises, files.group, entry)
             if has_kept_copies(files.node, files.group, entry, disks):
-                found.append(entry)
-    return found
+                kept.append(entry)
+    return kept
 
 
 def came_back(files: GroupFiles, place: str) -> list[CatalogueEntry]:

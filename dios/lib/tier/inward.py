@@ -65,10 +65,10 @@ _locks_lock: Final = threading.Lock()
 
 def _lock_of(mark: bytes) -> threading.Lock:
     with _locks_lock:
-        found = _locks.get(mark)
-        if found is None:
-            found = _locks[mark] = threading.Lock()
-        return found
+        lock = _locks.get(mark)
+        if lock is None:
+            lock = _locks[mark] = threading.Lock()
+        return lock
 
 
 def _bring_back(files: GroupFiles, path: str, moved: Callable[[int], object]) -> CatalogueEntry:
@@ -81,12 +81,12 @@ def _bring_back(files: GroupFiles, path: str, moved: Callable[[int], object]) ->
     record = FileRecord(RecordKind.FILE, path, entry.name, entry.size, entry.put_ns, 0, 0, ())
     try:
         store_file(reader, record, chunks, staged)
-        made = next(each for each in staged.stored() if each.file == path)
-        if made.digest != entry.digest:
+        stored_entry = next(candidate for candidate in staged.stored() if candidate.file == path)
+        if stored_entry.digest != entry.digest:
             staged.discard()
             _refuse(entry, entry.tier.place)
         # Of no use from now on if one disk is enough; else the store keeps the file until the promise is met.
-        manifest = b"" if kept_ones(files, [made]) else entry.tier.manifest
+        manifest = b"" if kept_ones(files, [stored_entry]) else entry.tier.manifest
         tier = msgspec.structs.replace(entry.tier, stored=False, left=True, manifest=manifest)
         staged.change(path, put_ns=entry.put_ns, tier=tier)
         moved(entry.size)

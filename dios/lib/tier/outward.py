@@ -173,12 +173,13 @@ def _require_movable(files: GroupFiles, entry: CatalogueEntry) -> None:
     if not entry.size:
         raise InvalidError("it has no bytes that a store could keep")
     for name in entry.names:
-        found = files.node.lookup(name, group=files.group, limit=1)
-        if not found:
+        references = files.node.lookup(name, group=files.group, limit=1)
+        if not references:
             raise UnreachableError(
-                "its node does not answer" if found.incomplete else "its object was destroyed", call="lookup"
+                "its node does not answer" if references.incomplete else "its object was destroyed",
+                call="lookup",
             )
-        with found[0] as reference:
+        with references[0] as reference:
             if reference.type not in _BLOBS:
                 raise InvalidError(f"it is a {reference.type.name}, not a file")
             if reference.secrecy:

@@ -95,10 +95,10 @@ class TierStore:
         own = _decoded(entry.tier.manifest if entry.tier else b"", entry.file)
         if sum(chunk.size for chunk in own) > records.LIST_BYTES_MAX:
             raise DamagedBackupError(f"the list of chunks of {entry.file} is too long")
-        found = _decoded(reader.read_all(own), entry.file)
-        if sum(chunk.size for chunk in found) != entry.size:
+        chunks = _decoded(reader.read_all(own), entry.file)
+        if sum(chunk.size for chunk in chunks) != entry.size:
             raise DamagedBackupError(f"{entry.file} has another size than its chunks")
-        return reader, found
+        return reader, chunks
 
     def remove(self, mark: bytes, size: int) -> None:
         """Remove whatever is stored under a mark."""
@@ -124,8 +124,8 @@ def _encoded(chunks: Iterable[StoredChunk]) -> bytes:
 
 def _decoded(data: bytes, file: str) -> list[StoredChunk]:
     try:
-        found = msgspec.msgpack.decode(data, type=_Manifest)
-        return stored_chunks(found.packs, found.chunks)
+        manifest = msgspec.msgpack.decode(data, type=_Manifest)
+        return stored_chunks(manifest.packs, manifest.chunks)
     except (msgspec.DecodeError, IndexError, RecursionError, ValueError) as error:
         raise DamagedBackupError(f"the list of chunks of {file} cannot be read: {error}") from None
 
@@ -220,11 +220,11 @@ def _known_store(place: str) -> TierStore:
             f"{place} --key FILE` with the private key of its recipient, or read the file on the machine "
             "that tiered it. Nothing was changed."
         )
-    found = open_target(place)
-    config = _require_config(found, state.repository)
+    target = open_target(place)
+    config = _require_config(target, state.repository)
     key = DataKey(state.key, state.repository)
     compress = config.version == records.COMPRESSED_VERSION
-    return TierStore(found, key, compress=compress, group=config.group)
+    return TierStore(target, key, compress=compress, group=config.group)
 
 
 def _require_config(target: Target, repository: bytes) -> _Config:
@@ -252,17 +252,17 @@ def _read_config(target: Target) -> _Config | None:
     except FileNotFoundError:
         return None
     try:
-        found = msgspec.json.decode(data, type=_Config)
-        _wrapped(found)
-        repository = bytes.fromhex(found.repository)
+        config = msgspec.json.decode(data, type=_Config)
+        _wrapped(config)
+        repository = bytes.fromhex(config.repository)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         if b'"DIOS backup"' in data:
             raise InvalidError(
                 f"{target.place} has a backup. Tiered files need a place of their own: choose another folder."
             ) from None
         raise DamagedBackupError(f"the file config in {target.place} cannot be read: {error}") from None
-    if found.format != _FORMAT or len(repository) != records.REPOSITORY_BYTES:
+    if config.format != _FORMAT or len(repository) != records.REPOSITORY_BYTES:
         raise DamagedBackupError(f"the file config in {target.place} is not that of tiered files")
-    if found.version not in _VERSIONS:
-        raise InvalidError(f"the store in {target.place} has version {found.version}. Update this program.")
-    return found
+    if config.version not in _VERSIONS:
+        raise InvalidError(f"the store in {target.place} has version {config.version}. Update this program.")
+    return config

@@ -62,8 +62,8 @@ class RedeemedToken:
         Raise NotPermittedError if the group has a secrecy label: an answer about a path would show a part of
         its list.
         """
-        for one in await self._node.lookup(self.grant.catalogue, group=self._group):
-            _require_unlabelled(one)
+        for replica in await self._node.lookup(self.grant.catalogue, group=self._group):
+            _require_unlabelled(replica)
 
     async def files(self) -> dict[str, CatalogueEntry]:
         """Return the entries of the files that the token is for, by path in their order."""
@@ -81,12 +81,12 @@ class RedeemedToken:
                         "the group's catalogue is on a node that does not answer. Try again later."
                     )
                 raise DamagedError("the list of the files of the group is lost. Ask its owner.")
-            for one in record.references.values():
-                _require_unlabelled(one)
+            for reference in record.references.values():
+                _require_unlabelled(reference)
             reading = await record.run(protocol.read_record())
         data = reading.value.content or b""
         entries = await trio.to_thread.run_sync(catalogue.decode, data)
-        files = {stored_path(one.file): one for one in entries if not is_directory(one)}
+        files = {stored_path(entry.file): entry for entry in entries if not is_directory(entry)}
         return {path: files[path] for path in sorted(files) if self.terms.admits(path)}
 
     async def read(self, call: ReadFile, send: Send) -> None:
@@ -118,20 +118,21 @@ class RedeemedToken:
 
     async def _replicas(self, path: str, name: bytes) -> Gathered[AsyncReference]:
         """Return the replicas of the object with the bytes of a file, or of a part of it; nearest first."""
-        found = await self._node.lookup(name, group=self._group)
-        if not found:
-            why = "is on a node that does not answer" if found.incomplete else "was destroyed"
+        replicas = await self._node.lookup(name, group=self._group)
+        if not replicas:
+            why = "is on a node that does not answer" if replicas.incomplete else "was destroyed"
             raise UnreachableError(f"the file {path!r} {why}")
-        for one in found:
-            if one.type not in _BLOBS:
-                raise InvalidError(f"{path!r} is a {one.type.name}, not a file")
-            if one.secrecy:
+        for replica in replicas:
+            if replica.type not in _BLOBS:
+                raise InvalidError(f"{path!r} is a {replica.type.name}, not a file")
+            if replica.secrecy:
                 raise NotPermittedError(
-                    f"{path!r} is labelled {', '.join(one.secrecy)}, and no token gives what has a label. "
+                    f"{path!r} is labelled {', '.join(replica.secrecy)}, and no token gives what has a "
+                    "label. "
                     "Ask its owner for a copy without it."
                 )
-        found.sort(key=lambda one: one.proximity)
-        return found
+        replicas.sort(key=lambda candidate: candidate.proximity)
+        return replicas
 
 
 def _require_unlabelled(catalogue: AsyncReference) -> None:
@@ -154,11 +155,11 @@ async def send_object(
     at = 0
     bad: list[BadReplica] = []
     silent = replicas.incomplete
-    for one in replicas:
+    for replica in replicas:
         try:
-            why = await _other_bytes(one, size, digest)
+            why = await _other_bytes(replica, size, digest)
             while at < size and not why:
-                data = await one.read_bytes(min(limits.BORDER_PART_BYTES, size - at), at)
+                data = await replica.read_bytes(min(limits.BORDER_PART_BYTES, size - at), at)
                 if not data:
                     raise StaleError("the file became shorter while it was read. Read again.")
                 await send(FilePart(data))
@@ -169,26 +170,28 @@ async def send_object(
             why, silent = "does not answer", True
         if not why:
             if bad:
-                sound_replicas.log_notice(sound_replicas.BadReplicas(one.fingerprint, tuple(bad), one.node))
+                sound_replicas.log_notice(
+                    sound_replicas.BadReplicas(replica.fingerprint, tuple(bad), replica.node)
+                )
             return
-        bad.append(sound_replicas.BadReplica(one.node, why))
+        bad.append(sound_replicas.BadReplica(replica.node, why))
     raise sound_replicas.no_sound_replica(path, bad, is_silent=silent)
 
 
-async def _other_bytes(one: AsyncReference, size: int, digest: bytes) -> str:
+async def _other_bytes(replica: AsyncReference, size: int, digest: bytes) -> str:
     """Return why a replica has, or may have, other bytes than those of the file; empty if it has not."""
     from dios.lib.files.sound_replicas import version_of_put  # noqa: PLC0415 - as above
 
     other = "has other bytes than the file"
     if not digest:
         return ""
-    if one.size != size:
+    if replica.size != size:
         return other
-    if one.v_w == version_of_put(size):
+    if replica.v_w == version_of_put(size):
         return ""
     hasher = blake3()
     for at in range(0, size, limits.BORDER_PART_BYTES):
-        hasher.update(await one.read_bytes(min(limits.BORDER_PART_BYTES, size - at), at))
+        hasher.update(await replica.read_bytes(min(limits.BORDER_PART_BYTES, size - at), at))
     return "" if hasher.digest() == digest else other
 
 

@@ -118,7 +118,9 @@ class Border:
                     self._identity,
                     lambda: trusted_clusters(self._identity),
                     nursery,
-                    lambda where, why: self._denied(Principal(f"address:{where}"), f"at the border: {why}"),
+                    lambda peer_address, why: self._denied(
+                        Principal(f"address:{peer_address}"), f"at the border: {why}"
+                    ),
                 )
                 _log.info("the border listens for trusted clusters", extra={"address": port.address})
                 nursery.start_soon(self._accept_programs, local, nursery)
@@ -174,7 +176,7 @@ class Border:
         self, origin: bytes | int, line: Line, received: Callable[[bytes], tuple[BorderCall, TokenHolder]]
     ) -> None:
         """Answer the calls of one connection until it ends or is silent."""
-        alike = sum(count for one, count in self._open.items() if type(one) is type(origin))
+        alike = sum(count for other, count in self._open.items() if type(other) is type(origin))
         if alike >= limits.BORDER_CONNECTIONS_MAX or self._open[origin] >= limits.BORDER_CONNECTIONS_EACH_MAX:
             await line.send(
                 encode_frame(
@@ -234,7 +236,7 @@ class Border:
         token = decode_token(call.token)
         mark = token_mark(token.grant)
         who = Principal(f"{holder.user}@{holder.cluster.hex()[:16]}" if holder.cluster else holder.user)
-        what = (
+        description = (
             f"{type(call).__name__} for {cluster_text(holder.cluster) if holder.cluster else 'a user here'}"
         )
         try:
@@ -245,12 +247,12 @@ class Border:
                     "another cluster issued the token, and a border does not pass on calls of other clusters"
                 )
             else:
-                what = f"{type(call).__name__} at {cluster_text(token.grant.cluster)}"
+                description = f"{type(call).__name__} at {cluster_text(token.grant.cluster)}"
                 await self._send_on(call, token, holder.user, caller)
         except DiosError as error:
-            self._record("denied", who, mark, f"{what}: {error.message}")
+            self._record("denied", who, mark, f"{description}: {error.message}")
             raise
-        self._record("ok", who, mark, what)
+        self._record("ok", who, mark, description)
 
     # -- tokens of this cluster ---------------------------------------------------------------------
     async def _serve_here(

@@ -83,7 +83,7 @@ def store_file(sock: socket.socket, grant: TokenGrant, call: WriteFile, file: io
                 staged.add_file(call.path, file, call.size)
                 if not call.replace:
                     staged.require_new(call.path)
-                (entry,) = [one for one in staged.publish() if one.name]
+                (entry,) = [staged_entry for staged_entry in staged.publish() if staged_entry.name]
             except BaseException:
                 staged.discard()
                 raise

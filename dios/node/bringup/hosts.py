@@ -95,18 +95,18 @@ def parse(text: str, *, racks: int = 0) -> tuple[Host, ...]:
             raise InvalidError(f"{word!r} is not a host: give [NAME=]HOST[/RACK], with HOST as for ssh")
         name = name if equals else _default_name(target)
         rack = rack or (f"r{number % racks + 1}" if racks else "")
-        for value, what in ((name, "name of a node"), (rack or "r", "rack")):
+        for value, attribute in ((name, "name of a node"), (rack or "r", "rack")):
             try:
                 checked_label(value)
             except ValueError as error:
                 raise InvalidError(
-                    f"{value!r} in {word!r} cannot be the {what}: it must be {error}"
+                    f"{value!r} in {word!r} cannot be the {attribute}: it must be {error}"
                 ) from None
         hosts.append(Host(name, target, rack))
     if not 1 <= len(hosts) <= HOSTS_MAX:
         raise InvalidError(f"--hosts needs 1 to {HOSTS_MAX} hosts, not {len(hosts)}")
-    for what in ("name", "target"):
-        values = [getattr(host, what) for host in hosts]
+    for attribute in ("name", "target"):
+        values = [getattr(host, attribute) for host in hosts]
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
             raise InvalidError(f"{', '.join(twice)} is given twice. Name the nodes with NAME=HOST.")
@@ -194,9 +194,9 @@ class Fleet:
     def _refuse_unfit(self, looked: Mapping[Host, Looked]) -> None:
         clusters = {answer.member.cluster: host for host, answer in looked.items() if answer.member.cluster}
         if len(clusters) > 1:
-            one, other = list(clusters.values())[:2]
+            first, other = list(clusters.values())[:2]
             raise ExistsError(
-                f"{one.target} and {other.target} have nodes of different clusters. Leave one out, or "
+                f"{first.target} and {other.target} have nodes of different clusters. Leave one out, or "
                 "delete its node and its data with `dios down --hosts HOST --delete`."
             )
         for host, answer in looked.items():

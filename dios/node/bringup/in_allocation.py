@@ -78,12 +78,12 @@ def _become_member(directory: Path, data: Path, *, first: bool) -> None:
     deadline = time.monotonic() + _TOKEN_S
     while True:
         with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-            found = msgspec.json.decode((directory / _JOIN_NAME).read_bytes(), type=Join)
+            join = msgspec.json.decode((directory / _JOIN_NAME).read_bytes(), type=Join)
             break
         if time.monotonic() > deadline:
             raise TimeLimitError(f"the first node wrote no token within {_TOKEN_S} s. See its log.")
         time.sleep(_POLL_S)
-    first_start.become_member(first_start.Request(str(data), found.address, found.token))
+    first_start.become_member(first_start.Request(str(data), join.address, join.token))
 
 
 def _report_ready(directory: Path, data: Path, row: slurm.Row, count: int, *, first: bool) -> None:

@@ -159,11 +159,11 @@ def wait_ready(directory: Path, job: Job, *, report: Callable[[str], None] = lam
 
 
 def _rows(directory: Path) -> list[Row]:
-    found = []
+    rows = []
     for path in sorted((directory / NODES_FOLDER).glob("*.json")):
         with contextlib.suppress(msgspec.MsgspecError, FileNotFoundError):
-            found.append(msgspec.json.decode(path.read_bytes(), type=Row))
-    return found
+            rows.append(msgspec.json.decode(path.read_bytes(), type=Row))
+    return rows
 
 
 def running(job: Job) -> bool:

@@ -137,12 +137,12 @@ class Ssh:
         assert process.stdin is not None  # noqa: S101 - for mypy: it is a pipe
         program = Path(on_host.__file__).read_bytes()
         process.stdin.write(b"%d\n%s" % (len(program), program))
-        header = {**request, "files": [(each.name, len(each.data)) for each in files]}
+        header = {**request, "files": [(file.name, len(file.data)) for file in files]}
         process.stdin.write(json.dumps(header).encode() + b"\n")
-        total, sent = sum(len(each.data) for each in files), 0
-        for each in files:
-            for begin in range(0, len(each.data), _PIECE_BYTES):
-                sent += process.stdin.write(each.data[begin : begin + _PIECE_BYTES])
+        total, sent = sum(len(file.data) for file in files), 0
+        for upload in files:
+            for begin in range(0, len(upload.data), _PIECE_BYTES):
+                sent += process.stdin.write(upload.data[begin : begin + _PIECE_BYTES])
                 report(f"upload {sent * 100 // total} %")
         process.stdin.flush()
 

@@ -55,21 +55,21 @@ def of_running_version() -> Wheel:
 
 def package_files(package: Path) -> list[Path]:
     """Return the files of a package's folder that belong into a wheel."""
-    found = sorted(package.rglob("*"))
-    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+    paths = sorted(package.rglob("*"))
+    return [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
 
 
 def _archive(files: dict[str, bytes], folder: str) -> bytes:
     record = "".join(f"{name},{_record_hash(data)},{len(data)}\n" for name, data in files.items())
     files = {**files, f"{folder}/RECORD": f"{record}{folder}/RECORD,,\n".encode()}
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             entry = zipfile.ZipInfo(name, date_time=_DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, data)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def _record_hash(data: bytes) -> str:

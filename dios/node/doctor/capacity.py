@@ -76,7 +76,7 @@ def _link(settings: Settings, root: Path) -> CapacityTest:
 
 def _existing(folder: Path) -> Path:
     """Return the folder, or the first one above it that exists."""
-    return next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+    return next((ancestor for ancestor in (folder, *folder.absolute().parents) if ancestor.exists()), folder)
 
 
 def _rate_text(bytes_s: int) -> str:

@@ -53,13 +53,13 @@ def examine_cluster(data: Path) -> list[ClusterTest]:
         ]
     if not settings.listen and not settings.identity.exists():
         return []
-    found = [_identity(settings), _clock()]
+    tests = [_identity(settings), _clock()]
     if settings.devices:
-        found.append(_devices(settings))
+        tests.append(_devices(settings))
     if settings.listen:
-        found += [_port(settings), _address(settings)]
+        tests += [_port(settings), _address(settings)]
     else:
-        found.append(
+        tests.append(
             ClusterTest(
                 "port",
                 "other nodes connect to it",
@@ -68,7 +68,7 @@ def examine_cluster(data: Path) -> list[ClusterTest]:
                 advice=f'set listen in {settings.data / "node.toml"}, like "10.0.0.1:7400"',
             )
         )
-    return found + list(_others(settings)) + list(_known(settings))
+    return tests + list(_others(settings)) + list(_known(settings))
 
 
 def _known(settings: Settings) -> Iterator[ClusterTest]:
@@ -88,9 +88,11 @@ def judge_schedulers(members: Iterable[Member]) -> ClusterTest:
     """Report the schedulers that have lost their lease on a node's queue, because they placed no run."""
     purpose = "a scheduler places the runs that wait"
     members = list(members)
-    names = {one.node: one.name for one in members}
+    names = {member.node: member.name for member in members}
     barred = {
-        one.name: [names.get(node, f"{node:016x}") for node in one.barred] for one in members if one.barred
+        member.name: [names.get(node, f"{node:016x}") for node in member.barred]
+        for member in members
+        if member.barred
     }
     if not barred:
         return ClusterTest("schedulers", purpose, "none has lost its lease on a queue")
@@ -111,9 +113,9 @@ def judge_clocks(members: Iterable[Member]) -> Iterator[ClusterTest]:
     """
     purpose = "times shown to users agree; no guarantee depends on it"
     measured = {
-        one.name: (one.clock_offset_ns, one.clock_error_ns)
-        for one in members
-        if one.usable and one.clock_offset_ns is not None and one.clock_error_ns is not None
+        member.name: (member.clock_offset_ns, member.clock_error_ns)
+        for member in members
+        if member.usable and member.clock_offset_ns is not None and member.clock_error_ns is not None
     }
     if not measured:
         return
@@ -134,12 +136,14 @@ def judge_clocks(members: Iterable[Member]) -> Iterator[ClusterTest]:
 
 def _devices(settings: Settings) -> ClusterTest:
     purpose = "tasks get the devices that they ask for (--device gpu=1)"
-    found = find_devices(settings.devices)
-    counts = Counter(one.kind for one in found.devices)
+    inventory = find_devices(settings.devices)
+    counts = Counter(device.kind for device in inventory.devices)
     detail = ", ".join(f"{count} of the kind {kind}" for kind, count in sorted(counts.items())) or "none"
-    if found.problems:
-        detail += "; " + "; ".join(found.problems)
-    advice = "correct [devices] in the settings, or load the driver of the device" if found.problems else ""
+    if inventory.problems:
+        detail += "; " + "; ".join(inventory.problems)
+    advice = (
+        "correct [devices] in the settings, or load the driver of the device" if inventory.problems else ""
+    )
     return ClusterTest("devices", purpose, detail, advice=advice)
 
 
@@ -231,13 +235,13 @@ def _address(settings: Settings) -> ClusterTest:
     purpose = "the address that other nodes receive"
     host, port = split_address(settings.address)
     try:
-        found = {str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     except OSError as error:
         advice = "use an address, or a name that every machine of the cluster can resolve"
         return ClusterTest("address", purpose, f"{host}: {error.strerror}", refused=True, advice=advice)
-    resolved = ", ".join(sorted(found))
-    detail = settings.address if host in found else f"{settings.address}, which is {resolved}"
-    if all(is_loopback(each) for each in found):
+    resolved = ", ".join(sorted(addresses))
+    detail = settings.address if host in addresses else f"{settings.address}, which is {resolved}"
+    if all(is_loopback(address) for address in addresses):
         advice = "nodes on other machines cannot reach it: advertise an address of this machine"
         return ClusterTest("address", purpose, f"{detail}, this machine only", advice=advice)
     return ClusterTest("address", purpose, detail)

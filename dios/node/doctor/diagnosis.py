@@ -161,15 +161,15 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
     ``data`` is the present or future data directory of a node; it is not created. ``mechanisms`` is the
     result of an earlier ``probe``. A missing mechanism raises nothing.
     """
-    found = probe() if mechanisms is None else mechanisms
+    probed = probe() if mechanisms is None else mechanisms
     store = _of_store(data)
     machine = (_python(), _kernel(), _open_files(), _authorities())
     cluster = _of_cluster(data)
-    limited = (_memory(found), _processes(found), _processor_time(), _processor_share())
+    limited = (_memory(probed), _processes(probed), _processor_time(), _processor_share())
     daemon = _of_processor(data)
     insides = (_machine_insides(), _power())
-    enforced = (*limited, _reservations(found), *insides, _sandbox_limits(data), *daemon)
-    sandbox = (*_sandbox(found), _shared_memory(found), *enforced)
+    enforced = (*limited, _reservations(probed), *insides, _sandbox_limits(data), *daemon)
+    sandbox = (*_sandbox(probed), _shared_memory(probed), *enforced)
     findings = (
         *machine,
         *sandbox,
@@ -181,15 +181,15 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
         *_of_releases(data),
         *_of_replicas(data),
     )
-    missing = obstacle_to_pure(found)
+    missing = obstacle_to_pure(probed)
     return Diagnosis(
         confined=not missing,
-        fitness=fitness_of(found).name.lower(),
+        fitness=fitness_of(probed).name.lower(),
         why_not=missing,
         user=f"uid {os.geteuid()}",
         data=data,
         findings=findings,
-        guarantees=tuple(_guarantees(found, store, daemon)),
+        guarantees=tuple(_guarantees(probed, store, daemon)),
     )
 
 
@@ -207,7 +207,7 @@ def _python() -> DoctorFinding:
         return DoctorFinding("python", DoctorLevel.MISSING, detail, purpose, advice)
     # The standard library, the environment with the packages, and DIOS itself.
     needed = (library, Path(sys.prefix).resolve(), Path(limits.__file__).resolve().parent)
-    closed = [each for path in needed for each in (path, *path.parents) if not _may_enter(each)]
+    closed = [ancestor for path in needed for ancestor in (path, *path.parents) if not _may_enter(ancestor)]
     if os.geteuid() == 0 and closed:
         advice = (
             f"templates and forks run as another user, which cannot enter {closed[0]}: use a Python outside"
@@ -233,9 +233,9 @@ def _kernel() -> DoctorFinding:
     return DoctorFinding("kernel", DoctorLevel.OK, detail, purpose)
 
 
-def _sandbox(found: Mapping[str, Mechanism]) -> list[DoctorFinding]:
+def _sandbox(mechanisms: Mapping[str, Mechanism]) -> list[DoctorFinding]:
     findings: list[DoctorFinding] = []
-    for name, mechanism in found.items():
+    for name, mechanism in mechanisms.items():
         purpose, advice = _MECHANISM_TEXTS[name]
         level = _level_of(mechanism)
         remedy = {DoctorLevel.OK: "", DoctorLevel.UNKNOWN: _AGAIN}.get(level, advice)
@@ -251,9 +251,9 @@ def _level_of(mechanism: Mechanism) -> DoctorLevel:
     return DoctorLevel.MISSING if mechanism.needed_for_pure else DoctorLevel.WEAK
 
 
-def _shared_memory(found: Mapping[str, Mechanism]) -> DoctorFinding:
+def _shared_memory(mechanisms: Mapping[str, Mechanism]) -> DoctorFinding:
     purpose = "bytes move between tasks without a copy"
-    seals = found["memfd_seals"]
+    seals = mechanisms["memfd_seals"]
     if not seals.available:
         return DoctorFinding(
             "shared memory", DoctorLevel.MISSING, seals.detail, purpose, _MECHANISM_TEXTS["memfd_seals"][1]
@@ -263,11 +263,11 @@ def _shared_memory(found: Mapping[str, Mechanism]) -> DoctorFinding:
     )
 
 
-def _memory(found: Mapping[str, Mechanism]) -> DoctorFinding:
+def _memory(mechanisms: Mapping[str, Mechanism]) -> DoctorFinding:
     purpose = "a task that exceeds its memory limit is ended"
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     default = limits.TASK_MEMORY_BYTES_DEFAULT
-    counted = found["cgroup_memory"].available
+    counted = mechanisms["cgroup_memory"].available
     by = "its control group" if counted else "a limit of its data, and by the node, which reads its memory"
     detail = f"{default / limits.GIB:.0f} GiB for a task that requests no limit, enforced by {by}"
     detail += f"; the machine has {total / limits.GIB:.1f} GiB"
@@ -286,10 +286,10 @@ def _memory(found: Mapping[str, Mechanism]) -> DoctorFinding:
     return DoctorFinding("memory limits", DoctorLevel.OK, detail, purpose)
 
 
-def _processes(found: Mapping[str, Mechanism]) -> DoctorFinding:
+def _processes(mechanisms: Mapping[str, Mechanism]) -> DoctorFinding:
     purpose = "a task that starts threads or processes without end is refused more"
     detail = f"{limits.TASK_PROCESSES_DEFAULT} for a task that requests no limit, enforced by "
-    if found["cgroup_pids"].available:
+    if mechanisms["cgroup_pids"].available:
         return DoctorFinding("process limits", DoctorLevel.OK, detail + "its control group", purpose)
     detail += f"RLIMIT_NPROC; {LOST_WITHOUT['cgroup_pids']}"
     return DoctorFinding("process limits", DoctorLevel.WEAK, detail, purpose, _CGROUPS)
@@ -321,12 +321,12 @@ def _processor_share(proc: Path = Path("/proc/self")) -> DoctorFinding:
     return DoctorFinding(name, DoctorLevel.OK, "the kernel's groups of sessions (autogroup)", purpose)
 
 
-def _reservations(found: Mapping[str, Mechanism]) -> DoctorFinding:
+def _reservations(mechanisms: Mapping[str, Mechanism]) -> DoctorFinding:
     purpose = (
         "a run has what is reserved for it (--cpus, --reserve-memory, --disk-io, --net, --pin, --device), "
         "and no more"
     )
-    reported = dict(enforcement(cgroups.usable(), found))
+    reported = dict(enforcement(cgroups.usable(), mechanisms))
     detail = enforcement_text(reported, reported, limbo=False)
     if reported[CPU] or reported[MEMORY] or reported[PIN]:
         return DoctorFinding("reservations", DoctorLevel.WEAK, detail, purpose, _CGROUPS)
@@ -335,10 +335,10 @@ def _reservations(found: Mapping[str, Mechanism]) -> DoctorFinding:
 
 def _machine_insides() -> DoctorFinding:
     purpose = "pinned tasks get whole cores near each other, and CoCo places tasks on single threads"
-    found = machine.insides()
-    detail = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in found.counts.items())
-    if found.missing:
-        detail += "; " + "; ".join(found.missing)
+    insides = machine.insides()
+    detail = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in insides.counts.items())
+    if insides.missing:
+        detail += "; " + "; ".join(insides.missing)
     return DoctorFinding("machine insides", DoctorLevel.OK, detail, purpose)
 
 
@@ -346,14 +346,14 @@ def _sandbox_limits(data: Path) -> DoctorFinding:
     purpose = "the code of one sandbox cannot use up what the node gives its user"
     name = "sandbox limits"
     try:
-        found = {bound.resource: bound.value for bound in load(data).sandbox_limits}
+        bounds = {bound.resource: bound.value for bound in load(data).sandbox_limits}
     except DiosError as error:
         advice = "correct the settings"
         return DoctorFinding(name, DoctorLevel.WEAK, error.message, purpose, advice)
-    shown = " ".join(f"{WORD_OF[each]}={NONE if value is None else value}" for each, value in found.items())
+    shown = " ".join(f"{WORD_OF[key]}={NONE if value is None else value}" for key, value in bounds.items())
     detail = f"each session has {shown} on the node, by the setting sandbox_limits"
     open_ended = [
-        WORD_OF[bound.resource] for bound in SANDBOX_LIMITS_DEFAULT if found[bound.resource] is None
+        WORD_OF[bound.resource] for bound in SANDBOX_LIMITS_DEFAULT if bounds[bound.resource] is None
     ]
     if open_ended:
         advice = f"give sandbox_limits a number for {', '.join(open_ended)}"
@@ -400,11 +400,11 @@ def _webassembly() -> DoctorFinding:
 def _authorities() -> DoctorFinding:
     purpose = "sandboxes with --network https://… verify the servers"
     try:
-        found = authorities()
+        bundle = authorities()
     except (InvalidError, OSError) as error:
         advice = "optional: install ca-certificates, or set SSL_CERT_FILE"
         return DoctorFinding("authorities", DoctorLevel.WEAK, str(error), purpose, advice)
-    count = found.count(BEGIN)
+    count = bundle.count(BEGIN)
     return DoctorFinding("authorities", DoctorLevel.OK, f"{count} certificates", purpose)
 
 
@@ -431,13 +431,13 @@ def _of_processor(data: Path) -> list[DoctorFinding]:
 
 
 def _of_cluster(data: Path) -> list[DoctorFinding]:
-    found: list[DoctorFinding] = []
+    findings: list[DoctorFinding] = []
     for looked in doctor_cluster.examine_cluster(data):
         level = (
             DoctorLevel.MISSING if looked.refused else DoctorLevel.WEAK if looked.advice else DoctorLevel.OK
         )
-        found.append(DoctorFinding(looked.name, level, looked.detail, looked.purpose, looked.advice))
-    return found
+        findings.append(DoctorFinding(looked.name, level, looked.detail, looked.purpose, looked.advice))
+    return findings
 
 
 def _of_capacity(data: Path) -> list[DoctorFinding]:
@@ -483,11 +483,11 @@ def _of_scrubbing(data: Path) -> list[DoctorFinding]:
 
 # -- what follows -------------------------------------------------------------------------------------
 def _guarantees(
-    found: Mapping[str, Mechanism], store: DoctorFinding, daemon: Iterable[DoctorFinding]
+    mechanisms: Mapping[str, Mechanism], store: DoctorFinding, daemon: Iterable[DoctorFinding]
 ) -> list[DoctorGuarantee]:
-    available = {name: mechanism.available for name, mechanism in found.items()}
-    available |= {each.name: each.level is DoctorLevel.OK for each in daemon}
-    landlock = _landlock_version(found["landlock"])
+    available = {name: mechanism.available for name, mechanism in mechanisms.items()}
+    available |= {finding.name: finding.level is DoctorLevel.OK for finding in daemon}
+    landlock = _landlock_version(mechanisms["landlock"])
     available["landlock_net"] = landlock >= _LANDLOCK_NET
     available["landlock_scope"] = landlock >= _LANDLOCK_SCOPE
     available["store"] = store.level is DoctorLevel.OK

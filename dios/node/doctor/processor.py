@@ -57,10 +57,10 @@ def examine_processor(
 def _running(data: Path) -> int:
     """Return the process id of the daemon in ``data``, or 0."""
     try:
-        found = daemon.find(load(data).socket)
+        process = daemon.find(load(data).socket)
     except DiosError:
         return 0
-    return 0 if found is None else found.pid
+    return 0 if process is None else process.pid
 
 
 def _share(pid: int, proc: Path, tries: Callable[[str], bool | None]) -> ProcessorTest:
@@ -89,19 +89,19 @@ def _share(pid: int, proc: Path, tries: Callable[[str], bool | None]) -> Process
 
 def _nice_of(pid: int, proc: Path) -> int | None:
     try:
-        found = _NICE.search((proc / str(pid) / "autogroup").read_text())
+        match = _NICE.search((proc / str(pid) / "autogroup").read_text())
     except OSError:
         return None
-    return int(found[1]) if found else None
+    return int(match[1]) if match else None
 
 
 def _slice(pid: int, tries: Callable[[str], bool | None]) -> ProcessorTest:
     name = "daemon slice"
     purpose = "a call waits for the end of no task's slice: the daemon has short slices, and early turns"
     wanted = limits.DAEMON_SLICE_NS
-    if pid and (found := _slice_of(pid)):
-        detail = f"that of the daemon {pid} is {found / 1e6:.1f} ms"
-        advice = "" if found <= wanted else "optional: run Linux 6.12 or newer"
+    if pid and (slice_ns := _slice_of(pid)):
+        detail = f"that of the daemon {pid} is {slice_ns / 1e6:.1f} ms"
+        advice = "" if slice_ns <= wanted else "optional: run Linux 6.12 or newer"
         return ProcessorTest(name, purpose, detail, advice)
     succeeds = tries(_TRY_SLICE)
     if succeeds is None:

@@ -35,7 +35,7 @@ def examine_releases(data: Path) -> ReleasesTest | None:
         with connect(str(socket), groups=()) as node:
             own = node.info().version
             others: dict[str, str] = {}
-            for member in [each for each in node.nodes() if each.usable and not each.here][:_ASKED_MAX]:
+            for member in [peer for peer in node.nodes() if peer.usable and not peer.here][:_ASKED_MAX]:
                 try:
                     others[member.name] = node.info(host=member.name).version
                 except DiosError:

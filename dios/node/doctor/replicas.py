@@ -32,32 +32,40 @@ def examine_replicas(data: Path) -> ReplicasTest | None:
         with connect(str(socket), groups=()) as node:
             promises = Promises(node)
             statuses = promises.statuses()
-            lists = {fingerprint(one.target): one.label for one in promises.known() if not one.is_single}
-            divided = [lists[one.fingerprint] for one in promises.short_objects() if _is_divided(one, lists)]
+            lists = {
+                fingerprint(promise.target): promise.label
+                for promise in promises.known()
+                if not promise.is_single
+            }
+            divided = [
+                lists[short_object.fingerprint]
+                for short_object in promises.short_objects()
+                if _is_divided(short_object, lists)
+            ]
     except DiosError:
         return None  # other tests show why the node does not answer
     if not statuses:
         return None
-    short = [one for one in statuses if one.short or one.reason]
+    short = [status for status in statuses if status.short or status.reason]
     if not short:
-        objects = sum(one.objects for one in statuses)
+        objects = sum(status.objects for status in statuses)
         return ReplicasTest(f"{len(statuses)} promises for {objects} objects are kept")
-    shown = "; ".join(_text(one) for one in short[:4])
+    shown = "; ".join(_text(status) for status in short[:4])
     repair = "".join(f"`dios group repair {label}` unites its list of files; " for label in sorted(divided))
     return ReplicasTest(
         shown, f"{repair}see `dios group describe` and `dios node ls`; start or replace lost nodes"
     )
 
 
-def _is_divided(one: ShortObject, lists: Collection[str]) -> bool:
+def _is_divided(short_object: ShortObject, lists: Collection[str]) -> bool:
     """Return True if an object is a list of files whose replicas differ."""
-    return bool(one.conflict) and one.fingerprint in lists
+    return bool(short_object.conflict) and short_object.fingerprint in lists
 
 
-def _text(one: KeptStatus) -> str:
+def _text(status: KeptStatus) -> str:
     """Return how far a promise is kept: without a number of objects if the list of them cannot be read."""
-    label = one.label or one.key
-    if not one.short:
-        return f"{label}: its list of files cannot be read: {one.reason}"
-    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.since))
-    return f"{label}: {one.short} of {one.objects} objects since {since}, {one.reason}"
+    label = status.label or status.key
+    if not status.short:
+        return f"{label}: its list of files cannot be read: {status.reason}"
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.since))
+    return f"{label}: {status.short} of {status.objects} objects since {since}, {status.reason}"

@@ -40,7 +40,7 @@ def examine_scrubbing(data: Path) -> ScrubTest | None:
     if not damaged:
         return ScrubTest(detail)
     count = len(damaged) + report.unlisted
-    shown = "; ".join(_line(one) for one in damaged[:_SHOWN])
+    shown = "; ".join(_line(entry) for entry in damaged[:_SHOWN])
     more = f"; and {count - _SHOWN} more" if count > _SHOWN else ""
     return ScrubTest(
         f"{count} damaged, not repaired: {shown}{more}; {detail}",
@@ -49,9 +49,9 @@ def examine_scrubbing(data: Path) -> ScrubTest | None:
     )
 
 
-def _line(one: DamagedObject) -> str:
-    why = f" ({one.failure})" if one.failure else ""
-    return f"{one.mark}, {one.size} bytes, since {_time(one.found)}: {one.problem}{why}"
+def _line(entry: DamagedObject) -> str:
+    why = f" ({entry.failure})" if entry.failure else ""
+    return f"{entry.mark}, {entry.size} bytes, since {_time(entry.first_seen)}: {entry.problem}{why}"
 
 
 def _pass(report: ScrubReport, *, is_off: bool) -> str:

@@ -49,8 +49,8 @@ def _look(data: Path) -> StoreTest:
     kind = _file_system(folder)
     space = os.statvfs(folder)
     free = space.f_bavail * space.f_frsize
-    where = str(data) if folder == data else f"{data} (to be created in {folder})"
-    detail = f"{where}: written and synced, {kind or 'unknown file system'}, {free / limits.GIB:.1f} GiB free"
+    shown = str(data) if folder == data else f"{data} (to be created in {folder})"
+    detail = f"{shown}: written and synced, {kind or 'unknown file system'}, {free / limits.GIB:.1f} GiB free"
     audit = sum(segment.stat().st_size for segment in segments(data / "audit"))
     if audit:
         detail += f", audit log {audit / limits.MIB:.1f} MiB"

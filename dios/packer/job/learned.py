@@ -113,9 +113,9 @@ def job_from(
             kept = {key: value for key, value in given.items() if key not in {*RESOURCES, "start", "end"}}
             lines += [f"{_key(key)} = {_value(value)}" for key, value in kept.items()]
             copies = names[kind][name]
-            previous = dict(zip(RESOURCES, np.max([peaks[each] for each in copies], axis=0), strict=True))
+            previous = dict(zip(RESOURCES, np.max([peaks[copy] for copy in copies], axis=0), strict=True))
             lines += _task(time, copies if kind == "tasks" else [], previous, margin)
-    unknown = sorted(time.members.keys() - {each for copies in names["tasks"].values() for each in copies})
+    unknown = sorted(time.members.keys() - {copy for copies in names["tasks"].values() for copy in copies})
     if unknown:
         lines += ["", f"# also measured, but no longer a task of this job: {', '.join(unknown)}"]
     lines += _edges(time, table, before, {**names["tasks"], **names["services"]}, margin)
@@ -153,15 +153,15 @@ def _task(time: Timeline, names: Sequence[str], previous: Mapping[str, float], m
 def _remarks(known: Sequence[TaskUsage], names: Sequence[str]) -> list[str]:
     if not known:
         return ["# not measured: it demands its previous maximum all the time"]
-    runs = max(one.runs for one in known)
-    every = sum(max(one.runs, one.completed) for one in known)
-    failed = every - sum(one.completed for one in known)
+    runs = max(usage.runs for usage in known)
+    every = sum(max(usage.runs, usage.completed) for usage in known)
+    failed = every - sum(usage.completed for usage in known)
     some = "" if len(known) == len(names) else f"; {len(known)} of {len(names)} copies were measured"
     lost = f"; failed or stopped: {failed} of {every}" if failed else ""
     moved = [
         f"{word} up to {_number(float(_rounded(np.array([most / MBIT]), _BANDWIDTH_PARTS)[0]))} Mbit/s"
         for word in ("sent", "received")
-        if (most := max((value for one in known for _, value in one.values.get(word, ())), default=0))
+        if (most := max((value for usage in known for _, value in usage.values.get(word, ())), default=0))
     ]
     beyond = f"; each {' and '.join(moved)}" if moved else ""
     return [f"# measured in {_count(runs, 'run')}{some}{lost}{beyond}"]
@@ -172,8 +172,8 @@ def _groups(members: Iterable[str]) -> list[tuple[str, list[str]]]:
     names = set(members)
     numbered: dict[str, list[int]] = {}
     for name in names:
-        if (found := _COPY.fullmatch(name)) and found[2] == str(int(found[2])):
-            numbered.setdefault(found[1], []).append(int(found[2]))
+        if (match := _COPY.fullmatch(name)) and match[2] == str(int(match[2])):
+            numbered.setdefault(match[1], []).append(int(match[2]))
     groups: dict[str, list[str]] = {}
     for group, numbers in numbered.items():
         if group not in names and len(numbers) > 1 and sorted(numbers) == list(range(len(numbers))):
@@ -222,7 +222,7 @@ def _flows(time: Timeline, before: TiMra) -> Floats:
     Traffic is divided in proportion to the previous bandwidths, or equally if there were none.
     """
     ends, peaks = before.ends, before.bandwidth.max(axis=1, initial=0.0)
-    found = np.zeros((len(ends), time.instants))
+    flows = np.zeros((len(ends), time.instants))
     for side, channel in ((0, "sent"), (1, "received")):
         total = np.bincount(ends[:, side], weights=peaks, minlength=len(before.nodes))
         count = np.bincount(ends[:, side], minlength=len(before.nodes))
@@ -232,8 +232,8 @@ def _flows(time: Timeline, before: TiMra) -> Floats:
                 continue
             for edge in np.flatnonzero(ends[:, side] == number).tolist():
                 part = peaks[edge] / total[number] if total[number] else 1 / count[number]
-                found[edge] += part * moved
-    return found
+                flows[edge] += part * moved
+    return flows
 
 
 def _pairs(given: Mapping[str, object], names: Mapping[str, Sequence[str]]) -> int:
@@ -254,18 +254,18 @@ def _read(source: str | Path) -> tuple[dict[str, object], TiMra]:
 
 
 def _tables(given: object) -> list[tuple[str, dict[str, object]]]:
-    found = given.items() if isinstance(given, dict) else ()
-    return [(str(name), table if isinstance(table, dict) else {}) for name, table in found]
+    entries = given.items() if isinstance(given, dict) else ()
+    return [(str(name), table if isinstance(table, dict) else {}) for name, table in entries]
 
 
 def _names(given: object) -> dict[str, list[str]]:
     """Return the names of the copies of each task or service."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name, table in _tables(given):
         count = table.get("count", 1)
         copies = count if isinstance(count, int) else 1
-        found[name] = [name] if copies == 1 else [f"{name}.{number}" for number in range(copies)]
-    return found
+        names[name] = [name] if copies == 1 else [f"{name}.{number}" for number in range(copies)]
+    return names
 
 
 def _demand(key: str, values: Floats, first: int) -> list[str]:
@@ -284,16 +284,16 @@ def _demand(key: str, values: Floats, first: int) -> list[str]:
 def _merged(values: Sequence[float]) -> list[float]:
     """Merge almost equal neighbours; each of them gets the highest value."""
     tiny = MERGE_FRACTION * max(values)
-    found: list[float] = []
+    merged: list[float] = []
     begin, least, most = 0, values[0], values[0]
     for at, value in enumerate([*values, math.inf]):
         lower, upper = min(least, value), max(most, value)
         if upper > MERGE_RATIO * lower and upper - lower > tiny:
-            found += [most] * (at - begin)
+            merged += [most] * (at - begin)
             begin, least, most = at, value, value
         else:
             least, most = lower, upper
-    return found
+    return merged
 
 
 def _rounded(values: Floats, parts: int) -> Floats:
@@ -320,7 +320,7 @@ def _value(value: object) -> str:
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(str(key))} = {_value(each)}" for key, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(str(key))} = {_value(entry)}" for key, entry in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
     return repr(value) if isinstance(value, int | float) else str(value)

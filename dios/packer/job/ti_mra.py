@@ -136,9 +136,9 @@ class TiMra:
             if edge.source == edge.target:
                 raise JobError(f"{place}.to", f"is {edge.target!r}, the same as from; name another node")
             bandwidth[at] = _over_time(f"{place}.bandwidth", edge.bandwidth, self.instants, None)
-        for name, found in (("demand", demand), ("bandwidth", bandwidth), ("ends", ends)):
-            found.setflags(write=False)
-            object.__setattr__(self, name, found)
+        for name, array in (("demand", demand), ("bandwidth", bandwidth), ("ends", ends)):
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
         object.__setattr__(self, "order", self._sort_nodes(index))
 
     @classmethod
@@ -286,40 +286,40 @@ class TiMra:
             seen.append(at)
             at = before[at]
         circle = [*seen[seen.index(at) :], at][::-1]
-        return " -> ".join(self.nodes[each].name for each in circle)
+        return " -> ".join(self.nodes[number].name for number in circle)
 
 
 def _over_time(place: str, given: Demand, instants: int, life: tuple[int, int] | None) -> Floats:
     """Return a demand at each instant; constants and steps are 0 outside of ``life``."""
     start, end = life or (0, instants)
-    found = np.zeros(instants)
+    amounts = np.zeros(instants)
     if isinstance(given, Mapping):
         steps = sorted(given.items())
         for at, (instant, value) in enumerate(steps):
             if not 0 <= instant < instants:
                 raise JobError(place, f"has a step at {instant}; it must be from 0 to {instants - 1}")
-            found[instant : steps[at + 1][0] if at + 1 < len(steps) else instants] = _checked_number(
+            amounts[instant : steps[at + 1][0] if at + 1 < len(steps) else instants] = _checked_number(
                 place, value
             )
-        found[:start] = found[end:] = 0.0
+        amounts[:start] = amounts[end:] = 0.0
     elif isinstance(given, int | float | np.number):
-        found[start:end] = _checked_number(place, given)
+        amounts[start:end] = _checked_number(place, given)
     else:
         if len(given) != instants:
             raise JobError(
                 place, f"has {len(given)} numbers; it must have one for each of the {instants} instants"
             )
         try:
-            found[:] = given
+            amounts[:] = given
         except (TypeError, ValueError, OverflowError):
             raise JobError(place, "holds a value that is not a number or is too large") from None
-        good = (found >= 0.0) & (found <= PACKER_AMOUNT_MAX)
+        good = (amounts >= 0.0) & (amounts <= PACKER_AMOUNT_MAX)
         if not good.all():
-            _checked_number(f"{place}[{int(np.argmin(good))}]", float(found[int(np.argmin(good))]))
-        outside = np.flatnonzero(found[end:])
-        if found[:start].any() or outside.size:
+            _checked_number(f"{place}[{int(np.argmin(good))}]", float(amounts[int(np.argmin(good))]))
+        outside = np.flatnonzero(amounts[end:])
+        if amounts[:start].any() or outside.size:
             raise JobError(place, f"is not 0 outside of the node's time, {start} to {end}")
-    return found
+    return amounts
 
 
 def _checked_number(place: str, value: object) -> float:
@@ -333,7 +333,7 @@ def _checked_number(place: str, value: object) -> float:
     raise JobError(place, f"is {value!r}; it must be a number from 0 to {PACKER_AMOUNT_MAX:g}")
 
 
-NODE_FIELDS: Final = tuple(each.name for each in fields(Node) if each.name != "name")
+NODE_FIELDS: Final = tuple(node_field.name for node_field in fields(Node) if node_field.name != "name")
 
 
 # Jobs as TOML: the format that docs/packer.md describes ------------------------------------------------
@@ -383,9 +383,9 @@ def _job(table: Mapping[str, object]) -> TiMra:
         for name, given in _table(kind, table.get(kind, {})).items():
             if name in members:
                 raise JobError(f"{kind}.{name}", "is defined twice; names must differ")
-            made = _nodes(kind, name, _table(f"{kind}.{name}", given), len(nodes))
-            members[name] = [node.name for node in made]
-            nodes += made
+            copies = _nodes(kind, name, _table(f"{kind}.{name}", given), len(nodes))
+            members[name] = [node.name for node in copies]
+            nodes += copies
     # The name of a task stands for all of its copies.
     nodes = [_expand_after(node, members) for node in nodes]
     listed = table.get("edges", [])
@@ -393,8 +393,8 @@ def _job(table: Mapping[str, object]) -> TiMra:
         raise JobError("edges", "is not a list; write [[edges]]")
     edges: list[Edge] = []
     written_at: list[int] = []
-    for at, each in enumerate(listed):
-        edges += _edges(f"edges[{at}]", _table(f"edges[{at}]", each), members, len(edges))
+    for at, entry in enumerate(listed):
+        edges += _edges(f"edges[{at}]", _table(f"edges[{at}]", entry), members, len(edges))
         written_at += [at] * (len(edges) - len(written_at))
     head = (
         _whole_number("instants", table.get("instants", 1)),
@@ -441,7 +441,7 @@ def _nodes(kind: str, name: str, given: Mapping[str, object], there: int) -> lis
             **demands,
             start=_whole_number(f"{place}.start", given.get("start", 0)),
             end=end,
-            after=tuple(_text(f"{place}.after", each) for each in after),
+            after=tuple(_text(f"{place}.after", predecessor) for predecessor in after),
             service=service,
         )
         for copy in range(count)
@@ -451,7 +451,7 @@ def _nodes(kind: str, name: str, given: Mapping[str, object], there: int) -> lis
 def _expand_after(node: Node, members: Mapping[str, Sequence[str]]) -> Node:
     if not node.after:
         return node
-    after = tuple(each for name in node.after for each in members.get(name, [name]))
+    after = tuple(predecessor for name in node.after for predecessor in members.get(name, [name]))
     return replace(node, after=after)
 
 
@@ -482,8 +482,10 @@ def _edges(
     if pattern == "each":
         pairs = list(zip(sources, targets, strict=True))
     else:
-        pairs = [(one, other) for one in sources for other in targets if one != other or source != target]
-    return [Edge(one, other, bandwidth, depends) for one, other in pairs]
+        pairs = [
+            (sender, other) for sender in sources for other in targets if sender != other or source != target
+        ]
+    return [Edge(sender, other, bandwidth, depends) for sender, other in pairs]
 
 
 def _demand(place: str, given: object) -> Demand:
@@ -541,7 +543,7 @@ def _line_of(text: str, field: str) -> int:
     TOML's reader does not report lines. This function recognises headers and keys only, which is right for
     all that ``to_toml`` makes, and may miss keys in inline tables.
     """
-    found: dict[str, int] = {}
+    lines_by_field: dict[str, int] = {}
     lists: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -550,12 +552,12 @@ def _line_of(text: str, field: str) -> int:
             if header[1] == "[[":
                 lists[table] = lists.get(table, -1) + 1
                 table = f"{table}[{lists[table]}]"
-            found.setdefault(table, number)
+            lines_by_field.setdefault(table, number)
         elif key := _KEY.match(line):
-            found.setdefault(f"{table}.{key[1].replace(chr(34), '')}".lstrip("."), number)
-    while field and field not in found:
+            lines_by_field.setdefault(f"{table}.{key[1].replace(chr(34), '')}".lstrip("."), number)
+    while field and field not in lines_by_field:
         field = re.sub(r"(\[\d+\]|\.[^.\[]+|^[^.\[]+)$", "", field)
-    return found.get(field, 0)
+    return lines_by_field.get(field, 0)
 
 
 def write_toml(job: TiMra) -> str:
@@ -597,4 +599,4 @@ def quoted(name: str) -> str:
     """Return a text quoted for TOML."""
     # TOML's basic strings need the same escapes as JSON's, and also for the character 127.
     text = name.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", text) + '"'
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", text) + '"'

@@ -90,18 +90,18 @@ class Timeline:
 
     def life(self, names: Iterable[str]) -> tuple[int, int]:
         """Return the first instant of the members and the end of the last one; (0, instants) without any."""
-        found = [self.members[name] for name in names if name in self.members]
-        if not found:
+        tasks = [self.members[name] for name in names if name in self.members]
+        if not tasks:
             return 0, self.instants
-        first = min(int(self._starts[task.member] / self.instant_s + 1e-9) for task in found)
-        return first, max(first + 1, *(_round_up(self._end(task) / self.instant_s) for task in found))
+        first = min(int(self._starts[task.member] / self.instant_s + 1e-9) for task in tasks)
+        return first, max(first + 1, *(_round_up(self._end(task) / self.instant_s) for task in tasks))
 
     def usage(self, name: str, channel: str) -> Floats | None:
         """Return a member's use (instants,) in the channel's unit, or None if it was not measured."""
         task = self.members.get(name)
         if task is None or channel not in task.values:
             return None
-        found = np.zeros(self.instants + 1)
+        usage = np.zeros(self.instants + 1)
         steps = task.values[channel]
         ends = [at for at, _ in steps[1:]] + [max(1, _round_up(task.length_s / task.instant_s))]
         for (at, value), after in zip(steps, ends, strict=True):
@@ -109,20 +109,20 @@ class Timeline:
             end_s = self._starts[name] + min(after * task.instant_s, task.length_s)
             first = int(begin_s / self.instant_s + 1e-9)
             span = slice(first, max(first + 1, _round_up(end_s / self.instant_s)))
-            found[span] = np.maximum(found[span], value)
+            usage[span] = np.maximum(usage[span], value)
         last_s = self._starts[name] + task.length_s
         own = int(self._starts[name] / self.instant_s + 1e-9)
         end = max(own + 1, _round_up(last_s / self.instant_s))
         spare = _round_up(self._spare_s / self.instant_s)
         # A late task may be at any of these points of its usage.
         for at in range(end, min(self.instants, _round_up(self._end(task) / self.instant_s))):
-            found[at] = found[max(own, min(at - spare, end - 1)) : end].max()
-        return found[: self.instants]
+            usage[at] = usage[max(own, min(at - spare, end - 1)) : end].max()
+        return usage[: self.instants]
 
     def largest_usage(self, names: Iterable[str], channel: str) -> Floats | None:
         """Return the largest use (instants,) of these members, or None if no member was measured."""
-        found = [use for name in names if (use := self.usage(name, channel)) is not None]
-        return np.max(found, axis=0) if found else None
+        usages = [use for name in names if (use := self.usage(name, channel)) is not None]
+        return np.max(usages, axis=0) if usages else None
 
 
 def _round_up(value: float) -> int:

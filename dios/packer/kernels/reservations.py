@@ -24,14 +24,14 @@ UNLIMITED: Final = 2**62
 @no_refcount_kernel
 def route(site: DatacenterArrays, source: int, target: int, plane: AnyInt, links: Ints) -> int:
     """Fill in the path's switch links in a plane; return their number: 0 in a rack, 2 in a pod, or 4."""
-    one, other = site.rack[source], site.rack[target]
-    if one == other:
+    rack, other = site.rack[source], site.rack[target]
+    if rack == other:
         return 0
     many, cores, racks = site.planes[0], site.planes[1], site.pod.size
     middle = plane // cores
-    links[0] = one * many + middle
+    links[0] = rack * many + middle
     links[1] = (racks + other) * many + middle
-    left, right = site.pod[one], site.pod[other]
+    left, right = site.pod[rack], site.pod[other]
     if left == right:
         return 2
     upwards = (site.bundle.shape[1] - 2 * racks) // 2 * many * cores
@@ -90,7 +90,7 @@ def move_edge(
     count = route(site, source, target, job.plane[edge], scratch.links)
     racks = site.pod.size
     pods = (site.bundle.shape[1] - 2 * racks) // 2
-    one, other = site.rack[source], site.rack[target]
+    rack, other = site.rack[source], site.rack[target]
     for t in range(begin, job.slots.size):
         slot, flow = job.slots[t], sign * job.flow[edge, t]
         site.free[slot, UP, source] -= np.float32(flow)
@@ -99,10 +99,10 @@ def move_edge(
         for k in range(count):
             site.trunk[slot, scratch.links[k]] -= flow
         if count >= 2:
-            site.bundle[slot, one] -= flow
+            site.bundle[slot, rack] -= flow
             site.bundle[slot, racks + other] -= flow
         if count == 4:
-            site.bundle[slot, 2 * racks + site.pod[one]] -= flow
+            site.bundle[slot, 2 * racks + site.pod[rack]] -= flow
             site.bundle[slot, 2 * racks + pods + site.pod[other]] -= flow
 
 

@@ -171,13 +171,13 @@ def score_links(
             worst, sums = scratch.worst[begin:end], scratch.sums[begin:end]
             sums[:] = np.float32(0.0)
             for t in range(job.slots.size):
-                row, each = site.free[job.slots[t], which, begin:end], scratch.total[way, t]
+                row, moments = site.free[job.slots[t], which, begin:end], scratch.total[way, t]
                 if rule.kind == CUBIC:
-                    many, one = np.float32(each[0]), np.float32(each[1])
-                    _add_flows(row, many, one, np.float32(each[2]), np.float32(each[3]), sums, worst)
-                elif each[1] > 0.0:
+                    many, linear = np.float32(moments[0]), np.float32(moments[1])
+                    _add_flows(row, many, linear, np.float32(moments[2]), np.float32(moments[3]), sums, worst)
+                elif moments[1] > 0.0:
                     # Other rules score the network by distance and not by alignment.
-                    _add_product(row, np.float32(each[1]), FIRST, sums, worst)
+                    _add_product(row, np.float32(moments[1]), FIRST, sums, worst)
             if rule.kind == CUBIC:
                 _add_scaled(sums, site.scale[which, begin:end], np.float32(weight), scratch.score[begin:end])
 
@@ -186,17 +186,17 @@ def score_links(
 def _add_flows(
     row: Singles,
     many: np.float32,
-    one: np.float32,
+    linear: np.float32,
     two: np.float32,
     three: np.float32,
     sums: Singles,
     worst: Singles,
 ) -> None:
     """Add (Q - d)^3 Q summed over edges, in units, from the sums of d, d^2 and d^3."""
-    thrice_one, thrice_two = np.float32(3.0) * one, np.float32(3.0) * two
+    thrice_one, thrice_two = np.float32(3.0) * linear, np.float32(3.0) * two
     for n in range(row.size):
         free = row[n]
-        worst[n] = min(worst[n], free - one)
+        worst[n] = min(worst[n], free - linear)
         sums[n] += (((many * free - thrice_one) * free + thrice_two) * free - three) * free
 
 

@@ -113,7 +113,7 @@ def compile_handlers(
         lines += [f"        me.connection_packets({fields.read(connection)}[:count], flows)"]
     lines += ["    if what == 1:", f"        me.regular_packets({fields.read(regular)}[:count], flows)"]
     lines += ["    flows.show()", "    return 0", ""]
-    made = namedtuple(type(function).__name__, tuple(seen))  # type: ignore[misc] # noqa: PYI024 - made as it runs
+    self_type = namedtuple(type(function).__name__, tuple(seen))  # type: ignore[misc] # noqa: PYI024 - made as it runs
     own = {
         name: method
         for name, method in _methods(type(function))
@@ -123,8 +123,8 @@ def compile_handlers(
         # Cached code names the module that it belongs to.
         "__name__": __name__,
         "Flows": Flows,
-        "Self": made,
-        "with_methods": with_methods(made, own),
+        "Self": self_type,
+        "with_methods": with_methods(self_type, own),
         "array_at": array_at,
         "SIZE": len(fields.words),
         "WORD": np.dtype(np.int64),
@@ -144,8 +144,8 @@ def _attributes(function: NetworkFunction) -> Iterator[tuple[str, object]]:
 
 def _methods(kind: type[NetworkFunction]) -> Iterator[tuple[str, Function]]:
     for name in sorted(dir(kind)):
-        if inspect.isfunction(found := inspect.getattr_static(kind, name)):
-            yield name, found
+        if inspect.isfunction(method := inspect.getattr_static(kind, name)):
+            yield name, method
 
 
 class _CompiledFunctions:
@@ -163,19 +163,19 @@ class _CompiledFunctions:
     ) -> int:
         """Return the address of the compiled text."""
         name = f"{type(function).__name__}_{_digest(text, space, own)}"
-        found = cls.known.get(name)
-        if found is None:
+        address = cls.known.get(name)
+        if address is None:
             path = _store_source(name, text)
             exec(compile(text, str(path or f"<{name}>"), "exec"), space)  # noqa: S102 - our own text
             try:
-                found = callable_at(cast("KernelFunction", space["entry"]), keep=path is not None)
+                address = callable_at(cast("KernelFunction", space["entry"]), keep=path is not None)
             except (NumbaError, UnsupportedBytecodeError, NotImplementedError) as error:
                 raise HandlerError(_error_message(type(function), own, str(error))) from error
             except KeyError as error:
                 # Numba reports a missing field of a record with a KeyError that has no place.
                 raise HandlerError(_no_field(type(function), own, str(error.args[0]))) from error
-            cls.known[name] = found
-        return found
+            cls.known[name] = address
+        return address
 
 
 def _digest(text: str, space: dict[str, object], own: dict[str, Function]) -> str:
@@ -222,7 +222,7 @@ def _store_source(name: str, text: str) -> Path | None:
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
         os.utime(path)
-        older = sorted(folder.glob("*.py"), key=lambda each: each.stat().st_mtime_ns)
+        older = sorted(folder.glob("*.py"), key=lambda file: file.stat().st_mtime_ns)
         for gone in older[:-SPRAYER_COMPILED_KEPT]:
             for kept in (gone, *folder.glob(f"__pycache__/{gone.stem}.*")):
                 with contextlib.suppress(FileNotFoundError):
@@ -237,12 +237,12 @@ def _error_message(kind: type[NetworkFunction], own: dict[str, Function], messag
     plain = re.sub(r"\x1b\[[0-9;]*m", "", message)
     files = {method.__code__.co_filename for method in own.values() if isinstance(method, FunctionType)}
     files.discard(inspect.getfile(NetworkFunction))
-    where = f"class {kind.__name__}"
-    for found in re.finditer(r'(?:(?:at|from) (\S+) \((\d+)\)|File "([^"]+)", line (\d+))', plain):
-        name, line = found[1] or found[3], found[2] or found[4]
+    place = f"class {kind.__name__}"
+    for mention in re.finditer(r'(?:(?:at|from) (\S+) \((\d+)\)|File "([^"]+)", line (\d+))', plain):
+        name, line = mention[1] or mention[3], mention[2] or mention[4]
         match = [path for path in files if Path(path).name == Path(name).name]
         if match:
-            where = f"{match[0]}:{line}"
+            place = f"{match[0]}:{line}"
             break
     inner = plain.rfind("Failed in nopython mode pipeline")
     said = [line.strip() for line in plain[max(inner, 0) :].splitlines() if line.strip()]
@@ -252,27 +252,29 @@ def _error_message(kind: type[NetworkFunction], own: dict[str, Function], messag
         reason = "it creates an array, a list or another object"
     unknown = re.search(r"name '(\w+)' is not defined", reason)
     if unknown:
-        where = _line_of(own, lambda does, what, _: does == "LOAD_GLOBAL" and what == unknown[1]) or where
+        place = (
+            _line_of(own, lambda does, argument, _: does == "LOAD_GLOBAL" and argument == unknown[1]) or place
+        )
     if "for lowering" in reason:
-        where, reason = (
-            _changed(own) or where,
+        place, reason = (
+            _changed(own) or place,
             "a number of self cannot be changed; use an element of an array",
         )
-    return _sentence(where, reason)
+    return _sentence(place, reason)
 
 
 def _no_field(kind: type[NetworkFunction], own: dict[str, Function], name: str) -> str:
     """Return the message for an unknown field of packets, flows or entries."""
-    where = _line_of(own, lambda does, what, _: does in {"LOAD_ATTR", "STORE_ATTR"} and what == name)
-    if where is None:
+    place = _line_of(own, lambda does, argument, _: does in {"LOAD_ATTR", "STORE_ATTR"} and argument == name)
+    if place is None:
         # The field may be in a function that handlers call, or in code of Numba.
         return _sentence(f"class {kind.__name__}", f"{name!r} is unknown")
-    return _sentence(where, f"neither packets nor entries have a field {name!r}")
+    return _sentence(place, f"neither packets nor entries have a field {name!r}")
 
 
-def _sentence(where: str, reason: str) -> str:
+def _sentence(place: str, reason: str) -> str:
     return (
-        f"{where}: cannot compile this handler: {reason[:300]}\n"
+        f"{place}: cannot compile this handler: {reason[:300]}\n"
         "Handlers use packets, flows, numbers, and arrays and numbers of self; they cannot create objects."
     )
 

@@ -45,8 +45,8 @@ def _peek(bits, kind, *, swapped):
     def typed(_context, address):
         def built(_target, builder, _signature, arguments):
             pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
-            found = builder.load(pointer, align=1)
-            return builder.bswap(found) if swapped else found
+            loaded = builder.load(pointer, align=1)
+            return builder.bswap(loaded) if swapped else loaded
 
         return kind(types.int64), built
 
@@ -110,8 +110,8 @@ def _place(context, builder, signature, arguments):
 def _swap_if(_context, array, index, old, new):
     def built(context, builder, signature, arguments):
         place = _place(context, builder, signature, arguments)
-        found = builder.cmpxchg(place, arguments[2], arguments[3], "acq_rel", "acquire")
-        return builder.extract_value(found, 1)
+        exchange = builder.cmpxchg(place, arguments[2], arguments[3], "acq_rel", "acquire")
+        return builder.extract_value(exchange, 1)
 
     return types.boolean(array, types.intp, array.dtype, array.dtype), built
 
@@ -140,7 +140,7 @@ def _prefetch(_context, address):
 @intrinsic
 def _copy_bytes(_context, target, source, count):
     def built(context, builder, _signature, arguments):
-        pointers = [builder.inttoptr(each, _I8.as_pointer()) for each in arguments[:2]]
+        pointers = [builder.inttoptr(address, _I8.as_pointer()) for address in arguments[:2]]
         cgutils.raw_memcpy(builder, pointers[0], pointers[1], arguments[2], 1)
         return context.get_dummy_value()
 
@@ -158,7 +158,7 @@ def _cycles(_context):
 
 
 @intrinsic
-def _call_at(_context, address, one, two, three):
+def _call_at(_context, address, first, two, three):
     def built(_target, builder, _signature, arguments):
         kind = ir.FunctionType(_I64, [_I64, _I64, _I64])
         function = builder.inttoptr(arguments[0], kind.as_pointer())
@@ -226,9 +226,9 @@ def callable_at(function: KernelFunction, *, keep: bool = True) -> int:
     With ``keep`` the compiled code is cached on disk, next to the file of the function.
     """
     compiler = numba.cfunc("int64(int64, int64, int64)", cache=keep, _nrt=False)  # type: ignore[call-arg] # as njit
-    made = cast("_Compiled", compiler(function))
-    _KEPT.append(made)
-    return made.address
+    compiled = cast("_Compiled", compiler(function))
+    _KEPT.append(compiled)
+    return compiled.address
 
 
 class _Compiled(Protocol):

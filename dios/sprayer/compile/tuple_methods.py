@@ -22,7 +22,7 @@ class Function(Protocol):
 
 def add_methods(
     kind: type[types.Type],
-    found: Mapping[str, Function],
+    methods: Mapping[str, Function],
     only: type | None = None,
     folded: Collection[str] = (),
 ) -> None:
@@ -31,7 +31,7 @@ def add_methods(
     ``kind`` is a class of Numba types. With ``only``, just this named tuple class has the methods. Methods in
     ``folded`` are inlined into each caller, because passing a tuple of many arrays is expensive.
     """
-    for name, method in found.items():
+    for name, method in methods.items():
         options = {"forceinline": True} if name in folded else {}
         overload_method(kind, name, jit_options=options)(_resolver(method, only))  # type: ignore[call-arg] # handed on
 
@@ -47,18 +47,18 @@ def _resolver(method: Function, only: type | None) -> Callable[[], None]:
 
 
 def with_methods(
-    made: type, found: Mapping[str, Function]
+    tuple_class: type, methods: Mapping[str, Function]
 ) -> Callable[[tuple[object, ...]], tuple[object, ...]]:
-    """Return a compiled function that gives a tuple of class ``made`` the methods of another class.
+    """Return a compiled function that gives a tuple of class ``tuple_class`` the methods of another class.
 
     Each class gets its own Numba type, because Numba uses the first method of a name that a type has.
     """
-    kind = type(f"{made.__name__}WithMethods", (types.NamedTuple,), {})
+    kind = type(f"{tuple_class.__name__}WithMethods", (types.NamedTuple,), {})
     register_default(kind)(models.TupleModel)
-    add_methods(kind, found, folded=found)
+    add_methods(kind, methods, folded=methods)
 
     def typed(_context: object, plain: types.NamedTuple) -> object:
-        own = kind(plain.types, made)
+        own = kind(plain.types, tuple_class)
 
         def built(_target: object, _builder: object, _signature: object, arguments: list[object]) -> object:
             return arguments[0]

@@ -47,9 +47,9 @@ def _mix_endpoint(high: int, low: int, port: int, seed: int) -> int:
 @no_refcount_kernel
 def _mix_endpoint_32(high: int, low: int, port: int, key: int) -> int:
     """Mix one endpoint of a flow to 32 bits: a sum of its words, each multiplied by a secret."""
-    one, two = key | _ODD, (key >> _32) | _ODD
-    words = (high + (high >> _32) * _MIX_ONE) * ((one ^ _MIX_TWO) | _ODD)
-    words += (low >> _32) * ((one ^ two) | _ODD) + low * one + port * two
+    multiplier, two = key | _ODD, (key >> _32) | _ODD
+    words = (high + (high >> _32) * _MIX_ONE) * ((multiplier ^ _MIX_TWO) | _ODD)
+    words += (low >> _32) * ((multiplier ^ two) | _ODD) + low * multiplier + port * two
     words &= _LOWER
     return words ^ words >> _15
 
@@ -58,17 +58,17 @@ def _mix_endpoint_32(high: int, low: int, port: int, key: int) -> int:
 def _hash_for_core(flow: Flow, seed: int) -> int:
     """Return 16 bits of a flow's endpoints; all higher bits are 0."""
     key = seed * _ONE
-    one = _mix_endpoint_32(flow.source_high, flow.source_low, flow.source_port, key)
+    source = _mix_endpoint_32(flow.source_high, flow.source_low, flow.source_port, key)
     other = _mix_endpoint_32(flow.target_high, flow.target_low, flow.target_port, key)
-    return (((one + other) * _MIX_ONE) & _LOWER) >> _16
+    return (((source + other) * _MIX_ONE) & _LOWER) >> _16
 
 
 @no_refcount_kernel
 def hash_flow(flow: Flow, seed: int) -> int:
     """Return 64 bits, equal for both directions of a flow (thesis section 3.2.2); ``seed`` is uint64."""
-    one = _mix_endpoint(flow.source_high, flow.source_low, flow.source_port, seed)
+    source = _mix_endpoint(flow.source_high, flow.source_low, flow.source_port, seed)
     other = _mix_endpoint(flow.target_high, flow.target_low, flow.target_port, seed)
-    mixed = (one + other + flow.protocol) * _TWO
+    mixed = (source + other + flow.protocol) * _TWO
     mixed ^= mixed >> _29
     mixed *= _THREE
     return ((mixed ^ (mixed >> _32)) & _PLACE) | (_hash_for_core(flow, seed) << _48)
@@ -78,8 +78,8 @@ def hash_flow(flow: Flow, seed: int) -> int:
 def hash_by_source(flow: Flow, seed: int) -> int:
     """Return the same hash, but the core in it is that of the flow's source end alone, for any target."""
     key = seed * _ONE
-    one = _mix_endpoint_32(flow.source_high, flow.source_low, flow.source_port, key)
-    core = ((one * _MIX_ONE) & _LOWER) >> _16
+    source = _mix_endpoint_32(flow.source_high, flow.source_low, flow.source_port, key)
+    core = ((source * _MIX_ONE) & _LOWER) >> _16
     return (hash_flow(flow, seed) & _PLACE) | (core << _48)
 
 

@@ -83,7 +83,7 @@ class Flows(NamedTuple):
     """(FLOW_COUNTERS,)"""
     entries: Entries
     """(batch,) the results of ``get_flows``."""
-    found: npt.NDArray[np.uint8]
+    hits: npt.NDArray[np.uint8]
     """(batch,) 1 where ``get_flows`` found a flow."""
     by_source: int
     """1 if the source end of a flow chooses its core: keys have the end that is inside as their source."""
@@ -110,7 +110,7 @@ class Flows(NamedTuple):
         return self.copies[self.books[NEXT_COPY]]
 
     def get_flows(self, batch: Batch) -> None:
-        """Call ``get_flow`` for each packet of a batch: ``flows.found[i]`` and ``flows.entries[i]``."""
+        """Call ``get_flow`` for each packet of a batch: ``flows.hits[i]`` and ``flows.entries[i]``."""
         self.show()
         places = uint64(self.words.size // self.cores - 1)
         for i in range(len(batch)):
@@ -120,7 +120,7 @@ class Flows(NamedTuple):
         for i in range(len(batch)):
             hashed = batch[i].hash
             place = _find(self, get_five_tuple(batch[i]), hashed, core_of_hash(hashed, self.cores))
-            self.found[i] = place >= 0
+            self.hits[i] = place >= 0
             if place >= 0:
                 self.entries[i] = self.copies[self.books[NEXT_COPY]]
 
@@ -372,7 +372,7 @@ def _record_change(flows: Flows, place: int) -> None:
 
 add_methods(
     types.NamedTuple,
-    {name: each for name, each in vars(Flows).items() if inspect.isfunction(each) and name[0] != "_"},
+    {name: method for name, method in vars(Flows).items() if inspect.isfunction(method) and name[0] != "_"},
     Flows,
     folded=("get_flow", "show"),
 )

@@ -42,16 +42,18 @@ class Automaton(NamedTuple):
 
 def joined(automata: Sequence[Automaton]) -> tuple[Automaton, npt.NDArray[np.int64]]:
     """Return the tables of some automata, and the row at which each begins."""
-    width = max(each.steps.shape[1] for each in automata)
-    steps = [np.pad(each.steps, ((0, 0), (0, width - each.steps.shape[1]))) for each in automata]
-    begins = np.cumsum([0, *(len(each) for each in steps)])
+    width = max(automaton.steps.shape[1] for automaton in automata)
+    steps = [
+        np.pad(automaton.steps, ((0, 0), (0, width - automaton.steps.shape[1]))) for automaton in automata
+    ]
+    begins = np.cumsum([0, *(len(table) for table in steps)])
     return (
         Automaton(
             np.concatenate(steps),
-            np.stack([each.classes for each in automata]),
-            np.concatenate([each.ends for each in automata]),
-            np.concatenate([each.shorter for each in automata]),
-            np.concatenate([each.marked for each in automata]),
+            np.stack([automaton.classes for automaton in automata]),
+            np.concatenate([automaton.ends for automaton in automata]),
+            np.concatenate([automaton.shorter for automaton in automata]),
+            np.concatenate([automaton.marked for automaton in automata]),
         ),
         begins,
     )

@@ -134,10 +134,10 @@ class Balancer(NetworkFunction):
     def manage(self) -> None:
         """Update the servers if they come from a function; servers of another version of IP are left out."""
         if self._source is not None:
-            found = [
+            servers = [
                 (address, port) for address, port in self._source() if _version(address) == self._version
             ]
-            self.set_servers(found)
+            self.set_servers(servers)
 
     def set_servers(self, servers: Sequence[Server]) -> None:
         """Deal new connections to these servers from now on; safe while workers run, one call at a time.

@@ -120,18 +120,21 @@ class DeepInspection(NetworkFunction):
         self.strict = any(pattern.action == "drop" for pattern in self._patterns)
         # Two automata in the same tables: of patterns with and without case.
         chosen = [
-            [i for i, each in enumerate(self._patterns) if each.nocase == fold] for fold in (False, True)
+            [i for i, pattern in enumerate(self._patterns) if pattern.nocase == fold]
+            for fold in (False, True)
         ]
-        drops = [each.action == "drop" for each in self._patterns]
-        made = [
+        drops = [pattern.action == "drop" for pattern in self._patterns]
+        automata = [
             build_automaton([words[i] for i in which], [drops[i] for i in which], folded=fold)
             for which, fold in zip(chosen, (False, True), strict=True)
         ]
-        made = [
-            each._replace(ends=np.array([which[end] if end >= 0 else -1 for end in each.ends], np.int32))
-            for which, each in zip(chosen, made, strict=True)
+        automata = [
+            automaton._replace(
+                ends=np.array([which[end] if end >= 0 else -1 for end in automaton.ends], np.int32)
+            )
+            for which, automaton in zip(chosen, automata, strict=True)
         ]
-        both, self.begins = joined(made)
+        both, self.begins = joined(automata)
         """(3,) the first row of each automaton, and the one behind the last."""
         self.steps, self.classes, self.ends, self.shorter, self.stops = both
         self.automata = np.array([len(which) for which in chosen])
@@ -233,20 +236,22 @@ class DeepInspection(NetworkFunction):
     def totals(self) -> dict[str, int]:
         """Return the sums of the counters, and the matches of each pattern that was found."""
         sums = self.hits.sum(axis=0)
-        found = {f"found {each.name}": int(sums[i]) for i, each in enumerate(self._patterns) if sums[i]}
-        return super().totals() | found
+        matches = {
+            f"found {pattern.name}": int(sums[i]) for i, pattern in enumerate(self._patterns) if sums[i]
+        }
+        return super().totals() | matches
 
     def recent_alerts(self) -> list[AlertReport]:
         """Return the last alerts, the newest of each core first."""
-        found = []
+        alerts = []
         for core in range(len(self.told)):
             places = slice(core * SPRAYER_ALERTS_KEPT, (core + 1) * SPRAYER_ALERTS_KEPT)
             before = self.alert_words[places].copy()
             rows = self.alerts[places].copy()
             whole = (before % 2 == 0) & (before == self.alert_words[places]) & (rows[:, -1] > 0)
             rows = rows[whole]
-            found += [self._alert(row) for row in rows[np.argsort(-rows[:, -1].astype(np.int64))].tolist()]
-        return found
+            alerts += [self._alert(row) for row in rows[np.argsort(-rows[:, -1].astype(np.int64))].tolist()]
+        return alerts
 
     def _alert(self, row: Sequence[int]) -> AlertReport:
         return {
@@ -278,14 +283,14 @@ def _bytes_of(pattern: Pattern) -> bytes:
     if pattern.hex and set(pattern.hex) - set(string.hexdigits + " "):
         raise ValueError(f"pattern {pattern.name!r}: {pattern.hex!r} are not hexadecimal digits")
     try:
-        found = pattern.text.encode() or bytes.fromhex(pattern.hex)
+        content = pattern.text.encode() or bytes.fromhex(pattern.hex)
     except ValueError:
         raise ValueError(f"pattern {pattern.name!r}: give two hexadecimal digits for each byte") from None
-    if not 0 < len(found) <= SPRAYER_PATTERN_BYTES_MAX:
+    if not 0 < len(content) <= SPRAYER_PATTERN_BYTES_MAX:
         raise ValueError(
-            f"pattern {pattern.name!r} has {len(found)} bytes; give from 1 to {SPRAYER_PATTERN_BYTES_MAX}"
+            f"pattern {pattern.name!r} has {len(content)} bytes; give from 1 to {SPRAYER_PATTERN_BYTES_MAX}"
         )
-    return found
+    return content
 
 
 class Automata(NamedTuple):
@@ -371,8 +376,8 @@ def inspect(
             stream = which
             there, count = _add(packet, which, at, first, size, core, strict, tables, matches)
         while count > 0 and packet.verdict != DROP:
-            done, found = _read_piece(packet, stream, there, count, tables, automata, matches)
-            stop = stop or found
+            done, stops = _read_piece(packet, stream, there, count, tables, automata, matches)
+            stop = stop or stops
             count -= done
     if stop:
         drop(packet, MATCHED)

@@ -114,10 +114,10 @@ class Monitor(NetworkFunction):
         """Return the flows with the most bytes, as counted by all cores until now."""
         sums = self.rows.sum(axis=0) - self.before
         sums[self.names[:, 6] == 0] = -1
-        found = []
+        traffic = []
         for row in np.argsort(-sums[:, _BYTES], kind="stable")[:count]:
             name = [int(part) for part in self.names[row]]
             if name[6]:
                 ends = (address_of(name[0], name[1]), name[4], address_of(name[2], name[3]), name[5], name[6])
-                found.append(FlowTraffic(*ends, packets=int(sums[row, 0]), bytes=int(sums[row, 1])))
-        return found
+                traffic.append(FlowTraffic(*ends, packets=int(sums[row, 0]), bytes=int(sums[row, 1])))
+        return traffic

@@ -309,10 +309,10 @@ class Nat64(NetworkFunction):
         else:
             to = key.target_low
             end = end_flow(key.source_high, key.source_low, key.source_port, key.protocol)
-            found = flows.get_flow(end)
-            if found is None:
+            entry = flows.get_flow(end)
+            if entry is None:
                 return
-            mine = end_flow(found.high, found.low, uint64(found.port), key.protocol)
+            mine = end_flow(entry.high, entry.low, uint64(entry.port), key.protocol)
             if self.by_address and flows.get_flow(peer_flow(end, to)) is None:
                 drop(packet, REFUSED)
                 return
@@ -410,20 +410,20 @@ class Nat64(NetworkFunction):
         """
         mine, count = self.next[flows.core], self.addresses.size
         start = int64(((inside.source_high ^ inside.source_low) * _PRIME) >> uint64(40)) % count
-        each = min(TRIES, 2 * self.ports.size)
-        for i in range(count * each):
+        tries = min(TRIES, 2 * self.ports.size)
+        for i in range(count * tries):
             mine[_NEXT_PORT] += 1
             if mine[_NEXT_PORT] >= self.ports.size:
                 mine[_NEXT_PORT] = 0
             port = uint64(self.ports[mine[_NEXT_PORT]])
             # Without a port of the same parity, any will do.
-            if (port ^ inside.source_port) & _ONE and i % each < each // 2:
+            if (port ^ inside.source_port) & _ONE and i % tries < tries // 2:
                 continue
-            found = end_flow(
-                uint64(0), self.addresses[(start + i // each) % count], port, uint64(inside.protocol)
+            candidate = end_flow(
+                uint64(0), self.addresses[(start + i // tries) % count], port, uint64(inside.protocol)
             )
-            if flows.designated_core(found) == flows.core and not flows.holds(found):
-                return found
+            if flows.designated_core(candidate) == flows.core and not flows.holds(candidate):
+                return candidate
         return end_flow(uint64(0), uint64(0), uint64(0), uint64(inside.protocol))
 
     def advance(self, packet: Packet, key: Flow, flows: Flows) -> None:
@@ -438,9 +438,9 @@ class Nat64(NetworkFunction):
             _, hairpin = four_of(
                 packet.target_high, packet.target_low, self.prefix, self.prefix_bits, self.addresses
             )
-        found = next_state(state, inside, packet.opens, packet.syn, packet.fin, packet.rst, hairpin)
-        if found != state:
-            set_state(key, other, found, flows)
+        after = next_state(state, inside, packet.opens, packet.syn, packet.fin, packet.rst, hairpin)
+        if after != state:
+            set_state(key, other, after, flows)
 
     def other_row(self, key: Flow, high: int, low: int, port: int, kind: int) -> Flow:
         """Return the key of a session's other row, by the contents of one."""
@@ -551,14 +551,14 @@ def four_of(
         after = uint64(32) - before
         four = (high & ((_ONE << before) - _ONE)) << after
         four |= (low >> (uint64(56) - after)) & ((_ONE << after) - _ONE)
-    found = _MAPPED | four
-    same = six_of(found, prefix, bits)
+    mapped = _MAPPED | four
+    same = six_of(mapped, prefix, bits)
     if same[0] != high or same[1] != low:
         return uint64(0), False
     for i in range(ours.size):
-        if ours[i] == found:
-            return found, True
-    return found, False
+        if ours[i] == mapped:
+            return mapped, True
+    return mapped, False
 
 
 @no_refcount_kernel

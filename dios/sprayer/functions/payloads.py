@@ -68,13 +68,13 @@ def _rest(address: int, count: int) -> int:
 
 
 @no_refcount_kernel
-def same_bytes(one: int, other: int, size: int) -> bool:
+def same_bytes(first: int, other: int, size: int) -> bool:
     """Return True if ``size`` bytes at two addresses are equal."""
     for at in range(0, size - 7, 8):
-        if peek64(one + at) != peek64(other + at):
+        if peek64(first + at) != peek64(other + at):
             return False
     rest = size % 8
-    return _rest(one + size - rest, rest) == _rest(other + size - rest, rest)
+    return _rest(first + size - rest, rest) == _rest(other + size - rest, rest)
 
 
 @no_refcount_kernel

@@ -188,8 +188,8 @@ def add_segment(
     start = max(start, low)
     changed = _differs(tables, stream, origin, start, min(end, 0))
     for i in range(stream.ranges):
-        one, other = _range(tables, which, stream, i)
-        changed = changed or _differs(tables, stream, origin, max(start, one), min(end, other))
+        begin, other = _range(tables, which, stream, i)
+        changed = changed or _differs(tables, stream, origin, max(start, begin), min(end, other))
     if changed and strict:
         return OLD, int64(0), True
     if end <= 0:
@@ -211,8 +211,8 @@ def join_ranges(tables: StreamTables, which: int, stream: Stream, end: int) -> i
     """
     i = 0
     while i < stream.ranges:
-        one, other = _range(tables, which, stream, i)
-        if one > end:
+        begin, other = _range(tables, which, stream, i)
+        if begin > end:
             i += 1
             continue
         end = max(end, other)
@@ -241,15 +241,15 @@ def _add_range(tables: StreamTables, which: int, stream: Stream, start: int, end
     """Add a range beyond a gap, joined with those that it touches; return False if there are too many."""
     touched = 0
     for i in range(stream.ranges):
-        one, other = _range(tables, which, stream, i)
-        touched += int64(one <= end and other >= start)
+        begin, other = _range(tables, which, stream, i)
+        touched += int64(begin <= end and other >= start)
     if touched == 0 and stream.ranges == GAPS_MAX:
         return False
     i = 0
     while i < stream.ranges:
-        one, other = _range(tables, which, stream, i)
-        if one <= end and other >= start:
-            start, end = min(start, one), max(end, other)
+        begin, other = _range(tables, which, stream, i)
+        if begin <= end and other >= start:
+            start, end = min(start, begin), max(end, other)
             _remove_range(tables, which, stream, i)
             i = 0
         else:

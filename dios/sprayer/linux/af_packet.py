@@ -76,31 +76,31 @@ class AfPacketEngine:
         text = program(steering, cores, self.secret)
         with contextlib.ExitStack() as stack:
             stack.callback(self.close)
-            for where in self.interfaces:
-                self._open(where, places, text)
+            for device in self.interfaces:
+                self._open(device, places, text)
             for core in range(cores):
                 self._fill(core, places, pin)
-            for each in self._all():
-                each.open_up()
+            for sock in self._all():
+                sock.open_up()
             stack.pop_all()
 
     def _all(self) -> list[PacketSocket]:
-        return [each for sockets in self._sockets for each in sockets]
+        return [sock for sockets in self._sockets for sock in sockets]
 
-    def _open(self, where: Interface, places: int, text: bytes) -> None:
+    def _open(self, device: Interface, places: int, text: bytes) -> None:
         """Open a socket on one interface for each core, as a group."""
         sockets: list[PacketSocket] = []
         self._sockets.append(sockets)
         group = None
         for _ in range(self.cores):
-            sockets.append(PacketSocket(where, places))  # noqa: PERF401 - what is open is closed if one fails
+            sockets.append(PacketSocket(device, places))  # noqa: PERF401 - what is open is closed if one fails
         try:
-            for each in sockets:
-                group = each.join(group)
+            for sock in sockets:
+                group = sock.join(group)
             sockets[0].choose_by(text)
         except OSError as error:
             raise InvalidError(
-                f"{where.name}: cannot share its frames among sockets: {error.strerror}"
+                f"{device.name}: cannot share its frames among sockets: {error.strerror}"
             ) from None
 
     def _fill(self, core: int, places: int, pin: Sequence[int]) -> None:
@@ -152,14 +152,14 @@ class AfPacketEngine:
         ports = len(self._sockets)
         rings = self._rings[core * ports : (core + 1) * ports]
         states = [ring[:, :4].view(np.uint32) & (kernels.USER | kernels.TAKEN) for ring in rings]
-        return sum(int(np.count_nonzero(each == kernels.USER)) for each in states)
+        return sum(int(np.count_nonzero(state == kernels.USER)) for state in states)
 
     def close(self) -> None:
         """Close sockets and rings and leave promiscuous mode; only after all workers have stopped."""
         self._contexts[:] = 0
         self._rings.clear()
-        for each in self._all():
-            each.close()
+        for sock in self._all():
+            sock.close()
         self._sockets.clear()
 
     def __enter__(self) -> Self:
@@ -195,12 +195,12 @@ def open_engine(
     names = [name for pair in pairs for name in pair]
     if how == "af_packet":
         check_forwarding(names)
-    made = AfPacketEngine if how == "af_packet" else AfXdpEngine
+    engine_class = AfPacketEngine if how == "af_packet" else AfXdpEngine
     with (
         # Before offloads: attaching a program may switch one on.
         within_mtu(names if how == "af_packet" else []),
         without_offloads(names, records, tags=how == "af_xdp"),
-        made(
+        engine_class(
             pairs, cores, steer=steer, places=places, pin=pin, secret=secret, quic_ports=quic_ports
         ) as engine,
     ):

@@ -75,7 +75,7 @@ class AfXdpEngine:
         self.native: Final[dict[str, bool]] = {}
         self.receive, self.transmit, self.release = kernels.functions()
         self._contexts: Final = np.zeros((cores, kernels.WORDS), np.int64)
-        queues = [receive_queues(each.name) for each in self.interfaces]
+        queues = [receive_queues(device.name) for device in self.interfaces]
         self._ports: Final = [(place, queue) for place, count in enumerate(queues) for queue in range(count)]
         # A port has at least two batches for each core, whatever its share is.
         self._each: Final = cores * max(places // max(queues), 2 * SPRAYER_BATCH)
@@ -86,7 +86,7 @@ class AfXdpEngine:
         self._links: Final[list[tuple[int, int]]] = []
         """The link and the map of sockets of each interface."""
         with contextlib.ExitStack() as stack:
-            size = max(place_bytes(each) for each in self.interfaces)
+            size = max(place_bytes(device) for device in self.interfaces)
             self._memory: Final = FrameMemory(self._each * len(self._ports), size)
             stack.callback(self._memory.close)
             # A core may send by one port all frames that came by the ports of the other interface.
@@ -95,28 +95,30 @@ class AfXdpEngine:
                 self._open(stack, self.interfaces[place], queue, places, shared)
             for core in range(cores):
                 self._fill(core, pin[core] if pin else None)
-            for place, where in enumerate(self.interfaces):
-                stack.enter_context(promiscuous(where))
+            for place, attached in enumerate(self.interfaces):
+                stack.enter_context(promiscuous(attached))
                 self._attach(stack, place, how)
             self._stack: Final = stack.pop_all()
 
     def _open(
-        self, stack: contextlib.ExitStack, where: Interface, queue: int, places: int, shared: int
+        self, stack: contextlib.ExitStack, device: Interface, queue: int, places: int, shared: int
     ) -> None:
         """Open a socket on one queue for each core."""
         sockets: list[XdpSocket] = []
         for _ in range(self.cores):
             sharing = sockets[0] if sockets else self._sockets[0][0] if self._sockets else None
-            made = XdpSocket(where, queue, self._memory, places, shared, sharing)
-            stack.callback(made.close)
-            sockets.append(made)
+            sock = XdpSocket(device, queue, self._memory, places, shared, sharing)
+            stack.callback(sock.close)
+            sockets.append(sock)
         sockets[0].offer(len(self._sockets) * self._each, self._each, self._memory.size)
         self._sockets.append(sockets)
 
     def _fill(self, core: int, processor: int | None) -> None:
         """Fill in the context of one core."""
         words = self._contexts[core]
-        self._kept.extend(fill_waiting(words, [each[core].fileno() for each in self._sockets], processor))
+        self._kept.extend(
+            fill_waiting(words, [sockets[core].fileno() for sockets in self._sockets], processor)
+        )
         words[kernels.MEMORY], words[kernels.SHIFT] = self._memory.address, self._memory.size.bit_length() - 1
         words[kernels.EACH], words[kernels.STATES] = self._each, self._states.ctypes.data
         for port, (place, _) in enumerate(self._ports):
@@ -140,17 +142,17 @@ class AfXdpEngine:
 
     def _attach(self, stack: contextlib.ExitStack, place: int, how: Steering) -> None:
         """Attach the program that gives one interface's frames to its sockets."""
-        where = self.interfaces[place]
+        device = self.interfaces[place]
         ports = [port for port, (other, _) in enumerate(self._ports) if other == place]
         table = bpf_calls.socket_map(len(ports) * self.cores)
         stack.callback(os.close, table)
         for at, port in enumerate(ports):
-            for core, each in enumerate(self._sockets[port]):
-                bpf_calls.put(table, at * self.cores + core, each.fileno())
+            for core, sock in enumerate(self._sockets[port]):
+                bpf_calls.put(table, at * self.cores + core, sock.fileno())
         loaded = bpf_calls.load(program(how, self.cores, self.secret, table))
         stack.callback(os.close, loaded)
-        native = driver(where.name) not in _SLOWER
-        link, self.native[where.name] = bpf_calls.link(loaded, where.index, where.name, native=native)
+        native = driver(device.name) not in _SLOWER
+        link, self.native[device.name] = bpf_calls.link(loaded, device.index, device.name, native=native)
         stack.callback(os.close, link)
         self._links.append((link, table))
 

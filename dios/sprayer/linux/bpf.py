@@ -154,13 +154,13 @@ def assemble(program: Program) -> bytes:
     """
     places: dict[str, int] = {}
     lines: list[BpfInstruction] = []
-    for each in program:
-        if isinstance(each, BpfLabel):
-            if each.name in places:
-                raise ValueError(f"the label {each.name} is defined twice")
-            places[each.name] = len(lines)
+    for statement in program:
+        if isinstance(statement, BpfLabel):
+            if statement.name in places:
+                raise ValueError(f"the label {statement.name} is defined twice")
+            places[statement.name] = len(lines)
         else:
-            lines.append(each)
+            lines.append(statement)
     if not 0 < len(lines) <= INSTRUCTIONS_MAX:
         raise ValueError(
             f"a program of {len(lines)} instructions: the kernel accepts 1 to {INSTRUCTIONS_MAX}"

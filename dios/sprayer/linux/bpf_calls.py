@@ -47,9 +47,9 @@ def _call_with_output(command: int, attributes: bytes) -> tuple[int, bytes]:
             f"bpf() is not supported here on {platform.machine()}; choose packet sockets (af_packet)"
         )
     memory = ctypes.create_string_buffer(attributes.ljust(144, b"\0"), 144)
-    found = int(_LIBC.syscall(number, command, memory, len(memory)))
-    if found >= 0:
-        return found, memory.raw
+    outcome = int(_LIBC.syscall(number, command, memory, len(memory)))
+    if outcome >= 0:
+        return outcome, memory.raw
     code = ctypes.get_errno()
     if code == errno.EPERM:
         raise NotPermittedError(
@@ -74,7 +74,7 @@ def socket_map(places: int) -> int:
 def put(file: int, place: int, socket: int) -> None:
     """Store a socket at a place of a map. Raises OSError."""
     key, value = struct.pack("=I", place), struct.pack("=I", socket)
-    texts = [ctypes.create_string_buffer(each, 4) for each in (key, value)]
+    texts = [ctypes.create_string_buffer(content, 4) for content in (key, value)]
     _call(_MAP_UPDATE, struct.pack("=IIQQQ", file, 0, *map(ctypes.addressof, texts), 0))
 
 
@@ -126,5 +126,5 @@ def run_program(program: int, frame: bytes) -> int:
     """Return the result of a program for a frame, in a test run of the kernel. Raises OSError."""
     data = ctypes.create_string_buffer(frame, len(frame))
     attributes = struct.pack("=4IQQ", program, 0, len(frame), 0, ctypes.addressof(data), 0)
-    (found,) = struct.unpack_from("=I", _call_with_output(_TRY, attributes)[1], 4)
-    return int(found)
+    (verdict,) = struct.unpack_from("=I", _call_with_output(_TRY, attributes)[1], 4)
+    return int(verdict)

@@ -143,13 +143,13 @@ def assemble(program: Program) -> bytes:
     """
     places: dict[str, int] = {}
     lines: list[EbpfInstruction] = []
-    for each in program:
-        if isinstance(each, EbpfLabel):
-            if each.name in places:
-                raise ValueError(f"the label {each.name} is defined twice")
-            places[each.name] = len(lines)
+    for statement in program:
+        if isinstance(statement, EbpfLabel):
+            if statement.name in places:
+                raise ValueError(f"the label {statement.name} is defined twice")
+            places[statement.name] = len(lines)
         else:
-            lines.append(each)
+            lines.append(statement)
     text = bytearray()
     for at, line in enumerate(lines):
         offset = line.offset

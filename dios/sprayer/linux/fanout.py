@@ -107,9 +107,9 @@ def keys(secret: int) -> Keys:
 
 def steering(text: str) -> Steering:
     """Parse ``spray``, ``direct``, ``rss``, ``flowlet`` or ``subset:2``; raise ``ValueError`` otherwise."""
-    found = re.fullmatch(r"subset:(\d{1,3})", text)
-    if found and 0 < int(found[1]) <= SPRAYER_CORES_MAX:
-        return Steering("subset", int(found[1]))
+    match = re.fullmatch(r"subset:(\d{1,3})", text)
+    if match and 0 < int(match[1]) <= SPRAYER_CORES_MAX:
+        return Steering("subset", int(match[1]))
     if text in KINDS and text != "subset":
         return Steering(text)
     raise ValueError(

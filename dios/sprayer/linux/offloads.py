@@ -127,10 +127,10 @@ def _lock(path: Path) -> int | None:
     return None
 
 
-def _write(file: int, what: dict[str, bool]) -> None:
+def _write(file: int, features: dict[str, bool]) -> None:
     os.ftruncate(file, 0)
-    if what:
-        os.pwrite(file, json.dumps(what).encode(), 0)
+    if features:
+        os.pwrite(file, json.dumps(features).encode(), 0)
         os.fsync(file)
 
 
@@ -143,10 +143,10 @@ def _restore(name: str, index: int, file: int) -> None:
         _write(file, {})
         return
     try:
-        found = json.loads(text)
+        record = json.loads(text)
     except ValueError:
-        found = {}  # The record is incomplete, so nothing had been changed yet.
-    features = {str(key): True for key in found} if isinstance(found, dict) else {}
+        record = {}  # The record is incomplete, so nothing had been changed yet.
+    features = {str(key): True for key in record} if isinstance(record, dict) else {}
     try:
         change_features(name, features)
     except (InvalidError, NotPermittedError) as error:
@@ -163,13 +163,13 @@ def requested_features(name: str) -> dict[str, bool]:
         names = _names(control, name)
         blocks = -(-len(names) // 32)
         reply = _call(control, name, struct.pack("=II", _GET, blocks) + bytes(16 * blocks))
-    found: dict[str, bool] = {}
+    features: dict[str, bool] = {}
     for place, feature in enumerate(names):
         available, requested, _, never = struct.unpack_from("=4I", reply, 8 + place // 32 * 16)
         bit = 1 << place % 32
         if feature and available & bit and not never & bit:
-            found[feature] = bool(requested & bit)
-    return found
+            features[feature] = bool(requested & bit)
+    return features
 
 
 def active_features(name: str) -> dict[str, bool]:

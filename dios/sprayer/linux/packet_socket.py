@@ -74,7 +74,7 @@ class Interface:
 
 def interface(name: str) -> Interface:
     """Return an interface; raise InvalidError if it does not exist, is down, or is not Ethernet."""
-    known = ", ".join(each for _, each in socket.if_nameindex())
+    known = ", ".join(known_name for _, known_name in socket.if_nameindex())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         try:
             index = socket.if_nametoindex(name)
@@ -92,21 +92,21 @@ def interface(name: str) -> Interface:
     return Interface(name, index, min(mtu, SPRAYER_FRAME_BYTES_MAX - LINK_BYTES))
 
 
-def interface_ioctl(control: socket.socket, what: int, name: str) -> bytes:
+def interface_ioctl(control: socket.socket, request: int, name: str) -> bytes:
     """Return the kernel's answer about an interface: its name in 16 bytes, then 16 bytes. Raises OSError."""
-    return fcntl.ioctl(control, what, struct.pack("16s16x", name.encode()[:15]))
+    return fcntl.ioctl(control, request, struct.pack("16s16x", name.encode()[:15]))
 
 
 @contextlib.contextmanager
-def promiscuous(where: Interface) -> Iterator[None]:
+def promiscuous(device: Interface) -> Iterator[None]:
     """Put an interface into promiscuous mode during the context; for sockets of other kinds."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as held:
-        held.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, _membership(where))
+        held.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, _membership(device))
         yield
 
 
-def _membership(where: Interface) -> bytes:
-    return struct.pack("=iHH8x", where.index, _PROMISCUOUS, 0)
+def _membership(device: Interface) -> bytes:
+    return struct.pack("=iHH8x", device.index, _PROMISCUOUS, 0)
 
 
 class PacketSocket:
@@ -116,16 +116,16 @@ class PacketSocket:
     needed privileges, and InvalidError with the kernel's message if the ring cannot be created.
     """
 
-    def __init__(self, where: Interface, places: int) -> None:
+    def __init__(self, device: Interface, places: int) -> None:
         refused = NotPermittedError(
-            f"reading frames of {where.name} needs root, or CAP_NET_RAW and CAP_NET_ADMIN"
+            f"reading frames of {device.name} needs root, or CAP_NET_RAW and CAP_NET_ADMIN"
         )
         try:
             # With protocol 0 nothing arrives before it is bound.
             self._socket: Final = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         except PermissionError:
             raise refused from None
-        self.interface: Final = where
+        self.interface: Final = device
         self.places: Final = places
         self._map: mmap.mmap | None = None
         self._arrived = self._lost = 0
@@ -137,7 +137,7 @@ class PacketSocket:
         except OSError as error:
             self.close()
             raise InvalidError(
-                f"cannot create a ring of {places} frames of {where.place_bytes} bytes on {where.name}: "
+                f"cannot create a ring of {places} frames of {device.place_bytes} bytes on {device.name}: "
                 f"{error.strerror}; choose fewer places"
             ) from None
 

@@ -174,10 +174,10 @@ def _finish(address: int, length: int | np.int64) -> int:
         total += np.int64(peek8(address + end - 1)) << 8
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
-    found = ~total & 0xFFFF
-    if found == 0 and protocol == 17:
-        found = np.int64(0xFFFF)
-    poke16(address + at + (16 if protocol == 6 else 6), np.uint16(found))
+    checksum = ~total & 0xFFFF
+    if checksum == 0 and protocol == 17:
+        checksum = np.int64(0xFFFF)
+    poke16(address + at + (16 if protocol == 6 else 6), np.uint16(checksum))
     return 1
 
 

@@ -48,15 +48,15 @@ _BATCH: Final = 256
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def place_bytes(where: Interface) -> int:
+def place_bytes(device: Interface) -> int:
     """Return the size of a place for an interface's frames; raise InvalidError if the MTU is too large."""
     for size in PLACE_BYTES:
-        if where.mtu + LINK_BYTES + HEAD_BYTES <= size:
+        if device.mtu + LINK_BYTES + HEAD_BYTES <= size:
             return size
     most = PLACE_BYTES[-1] - LINK_BYTES - HEAD_BYTES
     raise InvalidError(
-        f"interface {where.name!r} has an MTU of {where.mtu}, but AF_XDP supports at most {most}: "
-        f"run `ip link set {where.name} mtu {most}`, or choose packet sockets (af_packet)"
+        f"interface {device.name!r} has an MTU of {device.mtu}, but AF_XDP supports at most {most}: "
+        f"run `ip link set {device.name} mtu {most}`, or choose packet sockets (af_packet)"
     )
 
 
@@ -100,21 +100,21 @@ class XdpSocket:
 
     def __init__(
         self,
-        where: Interface,
+        device: Interface,
         queue: int,
         memory: FrameMemory,
         rows: int,
         places: int,
         sharing: XdpSocket | None,
     ) -> None:
-        self.interface: Final = where
+        self.interface: Final = device
         self.queue: Final = queue
         self._maps: Final[list[mmap.mmap]] = []
-        self._creates_rings = sharing is None or (sharing.interface, sharing.queue) != (where, queue)
+        self._creates_rings = sharing is None or (sharing.interface, sharing.queue) != (device, queue)
         try:
             self._socket: Final = socket.socket(_AF_XDP, socket.SOCK_RAW, 0)
         except PermissionError:
-            raise _refused(where) from None
+            raise _refused(device) from None
         except OSError as error:
             raise InvalidError(
                 f"this kernel has no AF_XDP sockets ({error.strerror}): it needs CONFIG_XDP_SOCKETS; "
@@ -124,10 +124,10 @@ class XdpSocket:
             self._set_up(memory, rows, places, sharing)
         except PermissionError:
             self.close()
-            raise _refused(where) from None
+            raise _refused(device) from None
         except OSError as error:
             self.close()
-            raise InvalidError(_error_text(where, queue, memory, error)) from None
+            raise InvalidError(_error_text(device, queue, memory, error)) from None
 
     def _set_up(self, memory: FrameMemory, rows: int, places: int, sharing: XdpSocket | None) -> None:
         if sharing is None:
@@ -139,10 +139,10 @@ class XdpSocket:
         for kind, count in kinds.items():
             self._set(kind, struct.pack("=i", count))
         offsets = struct.unpack("=16Q", self._socket.getsockopt(_SOL_XDP, _OFFSETS, 128))
-        found = {kind: self._mapped(kind, count, offsets) for kind, count in kinds.items()}
-        self.received, self.sending = found[_RX_RING], found[_TX_RING]
+        rings = {kind: self._mapped(kind, count, offsets) for kind, count in kinds.items()}
+        self.received, self.sending = rings[_RX_RING], rings[_TX_RING]
         # The rings of another socket are used through that socket.
-        self.fill, self.done = found.get(_FILL_RING, _NO_RING), found.get(_DONE_RING, _NO_RING)
+        self.fill, self.done = rings.get(_FILL_RING, _NO_RING), rings.get(_DONE_RING, _NO_RING)
         try:
             # Send more frames in each call; kernels before 6.17 do not have this option.
             self._set(_SEND_AT_ONCE, struct.pack("=i", min(rows, _BATCH)))
@@ -191,7 +191,7 @@ class XdpSocket:
     def waiting(self) -> int:
         """Return the number of frames that arrived and were not received yet."""
         ends = (self.received.producer, self.received.consumer)
-        come, taken = (ctypes.c_uint32.from_address(each).value for each in ends)
+        come, taken = (ctypes.c_uint32.from_address(address).value for address in ends)
         return (come - taken) & 0xFFFFFFFF
 
     def lost(self) -> int:
@@ -202,8 +202,8 @@ class XdpSocket:
     def close(self) -> None:
         """Close the socket and its rings."""
         self._socket.close()
-        for each in self._maps:
-            each.close()
+        for mapping in self._maps:
+            mapping.close()
         self._maps.clear()
 
 
@@ -212,14 +212,14 @@ def _address(memory: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def _refused(where: Interface) -> NotPermittedError:
+def _refused(device: Interface) -> NotPermittedError:
     return NotPermittedError(
-        f"reading frames of {where.name} needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
+        f"reading frames of {device.name} needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
     )
 
 
-def _error_text(where: Interface, queue: int, memory: FrameMemory, error: OSError) -> str:
-    said = f"cannot open an AF_XDP socket on queue {queue} of {where.name}: {error.strerror}"
+def _error_text(device: Interface, queue: int, memory: FrameMemory, error: OSError) -> str:
+    said = f"cannot open an AF_XDP socket on queue {queue} of {device.name}: {error.strerror}"
     if error.errno == errno.ENOBUFS:
         most, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         size = memory.frames * memory.size

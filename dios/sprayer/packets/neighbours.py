@@ -63,9 +63,9 @@ def networks_of(texts: Iterable[str]) -> npt.NDArray[np.uint64]:
 @no_refcount_kernel
 def learn_hardware_address(packet: Packet, known: npt.NDArray[np.uint64]) -> None:
     """Remember the hardware address of a frame's sender as that of its side; ``known`` (2,) is by side."""
-    found = peek64(packet.address + 6) >> _16
-    if found & _GROUP == 0 and known[packet.side] != found:
-        known[packet.side] = found
+    sender = peek64(packet.address + 6) >> _16
+    if sender & _GROUP == 0 and known[packet.side] != sender:
+        known[packet.side] = sender
 
 
 @no_refcount_kernel

@@ -217,18 +217,18 @@ def verdicts(*, stateless: bool, fragments: bool = False, protocols: bool = Fals
 
     It is ``HANDLE`` for fragments, and for packets of other protocols, if the function takes them.
     """
-    found = np.array([cause.stateless if stateless else cause.stateful for cause in CAUSES], np.uint8)
+    rules = np.array([cause.stateless if stateless else cause.stateful for cause in CAUSES], np.uint8)
     if fragments:
-        found[FRAGMENT] = HANDLE
+        rules[FRAGMENT] = HANDLE
     if protocols:
-        found[PROTOCOL] = HANDLE
-    return found
+        rules[PROTOCOL] = HANDLE
+    return rules
 
 
 def halves(address: str) -> tuple[int, int]:
     """Return an IPv4 or IPv6 address as two halves for descriptors; raise ``ValueError`` if it is invalid."""
-    found = ipaddress.ip_address(address)
-    number = int(found) if found.version == 6 else 0xFFFF << 32 | int(found)
+    parsed = ipaddress.ip_address(address)
+    number = int(parsed) if parsed.version == 6 else 0xFFFF << 32 | int(parsed)
     return number >> 64, number & (2**64 - 1)
 
 
@@ -237,17 +237,23 @@ def checked_address(address: str, version: int | None = None) -> str:
 
     With ``version`` the address must be of that version of IP.
     """
-    found = ipaddress.ip_address(address)
-    mapped = found.version == 6 and found.ipv4_mapped is not None
-    if mapped or found.is_unspecified or found.is_multicast or found.is_loopback or int(found) == 2**32 - 1:
+    parsed = ipaddress.ip_address(address)
+    mapped = parsed.version == 6 and parsed.ipv4_mapped is not None
+    if (
+        mapped
+        or parsed.is_unspecified
+        or parsed.is_multicast
+        or parsed.is_loopback
+        or int(parsed) == 2**32 - 1
+    ):
         kind = "an IPv4 address in the form of IPv6" if mapped else "no address of a host"
         raise ValueError(f"{address} is {kind}: packets cannot come from it. Give another address")
-    if version is not None and found.version != version:
-        raise ValueError(f"{address} is an address of IPv{found.version}; give one of IPv{version}")
-    return str(found)
+    if version is not None and parsed.version != version:
+        raise ValueError(f"{address} is an address of IPv{parsed.version}; give one of IPv{version}")
+    return str(parsed)
 
 
 def address_of(high: int, low: int) -> str:
     """Return the text of an address; the reverse of :func:`halves`."""
-    found = ipaddress.IPv6Address(int(high) << 64 | int(low))
-    return str(found.ipv4_mapped or found)
+    address = ipaddress.IPv6Address(int(high) << 64 | int(low))
+    return str(address.ipv4_mapped or address)

@@ -49,9 +49,9 @@ def parse(packet: Packet, seed: int) -> int:
         return -for_ip
     packet.syn = packet.ack = packet.fin = packet.rst = packet.opens = packet.error = 0
     packet.inner = packet.inner_transport = packet.quic = 0
-    found = _internet(packet, packet.network, packet.length, for_ip)
-    if found != FINE:
-        return found
+    fault = _internet(packet, packet.network, packet.length, for_ip)
+    if fault != FINE:
+        return fault
     same = packet.source_high == packet.target_high and packet.source_low == packet.target_low
     if same and packet.source_port == packet.target_port:
         return SAME_ENDPOINTS
@@ -104,16 +104,16 @@ def _internet(packet: Packet, at: int, end: int, version: int) -> int:
     _addresses(packet, here, version)
     if _mapped(packet):
         return MAPPED
-    where = _follow(packet, at, packet.end)
-    if where < 0:
-        return -where
-    packet.transport = where
+    transport = _follow(packet, at, packet.end)
+    if transport < 0:
+        return -transport
+    packet.transport = transport
     if packet.protocol == 6:
-        return _tcp(packet, where)
+        return _tcp(packet, transport)
     if packet.protocol == 17:
-        return _udp(packet, where)
+        return _udp(packet, transport)
     if (packet.protocol == 1 and version == 4) or (packet.protocol == 58 and version == 6):
-        return _icmp(packet, where)
+        return _icmp(packet, transport)
     return PROTOCOL
 
 
@@ -133,9 +133,9 @@ def _addresses(packet: Packet, here: int, version: int) -> None:
 @no_refcount_kernel
 def _mapped(packet: Packet) -> bool:
     """Return True if an IPv6 packet has an address that stands for an IPv4 address."""
-    found = packet.source_high == 0 and packet.source_low >> uint64(32) == uint64(0xFFFF)
-    found |= packet.target_high == 0 and packet.target_low >> uint64(32) == uint64(0xFFFF)
-    return bool(found and packet.version == 6)
+    mapped = packet.source_high == 0 and packet.source_low >> uint64(32) == uint64(0xFFFF)
+    mapped |= packet.target_high == 0 and packet.target_low >> uint64(32) == uint64(0xFFFF)
+    return bool(mapped and packet.version == 6)
 
 
 @no_refcount_kernel
@@ -244,10 +244,10 @@ def _error(packet: Packet, at: int) -> int:
         return TRUNCATED
     if peek8(here) >> 4 != packet.version:
         return BAD_VERSION
-    where = _follow(packet, at, packet.end)
-    if where < 0:
-        return -where
-    if where + 8 > packet.end:
+    transport = _follow(packet, at, packet.end)
+    if transport < 0:
+        return -transport
+    if transport + 8 > packet.end:
         return TRUNCATED
     to_high, to_low = packet.target_high, packet.target_low
     _addresses(packet, here, packet.version)
@@ -259,8 +259,8 @@ def _error(packet: Packet, at: int) -> int:
     packet.source_high, packet.source_low = packet.target_high, packet.target_low
     packet.target_high, packet.target_low = source_high, source_low
     packet.error = 1
-    packet.inner, packet.inner_transport = at, where
-    there = packet.address + where
+    packet.inner, packet.inner_transport = at, transport
+    there = packet.address + transport
     if packet.protocol in (6, 17):
         packet.source_port, packet.target_port = peek16(there + 2), peek16(there)
     elif packet.protocol == (1 if packet.version == 4 else 58):

@@ -72,14 +72,14 @@ def id_flow(packet: Packet, at: int, size: int, number: int) -> Flow:
 
     The caller has checked that the frame has these bytes.
     """
-    one = other = rest = uint64(0)
+    high = other = rest = uint64(0)
     for i in range(size):
         value = uint64(peek8(packet.address + at + i))
         if i < 8:
-            one = (one << uint64(8)) | value
+            high = (high << uint64(8)) | value
         elif i < 16:
             other = (other << uint64(8)) | value
         else:
             rest = (rest << uint64(8)) | value
     last = (uint64(size) << uint64(32)) | rest
-    return Flow(one, other, last, uint64(number), uint64(0), uint64(0), uint64(QUIC_ID))
+    return Flow(high, other, last, uint64(number), uint64(0), uint64(0), uint64(QUIC_ID))

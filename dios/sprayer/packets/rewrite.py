@@ -64,15 +64,15 @@ def _adjust_udp(address: int, less: int, more: int) -> None:
 
 
 @no_refcount_kernel
-def _put_address(where: int, high: int, low: int, version: int) -> int:
+def _put_address(place: int, high: int, low: int, version: int) -> int:
     """Write an address; return the sum of the words of the previous address."""
     if version == 4:
-        old = int64(peek16(where)) + int64(peek16(where + 2))
-        poke32(where, uint32(low & uint64(0xFFFFFFFF)))
+        old = int64(peek16(place)) + int64(peek16(place + 2))
+        poke32(place, uint32(low & uint64(0xFFFFFFFF)))
         return old
-    old = address_words(peek64(where), peek64(where + 8), version)
-    poke64(where, high)
-    poke64(where + 8, low)
+    old = address_words(peek64(place), peek64(place + 8), version)
+    poke64(place, high)
+    poke64(place + 8, low)
     return old
 
 

@@ -443,8 +443,8 @@ def answer_with_error(packet: Packet, kind: int, code: int, value: int, high: in
 def turn_back(packet: Packet) -> None:
     """Send a packet back to the machine from which it came."""
     at = packet.address
-    one = peek64(at)
+    word = peek64(at)
     copy_bytes(at, at + 6, 6)
-    poke32(at + 6, uint32(one >> uint64(32)))
-    poke16(at + 10, uint16((one >> uint64(16)) & uint64(0xFFFF)))
+    poke32(at + 6, uint32(word >> uint64(32)))
+    poke16(at + 10, uint16((word >> uint64(16)) & uint64(0xFFFF)))
     packet.verdict = BACK

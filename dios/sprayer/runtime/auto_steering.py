@@ -97,49 +97,49 @@ class AutoSteering:
         if self._against and sample.carried < HARMED * self._most:
             self._judge(sample)
         elif len(self._samples) == _COUNTED:
-            found = _mean(self._samples)
+            mean = _mean(self._samples)
             if self._against:
-                self._judge(found)
+                self._judge(mean)
             elif self.steer == "rss":
-                self._consider(found)
+                self._consider(mean)
             else:
-                self._reconsider(found)
+                self._reconsider(mean)
         return self.steer
 
-    def _consider(self, found: SteeringSample) -> None:
+    def _consider(self, mean: SteeringSample) -> None:
         """Begin a trial if a worker is full and processors are idle."""
-        full = min(max(each.busy) for each in self._samples)
-        idle = min(each.idle for each in self._samples)
+        full = min(max(sample.busy) for sample in self._samples)
+        idle = min(sample.idle for sample in self._samples)
         if full < FULL:
             self.why = f"the busiest worker uses {full:.2f} of its processor"
         elif idle < IDLE:
             self.why = f"a worker is full, but only {idle:.2f} processors are idle"
         elif self._age > self._pause:
             self._before = "rss"
-            self._try("flowlet", found, f"a worker is full and {idle:.2f} processors are idle: trial")
+            self._try("flowlet", mean, f"a worker is full and {idle:.2f} processors are idle: trial")
 
-    def _reconsider(self, found: SteeringSample) -> None:
+    def _reconsider(self, mean: SteeringSample) -> None:
         """Return to rss if one core suffices; compare with it in time, or when much less is carried."""
-        used = sum(found.busy)
+        used = sum(mean.busy)
         if used < SUFFICES:
             self._pause = 0
             self._change("rss", f"workers use {used:.2f} of a processor: one core suffices")
-        elif self._age > (_PAUSE if found.carried < HARMED * self._most else self._pause):
+        elif self._age > (_PAUSE if mean.carried < HARMED * self._most else self._pause):
             self._before = self.steer
-            self._try("rss", found, f"comparing with {self.steer}")
+            self._try("rss", mean, f"comparing with {self.steer}")
 
     def _try(self, steer: str, best: SteeringSample, why: str) -> None:
         """Compare another steering with the present one, which carried ``best``."""
         self._against, self._most = self.steer, best.carried
         self._change(steer, why)
 
-    def _judge(self, found: SteeringSample) -> None:
+    def _judge(self, mean: SteeringSample) -> None:
         """Compare what was carried with the best so far; try spraying, or end the trial."""
         tried, best, most = self.steer, self._against, self._most
         # In doubt the steering that keeps the order better.
-        if found.carried > (most / GAIN if tried == "rss" else most * GAIN):
-            best, most = tried, found.carried
-        bears = found.carried >= HARMED * most and found.repeated < REPEATED
+        if mean.carried > (most / GAIN if tried == "rss" else most * GAIN):
+            best, most = tried, mean.carried
+        bears = mean.carried >= HARMED * most and mean.repeated < REPEATED
         if tried == "flowlet" and bears:
             self._against, self._most = best, most
             self._change("spray", f"trial; so far {best} carries most, and next to nothing is sent again")
@@ -160,10 +160,10 @@ class AutoSteering:
 def _mean(samples: list[SteeringSample]) -> SteeringSample:
     count = len(samples)
     return SteeringSample(
-        sum(each.carried for each in samples) / count,
-        tuple(sum(parts) / count for parts in zip(*(each.busy for each in samples), strict=True)),
-        sum(each.idle for each in samples) / count,
-        sum(each.repeated for each in samples) / count,
+        sum(sample.carried for sample in samples) / count,
+        tuple(sum(parts) / count for parts in zip(*(sample.busy for sample in samples), strict=True)),
+        sum(sample.idle for sample in samples) / count,
+        sum(sample.repeated for sample in samples) / count,
     )
 
 

@@ -55,18 +55,18 @@ def load(text: str, settings: Mapping[str, object]) -> NetworkFunction:
 
 def settings_of(words: Sequence[str]) -> dict[str, object]:
     """Parse ``KEY=VALUE`` words; values are TOML, other values are strings. Raises InvalidError."""
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
             raise InvalidError(f"--set {word}: write KEY=VALUE, as in --set addresses=192.0.2.1")
-        if key in found:
+        if key in settings:
             raise InvalidError(f"--set {word}: {key} is set twice; give it once")
         try:
-            found[key] = tomllib.loads(f"value = {value}")["value"]
+            settings[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            found[key] = value
-    return found
+            settings[key] = value
+    return settings
 
 
 def _module(path: Path) -> ModuleType:
@@ -82,12 +82,12 @@ def _module(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        where = error.__traceback__
+        trace = error.__traceback__
         line = 0
-        while where is not None:
-            if where.tb_frame.f_code.co_filename == str(path):
-                line = where.tb_lineno
-            where = where.tb_next
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == str(path):
+                line = trace.tb_lineno
+            trace = trace.tb_next
         raise InvalidError(f"{path}{f':{line}' if line else ''}: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)
@@ -101,13 +101,15 @@ def _find(module: ModuleType, name: str, path: str) -> object:
         if name not in own:
             raise InvalidError(f"{path}: the file does not define {name}")
         return own[name]
-    made = {key: each for key, each in own.items() if isinstance(each, NetworkFunction)}
+    instances = {key: member for key, member in own.items() if isinstance(member, NetworkFunction)}
     kinds = {
-        key: each
-        for key, each in own.items()
-        if isinstance(each, type) and issubclass(each, NetworkFunction) and each.__module__ == module.__name__
+        key: member
+        for key, member in own.items()
+        if isinstance(member, type)
+        and issubclass(member, NetworkFunction)
+        and member.__module__ == module.__name__
     }
-    for choice in (made, kinds):
+    for choice in (instances, kinds):
         if len(choice) == 1:
             return next(iter(choice.values()))
         if choice:
@@ -118,28 +120,32 @@ def _find(module: ModuleType, name: str, path: str) -> object:
     raise InvalidError(f"{path}: the file defines no subclass of dios.sprayer.NetworkFunction")
 
 
-def _make(found: object, settings: Mapping[str, object], module: ModuleType, text: str) -> NetworkFunction:
-    if isinstance(found, NetworkFunction):
+def _make(function: object, settings: Mapping[str, object], module: ModuleType, text: str) -> NetworkFunction:
+    if isinstance(function, NetworkFunction):
         if settings:
             raise InvalidError(
                 f"{text}: this is an object, not a class, so it has no settings ({', '.join(settings)})"
             )
-        return found
-    if not (isinstance(found, type) and issubclass(found, NetworkFunction)):
-        raise InvalidError(f"{text}: this is of type {type(found).__name__}, not a NetworkFunction")
-    wanted = inspect.signature(found).parameters
+        return function
+    if not (isinstance(function, type) and issubclass(function, NetworkFunction)):
+        raise InvalidError(f"{text}: this is of type {type(function).__name__}, not a NetworkFunction")
+    wanted = inspect.signature(function).parameters
     for key in settings:
         if key not in wanted:
             known = ", ".join(wanted) or "none"
             raise InvalidError(f"{text}: there is no setting {key!r}; known settings: {known}")
-    missing = [key for key, each in wanted.items() if each.default is each.empty and key not in settings]
+    missing = [
+        key
+        for key, parameter in wanted.items()
+        if parameter.default is parameter.empty and key not in settings
+    ]
     if missing:
         raise InvalidError(
             f"{text}: {', '.join(missing)} must be set: {' '.join(f'--set {key}=...' for key in missing)}"
         )
     try:
         fitting = {key: _convert(value, wanted[key], module) for key, value in settings.items()}
-        return found(**fitting)
+        return function(**fitting)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidError(f"{text}: {error}") from None
 
@@ -155,7 +161,7 @@ def _convert(value: object, wanted: inspect.Parameter, module: ModuleType) -> ob
     kind = getattr(module, sequence[1], None)
     values = value if isinstance(value, list) else [value]
     if isinstance(kind, type) and issubclass(kind, tuple):
-        return [_row(kind, each, wanted.name) for each in values]
+        return [_row(kind, entry, wanted.name) for entry in values]
     return values
 
 
@@ -163,9 +169,9 @@ def _row(kind: type, value: object, key: str) -> object:
     known = ", ".join(inspect.signature(kind).parameters)
     if not isinstance(value, dict):
         raise TypeError(f"{key}: write each row as a table, as in {key}=[{{ ... }}], with {known}")
-    row = {name: tuple(each) if isinstance(each, list) else each for name, each in value.items()}
+    row = {name: tuple(entry) if isinstance(entry, list) else entry for name, entry in value.items()}
     for name in row:
         if name not in inspect.signature(kind).parameters:
             raise TypeError(f"{key}: there is no field {name!r}; known fields: {known}")
-    made: object = kind(**row)
-    return made
+    record: object = kind(**row)
+    return record

@@ -73,13 +73,13 @@ class ProgressMeter:
         flows: dict[int, tuple[int, int]] = {}
         seen = new = 0
         rows = watched[:, :SPRAYER_WATCHED]
-        found: dict[int, list[tuple[int, int, int]]] = {}
+        parts_by_tag: dict[int, list[tuple[int, int, int]]] = {}
         for core, at in zip(*np.nonzero(rows[:, :, PERIOD] == period), strict=True):
             row = rows[core, at]
-            found.setdefault(int(row[TAG]), []).append(
+            parts_by_tag.setdefault(int(row[TAG]), []).append(
                 (int(row[FIRST]), int(row[HIGHEST]), int(row[PAYLOAD]))
             )
-        for tag, parts in found.items():
+        for tag, parts in parts_by_tag.items():
             base = self._flows[tag][0] if tag in self._flows else _lowest([first for first, _, _ in parts])
             payload = sum(part[2] for part in parts)
             carried = payload - (self._flows[tag][1] if tag in self._flows else 0)
@@ -98,4 +98,4 @@ def _ahead(number: int, base: int) -> int:
 
 
 def _lowest(numbers: list[int]) -> int:
-    return min(numbers, key=lambda each: _ahead(each, numbers[0]))
+    return min(numbers, key=lambda number: _ahead(number, numbers[0]))

@@ -72,9 +72,9 @@ def run(
     """
     pairs = _pairs(inside, outside)
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
-    name = name or "-".join(each for pair in pairs for each in pair)
+    name = name or "-".join(port for pair in pairs for port in pair)
     parse_steering(steer)
-    numbers = [interface(each).index for pair in pairs for each in pair]
+    numbers = [interface(port).index for pair in pairs for port in pair]
     # Compiled before any interface is changed, because it may take long and may fail.
     # Steering and designated cores use one hash, so frames that are steered by flow need no handover.
     secret = secrets.randbits(64)
@@ -105,7 +105,7 @@ def run(
         if shared is not None:
             secret = shared.settle(function, cores, secret)
             workers.seed[0] = secret
-        made = open_engine(
+        opened = open_engine(
             pairs,
             cores,
             how=engine,
@@ -115,7 +115,7 @@ def run(
             secret=secret,
             quic_ports=function.quic_ports,
         )
-        with made as interfaces:
+        with opened as interfaces:
             workers.change_engine(interfaces)
             choices: list[AutoSteering] = []
             get_statistics = _statistics_reader(about, workers, interfaces, choices)
@@ -200,10 +200,10 @@ def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> CoresRepor
     packets: list[int] = []
     causes: dict[str, int] = {}
     for core in range(workers.cores):
-        found, below = workers.statistics(core), engine.statistics(core)
-        counts = found.counts
+        statistics, below = workers.statistics(core), engine.statistics(core)
+        counts = statistics.counts
         handled = counts["received"] + counts["taken_over"] - counts["handed_over"]
-        dropped = _dropped(found, workers.function)
+        dropped = _dropped(statistics, workers.function)
         for cause, count in (("no_place", below.no_place), ("cut", below.cut)):
             if count:
                 dropped[cause] = count
@@ -226,7 +226,7 @@ def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> CoresRepor
                 "bytes": counts["bytes"],
                 "dropped": dropped,
                 "queue": workers.waiting(core) + engine.waiting(core),
-                "flows": found.flows,
+                "flows": statistics.flows,
                 "interfaces": asdict(below),
             }
         )
@@ -240,22 +240,22 @@ def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> CoresRepor
     }
 
 
-def summary(found: Statistics, function: NetworkFunction | None) -> ReplayReport:
+def summary(statistics: Statistics, function: NetworkFunction | None) -> ReplayReport:
     """Return the statistics of all cores for an engine without interfaces: counts, drops and counters."""
     return {
-        "counts": found.counts,
-        "dropped": _dropped(found, function),
-        "flows": found.flows,
+        "counts": statistics.counts,
+        "dropped": _dropped(statistics, function),
+        "flows": statistics.flows,
         "counters": {} if function is None else function.totals(),
         "alerts": [] if function is None else function.recent_alerts(),
     }
 
 
-def _dropped(found: Statistics, function: NetworkFunction | None) -> dict[str, int]:
+def _dropped(statistics: Statistics, function: NetworkFunction | None) -> dict[str, int]:
     """Return the number of dropped frames by cause, without causes whose frames pass the handlers by."""
     stateless = function is None or function.stateless
     rules = {cause.name: cause.stateless if stateless else cause.stateful for cause in CAUSES}
-    return {cause: count for cause, count in found.causes.items() if count and rules[cause] == DROP}
+    return {cause: count for cause, count in statistics.causes.items() if count and rules[cause] == DROP}
 
 
 @contextlib.contextmanager
@@ -296,10 +296,10 @@ def _use_realtime_priority(workers: Workers) -> None:
 
 def _check_interfaces(pairs: Sequence[tuple[str, str]], numbers: Sequence[int]) -> None:
     """Raise InvalidError if an interface is gone; its sockets only report that there are no frames."""
-    for name, number in zip((each for pair in pairs for each in pair), numbers, strict=True):
+    for name, number in zip((port for pair in pairs for port in pair), numbers, strict=True):
         try:
-            found = socket.if_nametoindex(name)
+            index = socket.if_nametoindex(name)
         except OSError:
-            found = 0
-        if found != number:
+            index = 0
+        if index != number:
             raise InvalidError(f"interface {name!r} was removed or replaced; start the function again")

@@ -150,9 +150,9 @@ class SharedState:
 
         Raises the errors of ``check``.
         """
-        found = self._settings(function, cores)
-        if found is not None:
-            return found.seed
+        settings = self._settings(function, cores)
+        if settings is not None:
+            return settings.seed
         mine = SharedSettings(FORMAT_VERSION, type(function).__name__, seed, cores, _layout(function))
         self._store.put("settings", msgspec.msgpack.encode(mine))
         return seed
@@ -161,13 +161,14 @@ class SharedState:
         data = self._store.get("settings")
         if data is None:
             return None
-        found, kind = _decoded(data, _decode_settings), type(function).__name__
-        if (found.function, found.cores, found.layout) != (kind, cores, _layout(function)):
+        settings, kind = _decoded(data, _decode_settings), type(function).__name__
+        if (settings.function, settings.cores, settings.layout) != (kind, cores, _layout(function)):
             raise InvalidError(
-                f"the shared state is of {found.function} on {found.cores} cores; this is {kind} on {cores}, "
+                f"the shared state is of {settings.function} on {settings.cores} cores; this is {kind} "
+                f"on {cores}, "
                 "or has another flows_max. Start all hosts alike, or give them a new store"
             )
-        return found
+        return settings
 
     def wait_for_turn(self, stopped: threading.Event) -> bool:
         """Wait until this host owns the function; return False if ``stopped`` is set before."""
@@ -287,7 +288,7 @@ class SharedState:
             ).tolist()
         ]
         # In turns, so that a block that always changes keeps no other one waiting.
-        later = [each for each in changed if each > self._last]
+        later = [place for place in changed if place > self._last]
         order = later + changed[: len(changed) - len(later)]
         self.behind = len(order)
         for core, block in order:
@@ -380,11 +381,11 @@ def _layout(function: NetworkFunction) -> str:
 
 def _decoded(data: bytes, decode: Callable[[bytes], T]) -> T:
     try:
-        found = decode(data)
+        decoded = decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the shared state is damaged: {error}") from None
-    if isinstance(found, SharedSettings | BlockRows) and found.version != FORMAT_VERSION:
+    if isinstance(decoded, SharedSettings | BlockRows) and decoded.version != FORMAT_VERSION:
         raise DamagedError(
-            f"the shared state has version {found.version}; this program reads {FORMAT_VERSION}"
+            f"the shared state has version {decoded.version}; this program reads {FORMAT_VERSION}"
         )
-    return found
+    return decoded

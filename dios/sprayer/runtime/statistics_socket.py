@@ -134,7 +134,7 @@ def read_statistics(name: str, folder: Path = FOLDER) -> JsonObject:
                 data += part
                 if len(data) > SPRAYER_ANSWER_BYTES_MAX:
                     raise InvalidError(f"the function {name} sent more than {SPRAYER_ANSWER_BYTES_MAX} bytes")
-            found: object = json.loads(data)
+            answer: object = json.loads(data)
         except PermissionError:
             raise NotPermittedError(
                 f"the function {name} belongs to another user (this is uid {os.geteuid()}): ask as root"
@@ -143,6 +143,6 @@ def read_statistics(name: str, folder: Path = FOLDER) -> JsonObject:
             raise NotRunningError(f"no function named {name} is running") from None
         except (OSError, ValueError) as error:
             raise NotRunningError(f"the function {name} does not answer: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(answer, dict):
         raise InvalidError(f"the function {name} sent no statistics")
-    return {str(key): value for key, value in found.items()}
+    return {str(key): value for key, value in answer.items()}

@@ -232,7 +232,7 @@ class Workers:
             count += 1
             if self.turn(core):
                 idle = 0
-            elif all(not self.turn(each) for each in range(self.cores)):
+            elif all(not self.turn(worker) for worker in range(self.cores)):
                 idle += 1
 
     def expire_flows(self, part: float = 1.0) -> None:
@@ -263,11 +263,11 @@ class Workers:
 
     def processor_times(self) -> list[float]:
         """Return the seconds of processor time of each running thread, by core; 0 without a thread."""
-        found = [0.0] * self.cores
+        times = [0.0] * self.cores
         for core, thread in enumerate(self._threads):
             with contextlib.suppress(OSError):
-                found[core] = time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
-        return found
+                times[core] = time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
+        return times
 
     def tick(self) -> None:
         """Wait for ``TICK_S``, update the time unless it is fixed, and start ``manage``."""
@@ -324,11 +324,11 @@ def make_tables(function: NetworkFunction, cores: int, seed: flow_table.Words, j
     words = np.zeros(cores * places, np.uint64)
     table = np.zeros(cores * places, flow_table.table_type(entry))
     seen = np.zeros(cores * cores * places, np.uint32)
-    found = []
+    tables = []
     for core in range(cores):
         books = np.zeros(flow_table.FLOW_COUNTERS, np.int64)
         books[flow_table.PENDING] = -1
-        found.append(
+        tables.append(
             Flows(
                 core=core,
                 cores=cores,
@@ -342,9 +342,9 @@ def make_tables(function: NetworkFunction, cores: int, seed: flow_table.Words, j
                 copies=np.zeros(flow_table.COPIES + 1, entry),
                 books=books,
                 entries=np.zeros(2 * SPRAYER_BATCH, entry),
-                found=np.zeros(2 * SPRAYER_BATCH, np.uint8),
+                hits=np.zeros(2 * SPRAYER_BATCH, np.uint8),
                 by_source=int(function.by_inside_end),
                 journal=np.zeros(journal, np.uint64),
             )
         )
-    return found
+    return tables

@@ -102,16 +102,18 @@ def key_of_pem(data: bytes) -> Ed25519PrivateKey:
 
 def pem_of(chain: Sequence[bytes]) -> bytes:
     """Return certificates as PEM text, in their order."""
-    return b"".join(x509.load_der_x509_certificate(each).public_bytes(Encoding.PEM) for each in chain)
+    return b"".join(
+        x509.load_der_x509_certificate(certificate).public_bytes(Encoding.PEM) for certificate in chain
+    )
 
 
 def chain_of_pem(data: bytes) -> tuple[bytes, ...]:
     """Return the certificates of a PEM text; raises DamagedError."""
     try:
-        found = x509.load_pem_x509_certificates(data)
+        certificates = x509.load_pem_x509_certificates(data)
     except ValueError as error:
         raise DamagedError(f"these are not certificates: {error}") from None
-    return tuple(each.public_bytes(Encoding.DER) for each in found)
+    return tuple(certificate.public_bytes(Encoding.DER) for certificate in certificates)
 
 
 @lru_cache(maxsize=_CARDS_KEPT)
@@ -125,11 +127,11 @@ def card_of(certificate: bytes) -> CertificateDetails:
         key = read.public_key()
     except Exception as error:  # noqa: BLE001 - the parser's exceptions have no common base
         raise ProtocolError(f"the certificate is not of a cluster: {error}") from None
-    found = _LABEL.fullmatch(label)
-    if found is None or len(names) != 1 or not isinstance(key, Ed25519PublicKey):
+    match = _LABEL.fullmatch(label)
+    if match is None or len(names) != 1 or not isinstance(key, Ed25519PublicKey):
         raise ProtocolError("the certificate is not of a cluster: it has no role, or another kind of key")
     card = CertificateDetails(
-        CertificateRole(found[1]), int(found[2], 16), str(names[0].value), key_digest(key)
+        CertificateRole(match[1]), int(match[2], 16), str(names[0].value), key_digest(key)
     )
     if card.role is CertificateRole.NODE and not (0 < card.number < 2**63 and is_name(card.name)):
         raise ProtocolError("the certificate is not of a cluster: a node has another kind of id and name")
@@ -151,7 +153,7 @@ def cards_of(chain: Sequence[bytes]) -> tuple[CertificateDetails, ...]:
     """
     if not 2 <= len(chain) <= limits.CHAIN_CERTIFICATES_MAX:
         raise ProtocolError(f"a chain of {len(chain)} certificates is too short, or too long")
-    cards = tuple(card_of(each) for each in chain)
+    cards = tuple(card_of(certificate) for certificate in chain)
     between = all(card.role is CertificateRole.NODE for card in cards[1:-1])
     if (
         cards[-1].role is not CertificateRole.AUTHORITY
@@ -172,14 +174,15 @@ def check_signatures(chain: Sequence[bytes]) -> None:
     This is for a chain in a message; TLS has checked the chain of a connection. Raises ProtocolError.
     """
     try:
-        read = [x509.load_der_x509_certificate(each) for each in chain]
-        for each, signer in zip(read, [*read[1:], read[-1]], strict=True):
-            each.verify_directly_issued_by(signer)
+        read = [x509.load_der_x509_certificate(certificate) for certificate in chain]
+        for issued, signer in zip(read, [*read[1:], read[-1]], strict=True):
+            issued.verify_directly_issued_by(signer)
     except Exception as error:  # noqa: BLE001 - the same
         raise ProtocolError(f"the chain of certificates is not valid: {error}") from None
     # Otherwise the number of unused bits of a signature could be changed, where they are zero.
     if not all(
-        data.endswith(_SIGNATURE_HEAD + each.signature) for data, each in zip(chain, read, strict=True)
+        data.endswith(_SIGNATURE_HEAD + certificate.signature)
+        for data, certificate in zip(chain, read, strict=True)
     ):
         raise ProtocolError(
             "the chain of certificates is not valid: a signature is not encoded as DER demands"
@@ -291,9 +294,9 @@ def _signed(
     builder: x509.CertificateBuilder, issuer: x509.Name | x509.Certificate, key: Ed25519PrivateKey
 ) -> bytes:
     name = issuer if isinstance(issuer, x509.Name) else issuer.subject
-    made = (
+    certificate = (
         builder.issuer_name(name)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         .sign(key, algorithm=None)
     )
-    return made.public_bytes(Encoding.DER)
+    return certificate.public_bytes(Encoding.DER)

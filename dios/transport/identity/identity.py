@@ -84,8 +84,8 @@ class Identity:
         """Return the TLS context of a listener, which requires a certificate of this cluster."""
         context = bare_context(ssl.PROTOCOL_TLS_SERVER, self.chain[-1])
         # A joining machine has one certificate, signed by this node; the rest of its chain is here.
-        for each in self.chain[:-1]:
-            context.load_verify_locations(cadata=each)
+        for certificate in self.chain[:-1]:
+            context.load_verify_locations(cadata=certificate)
         self._load_own(context)
         # A resumed session would skip the check of certificates.
         context.num_tickets = 0
@@ -168,12 +168,12 @@ def install(
         "cluster.secret": secret,
         "epoch": b"0\n",
         "revoked": statements_of(statements),
-        "known": roster_of({each.node: each for each in (*known, me)}.values()),
+        "known": roster_of({member.node: member for member in (*known, me)}.values()),
     }
     durable_files.install(directory / FOLDER, files)
-    made = load(directory)
-    assert made is not None, "what was installed is there"  # noqa: S101 - a broken promise of this module
-    return made
+    installed = load(directory)
+    assert installed is not None, "what was installed is there"  # noqa: S101 - a broken promise of this module
+    return installed
 
 
 def refuse_second(directory: Path) -> None:
@@ -282,7 +282,7 @@ def prepare_node(identity: Identity, name: str, key: Ed25519PublicKey) -> tuple[
     admit no more.
     """
     check_name(name)
-    if any(each.name == name for each in identity.trust.known):
+    if any(member.name == name for member in identity.trust.known):
         raise name_taken(name)
     identity.trust.check_room()
     return (make_node(_random_id(), name, key, identity.chain[0], identity.key()), *identity.chain)
@@ -328,15 +328,15 @@ def adopt(identity: Identity, chain: tuple[bytes, ...]) -> Identity:
     if card != identity.card or chain[-1] != identity.chain[-1]:
         raise ProtocolError("the new chain is of another node or another cluster")
     durable_files.write(identity.folder / "node.pem", pem_of(chain[:-1]))
-    made = load(identity.folder.parent)
-    assert made is not None, "it is there"  # noqa: S101 - a broken promise of this module
-    return made
+    adopted = load(identity.folder.parent)
+    assert adopted is not None, "it is there"  # noqa: S101 - a broken promise of this module
+    return adopted
 
 
 def known_of(chain: Sequence[CertificateDetails]) -> Known:
     """Return the entry of the node with these certificates in the list of known nodes."""
     card = chain[0]
-    return Known(card.number, card.name, card.key, tuple(each.number for each in chain[1:-1]))
+    return Known(card.number, card.name, card.key, tuple(admitter.number for admitter in chain[1:-1]))
 
 
 def _random_id() -> int:

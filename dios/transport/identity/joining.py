@@ -169,8 +169,8 @@ def _check(admitted: Admitted, token: Token, name: str, key: Ed25519PrivateKey) 
     """Raise ProtocolError unless the answer is a node's identity in the token's cluster."""
     card = cards_of(admitted.chain)[0]
     check_signatures(admitted.chain)
-    for each in admitted.statements:
-        statements.read(each, token.authority)
+    for statement in admitted.statements:
+        statements.read(statement, token.authority)
     mine = (
         card.role is CertificateRole.NODE and card.name == name and card.key == key_digest(key.public_key())
     )
@@ -228,8 +228,8 @@ async def _admitted(
     async with identity.trust.admitting:
         with trio.CancelScope(shield=True):
             chain = await _recorded(identity, asked.name, key, number, taken)
-    known = next(each for each in identity.trust.known if each.node == card_of(chain[0]).number)
-    listed = (*(each for each in identity.trust.known if each is not known), known)
+    known = next(member for member in identity.trust.known if member.node == card_of(chain[0]).number)
+    listed = (*(member for member in identity.trust.known if member is not known), known)
     return Admitted(chain, identity.secret, _most_important(identity.trust.statements), listed), known
 
 
@@ -246,7 +246,7 @@ async def _recorded(
     chain = prepare_node(identity, name, key)
     await trio.to_thread.run_sync(tokens.use, identity.folder, token)
     # A node of this name may have connected meanwhile.
-    if taken(name) or any(each.name == name for each in identity.trust.known):
+    if taken(name) or any(member.name == name for member in identity.trust.known):
         raise name_taken(name)
     await identity.trust.record(known_of(cards_of(chain)))
     return chain
@@ -255,10 +255,10 @@ async def _recorded(
 def _most_important(listed: tuple[bytes, ...]) -> tuple[bytes, ...]:
     """Return as many statements as fit into the answer, this node's first; others come with connections."""
     room, chosen = limits.TRUST_BYTES_MAX, []
-    for each in listed:
-        if len(each) <= room:
-            room -= len(each)
-            chosen.append(each)
+    for statement in listed:
+        if len(statement) <= room:
+            room -= len(statement)
+            chosen.append(statement)
     return tuple(chosen)
 
 

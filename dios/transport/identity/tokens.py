@@ -139,11 +139,11 @@ def use(folder: Path, number: int, *, now_s: float | None = None) -> None:
         rows = _read(folder, time.time() if now_s is None else now_s)
         row = _find(rows, number)
         used = _Row(row.number, row.expires_s, row.uses_left - 1)
-        _write(folder, tuple(used if each is row else each for each in rows))
+        _write(folder, tuple(used if other is row else other for other in rows))
 
 
 def _find(rows: tuple[_Row, ...], number: int) -> _Row:
-    row = next((each for each in rows if each.number == number), None)
+    row = next((candidate for candidate in rows if candidate.number == number), None)
     if row is None:
         raise NotPermittedError("the invitation has expired. Make a new one there with `dios-node invite`.")
     if row.uses_left < 1:

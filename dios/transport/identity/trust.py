@@ -116,8 +116,10 @@ class Trust:
                 f"cannot read the lists of nodes in {folder}: {error}. Restore the files 'revoked' and "
                 "'known' from a backup, or let the node join again with another data directory."
             ) from None
-        self._statements: Final[dict[int, Statement]] = {each.signer.number: each for each in read}
-        self._accepted: Final = {each.signer.number: (each.order, 0) for each in read}
+        self._statements: Final[dict[int, Statement]] = {
+            statement.signer.number: statement for statement in read
+        }
+        self._accepted: Final = {statement.signer.number: (statement.order, 0) for statement in read}
         self._index()
         self._changing: Final = trio.Lock()
         """Held from the moment that a statement is examined until it is stored."""
@@ -132,7 +134,7 @@ class Trust:
             first = _first.decode(data)
         except msgspec.ValidationError:
             stored = _statements.decode(data)
-            return tuple(statements.read(each, self._chain[-1]) for each in stored.statements)
+            return tuple(statements.read(signed, self._chain[-1]) for signed in stored.statements)
         if not first.revoked:
             return ()
         # Nothing says who made an old list: this node vouches for what it can vouch for.
@@ -174,8 +176,8 @@ class Trust:
             if not place:
                 return f"{name} was revoked"
             # A node below the removed node cannot vouch for itself if another member decides.
-            deciding = [each for each in removers if step.node not in _numbers(each)] or removers
-            if not any(_keeps(each, path[:place]) for each in deciding):
+            deciding = [remover for remover in removers if step.node not in _numbers(remover)] or removers
+            if not any(_keeps(remover, path[:place]) for remover in deciding):
                 return f"{name} was admitted by {step.name}, which was revoked. Join it again."
         return ""
 
@@ -191,11 +193,12 @@ class Trust:
                 f"a cluster has at most {limits.NODES_MAX} nodes. `dios node forget` those that are gone."
             )
         above = admitters_of(self._chain, own=True) if admitters is None else admitters
-        for each in above[:-1]:
-            count = sum(each in known.admitters for known in self._known.values())
+        for admitter in above[:-1]:
+            count = sum(admitter in known.admitters for known in self._known.values())
             if count >= limits.NODES_MAX - limits.NODES_RESERVED:
                 raise LimitError(
-                    f"{self.name_of(each)} and the nodes below it have admitted {count} nodes, the maximum "
+                    f"{self.name_of(admitter)} and the nodes below it have admitted {count} nodes, the "
+                    "maximum "
                     "for one member. Admit at another member, or `dios node forget` nodes that are gone."
                 )
 
@@ -234,7 +237,7 @@ class Trust:
     def statements(self) -> tuple[bytes, ...]:
         """Return the statements that count, for ``accept`` at another node; this node's own comes first."""
         own = self._statements.get(self._own.number)
-        rest = (each.data for each in self._statements.values() if each is not own)
+        rest = (statement.data for statement in self._statements.values() if statement is not own)
         return tuple(rest) if own is None else (own.data, *rest)
 
     @property
@@ -259,7 +262,7 @@ class Trust:
         held, void = self._statements.get(self._own.number), self._statements.get(node)
         removed = {} if held is None else dict(held.removed)
         if restore:
-            removed = {each: source for each, source in removed.items() if source != node}
+            removed = {node_number: source for node_number, source in removed.items() if source != node}
         removed[int(node)] = 0
         if len(removed) > limits.NODES_REMOVED_BY_MEMBER_MAX:
             raise LimitError(
@@ -270,7 +273,11 @@ class Trust:
             self._confirm(removed, void)
         kept = {} if held is None else dict(held.kept)
         kept.update((known.node, known.key) for known in self._known.values())
-        kept = {each: key for each, key in kept.items() if each not in removed and each not in self._removers}
+        kept = {
+            node_number: key
+            for node_number, key in kept.items()
+            if node_number not in removed and node_number not in self._removers
+        }
         number = 1 if held is None else held.number + 1
         return self._sign(number, removed, dict(list(kept.items())[-limits.NODES_MAX + 1 :]))
 
@@ -279,10 +286,10 @@ class Trust:
 
         Ids that nobody knows here may be made up, so they take at most half of the room.
         """
-        wanted = [each for each in void.removed if each != self._own.number and each not in removed]
+        wanted = [number for number in void.removed if number != self._own.number and number not in removed]
         room = limits.NODES_REMOVED_BY_MEMBER_MAX - len(removed)
-        known = [each for each in wanted if each in self._former or each in self._known][:room]
-        unknown = [each for each in wanted if each not in known][: (room - len(known)) // 2]
+        known = [number for number in wanted if number in self._former or number in self._known][:room]
+        unknown = [number for number in wanted if number not in known][: (room - len(known)) // 2]
         removed.update(dict.fromkeys((*known, *unknown), void.signer.number))
 
     def _sign(self, number: int, removed: Mapping[int, int], kept: Mapping[int, bytes]) -> Statement:
@@ -312,7 +319,7 @@ class Trust:
 
     def _examined(self, data: bytes) -> Statement | None:
         """Return a statement that would change something, or None."""
-        if any(each.data == data for each in self._statements.values()):
+        if any(known.data == data for known in self._statements.values()):
             return None
         statement = statements.read(data, self._chain[-1])
         signer = statement.signer
@@ -334,7 +341,7 @@ class Trust:
     async def _store(self, statement: Statement) -> None:
         """Store a statement, which counts as soon as it is stored."""
         after = self._statements_with(statement)
-        listed = statements_of(each.data for each in after.values())
+        listed = statements_of(kept.data for kept in after.values())
         await trio.to_thread.run_sync(durable_files.write, self._folder / "revoked", listed)
         if self._apply(statement, after):
             await self._write_roster_in_thread()
@@ -345,9 +352,9 @@ class Trust:
         self._statements.pop(statement.signer.number, None)
         self._statements[statement.signer.number] = statement
         self._index()
-        while void := [each for each in self._statements.values() if self._is_void(each)]:
-            for each in void:
-                del self._statements[each.signer.number]
+        while void := [candidate for candidate in self._statements.values() if self._is_void(candidate)]:
+            for voided in void:
+                del self._statements[voided.signer.number]
             self._index()
         after = dict(self._statements)
         self._replace(before)
@@ -383,7 +390,7 @@ class Trust:
         accepted, signer = self._accepted, statement.signer.number
         order, returns = accepted.pop(signer, (None, 0))
         if order is None or statement.order > order:
-            accepted.update({each: (former, 0) for each, (former, _) in accepted.items()})
+            accepted.update({number: (former, 0) for number, (former, _) in accepted.items()})
             order, returns = statement.order, 0
         accepted[signer] = order, returns + 1
         while len(accepted) > limits.NODES_FORGOTTEN_MAX:
@@ -395,7 +402,7 @@ class Trust:
     def _is_gone(self, known: Known) -> bool:
         if known.node == self._own.number:
             return False
-        above = [_Step(each, "", None) for each in known.admitters]
+        above = [_Step(number, "", None) for number in known.admitters]
         return bool(self._why_refused(known.name, [_Step(known.node, known.name, known.key), *above]))
 
     def _index(self) -> None:
@@ -417,7 +424,7 @@ def _step_of(card: CertificateDetails) -> _Step:
 
 def admitters_of(chain: Sequence[bytes], *, own: bool = False) -> tuple[int, ...]:
     """Return the nodes in a chain above its first node, or with it if ``own`` is set."""
-    return tuple(card_of(each).number for each in chain[0 if own else 1 : -1])
+    return tuple(card_of(certificate).number for certificate in chain[0 if own else 1 : -1])
 
 
 def _numbers(statement: Statement) -> tuple[int, ...]:

@@ -65,7 +65,7 @@ def trusted_clusters(own: Identity) -> Mapping[bytes, TrustedCluster]:
     except FileNotFoundError:
         return {}
     require_trusted(folder, "the folder of trusted clusters")
-    found = {}
+    clusters = {}
     for path in paths[: limits.TRUSTED_CLUSTERS_MAX]:
         require_trusted(path, "a trusted cluster")
         try:
@@ -74,11 +74,11 @@ def trusted_clusters(own: Identity) -> Mapping[bytes, TrustedCluster]:
             raise DamagedError(
                 f"{path} cannot be read: {error}. Remove it, and add the cluster again."
             ) from None
-        one = TrustedCluster(
+        cluster = TrustedCluster(
             path.name.removesuffix(_ENDING), _authority_of(stored.authority.encode()), stored.address
         )
-        found[one.cluster] = one
-    return found
+        clusters[cluster.cluster] = cluster
+    return clusters
 
 
 def add_trusted(own: Identity, name: str, authority: bytes, address: str) -> TrustedCluster:
@@ -88,23 +88,25 @@ def add_trusted(own: Identity, name: str, authority: bytes, address: str) -> Tru
     own cluster, ExistsError if the cluster or the name is there already, LimitError if there are too many.
     """
     check_name(name)
-    one = TrustedCluster(name, _authority_of(authority), address)
-    if one.cluster == own.cluster:
+    cluster = TrustedCluster(name, _authority_of(authority), address)
+    if cluster.cluster == own.cluster:
         raise InvalidError(
             "this is the authority of the node's own cluster. Copy the file identity/authority.pem of a node "
             "of the other cluster."
         )
     known = trusted_clusters(own)
-    same = next((each for each in known.values() if each.name == name or each.cluster == one.cluster), None)
+    same = next(
+        (other for other in known.values() if other.name == name or other.cluster == cluster.cluster), None
+    )
     if same is not None:
         raise ExistsError(f"this cluster is trusted as {same.name} already. Remove {same.name} first.")
     if len(known) >= limits.TRUSTED_CLUSTERS_MAX:
         raise LimitError(f"{len(known)} clusters are trusted already, which is the maximum")
     folder = own.folder / _FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    stored = _Stored(pem_of((one.authority,)).decode(), address)
+    stored = _Stored(pem_of((cluster.authority,)).decode(), address)
     durable_files.write(folder / f"{name}{_ENDING}", msgspec.json.encode(stored))
-    return one
+    return cluster
 
 
 def remove_trusted(own: Identity, name: str) -> None:

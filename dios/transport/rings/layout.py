@@ -99,19 +99,19 @@ class RingDescriptors:
         socket. Raise OSError.
         """
         other = _OPPOSITE[mode]
-        made: list[int] = []
+        descriptors: list[int] = []
         try:
-            made.append(reopen_for_writing(self._memories[mode]))
-            made.append(reopen_read_only(self._memories[other]))
-            made.append(os.dup(self._sockets[mode].fileno()))
+            descriptors.append(reopen_for_writing(self._memories[mode]))
+            descriptors.append(reopen_read_only(self._memories[other]))
+            descriptors.append(os.dup(self._sockets[mode].fileno()))
         except OSError:
-            close_all(made)
+            close_all(descriptors)
             raise
         self._wanting.discard(mode)
         if not self._wanting:
             # The other socket of the pair hangs up both.
             self._sockets.pop(Mode.READ).close()
-        return made[0], made[1], made[2]
+        return descriptors[0], descriptors[1], descriptors[2]
 
     def mark_closed(self, mode: Mode) -> None:
         """Mark an end that is gone as closed, and wake the other end."""

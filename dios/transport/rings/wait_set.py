@@ -109,9 +109,9 @@ class WaitSet:
 
     def _next_ready(self) -> RingEnd | None:
         """Return the next ready end that is not announced, and announce the silent ones before it."""
-        found = None
-        while self._unarmed and found is None:
-            found, silent = self._look()
+        ready = None
+        while self._unarmed and ready is None:
+            ready, silent = self._look()
             try:
                 for end in silent:
                     end.announce()
@@ -123,7 +123,7 @@ class WaitSet:
                 if end.has_news():
                     end.disarm(woken=False)
                     self._unarmed[end] = None
-        return found
+        return ready
 
     def _look(self) -> tuple[RingEnd | None, list[RingEnd]]:
         """Return the first ready end of those not announced, and those before it."""

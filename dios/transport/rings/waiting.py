@@ -86,8 +86,8 @@ def wait_any(
             for fd, end in ends.items():
                 end.disarm(woken=fd in woken)
         # Since every end was armed, one without a wake-up has nothing new.
-        found = (ends[fd] for fd in woken if fd in ends) if armed else ends.values()
-        ready = [end for end in found if is_ready(end)]
+        candidates = (ends[fd] for fd in woken if fd in ends) if armed else ends.values()
+        ready = [end for end in candidates if is_ready(end)]
         readable = [fd for fd in woken if fd in others]
         if ready or readable or (deadline is not None and time.monotonic() >= deadline):
             return ready, readable

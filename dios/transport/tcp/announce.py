@@ -149,8 +149,8 @@ async def _listen(
         except OSError as error:
             _log.debug("an announcement was not received", extra={"why": str(error)})
         else:
-            found = decode(datagram, voice.cluster, voice.secret)
-            if found is not None and found.node != voice.node:
-                heard(found)
+            announcement = decode(datagram, voice.cluster, voice.secret)
+            if announcement is not None and announcement.node != voice.node:
+                heard(announcement)
         # A flood of this port gets a constant share of this process.
         await trio.sleep(limits.ANNOUNCE_PAUSE_MS / 1000)

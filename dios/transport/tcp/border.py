@@ -93,17 +93,17 @@ async def call_border(identity: Identity, trusted: TrustedCluster, nursery: trio
 def cluster_of(secured: Secured, trusted: Mapping[bytes, TrustedCluster]) -> TrustedCluster:
     """Return the trusted cluster of an accepted peer. Raise NotPermittedError if it is trusted no longer."""
     authority = secured.peer.chain[-1]
-    for one in trusted.values():
-        if card_of(one.authority) == authority:
-            return one
+    for cluster in trusted.values():
+        if card_of(cluster.authority) == authority:
+            return cluster
     raise NotPermittedError("this cluster is trusted no longer")
 
 
 def _context(identity: Identity, kind: ssl._SSLMethod, trusted: Sequence[TrustedCluster]) -> ssl.SSLContext:
     # Without a trusted cluster every peer is refused: after the handshake if it is of the own cluster.
     context = bare_context(kind, identity.chain[-1] if not trusted else trusted[0].authority)
-    for one in trusted[1:]:
-        context.load_verify_locations(cadata=one.authority)
+    for cluster in trusted[1:]:
+        context.load_verify_locations(cadata=cluster.authority)
     load_own(context, identity.chain[:-1], identity.key())
     return context
 

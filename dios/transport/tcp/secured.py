@@ -337,9 +337,9 @@ def _watch_detached(sock: ssl.SSLSocket, peer: PeerIdentity, trust: Trust) -> No
     held = weakref.ref(sock)
 
     def reconsider() -> None:
-        found = held()
-        if found is not None and trust.refusal(peer.chain):
-            cut(found)
+        connection = held()
+        if connection is not None and trust.refusal(peer.chain):
+            cut(connection)
 
     weakref.finalize(sock, trust.watch(reconsider)).atexit = False
 

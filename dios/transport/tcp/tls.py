@@ -97,7 +97,7 @@ class Listener:
             try:
                 await trio.lowlevel.wait_readable(listener)
                 async with self._turn:
-                    sock, where = listener.accept()
+                    sock, endpoint = listener.accept()
             except BlockingIOError:
                 continue
             except trio.ClosedResourceError:
@@ -111,9 +111,11 @@ class Listener:
                 next(iter(self._shaking)).cancel()
             scope = trio.CancelScope()
             self._shaking[scope] = None
-            self._nursery.start_soon(self._receive_peer, sock, where[0], scope, name="handshake with a peer")
+            self._nursery.start_soon(
+                self._receive_peer, sock, endpoint[0], scope, name="handshake with a peer"
+            )
 
-    async def _receive_peer(self, sock: socket.socket, where: str, scope: trio.CancelScope) -> None:
+    async def _receive_peer(self, sock: socket.socket, host: str, scope: trio.CancelScope) -> None:
         reason = "no handshake in time"
         try:
             with scope:
@@ -132,7 +134,7 @@ class Listener:
         finally:
             del self._shaking[scope]
         if reason and not self._closed:
-            self._refused(where, reason)
+            self._refused(host, reason)
 
     async def _shake(self, sock: socket.socket) -> Secured:
         identity = self._identity
@@ -190,10 +192,10 @@ async def listen(
 async def bind(address: str) -> list[socket.socket]:
     """Return listening sockets at "HOST:PORT". Raises InvalidError and OSError as ``listen`` does."""
     host, port = split_address(address)
-    found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    resolved = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
-        for family, kind, protocol, _, where in dict.fromkeys(found):
+        for family, kind, protocol, _, endpoint in dict.fromkeys(resolved):
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
             sock.setblocking(False)
@@ -202,7 +204,7 @@ async def bind(address: str) -> list[socket.socket]:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             # The port for 0 is chosen once, for all addresses.
             chosen = sockets[0].getsockname()[1] if len(sockets) > 1 else port
-            sock.bind((where[0], chosen, *where[2:]))
+            sock.bind((endpoint[0], chosen, *endpoint[2:]))
             sock.listen(_BACKLOG)
     except OSError as error:
         for sock in sockets:
@@ -406,7 +408,9 @@ def verified_chain(tls: ssl.SSLSocket) -> list[bytes]:
         return list(tls.get_verified_chain())
     # Public from Python 3.13 on; nothing else has the node that admitted the peer.
     inside = cast("_Older", tls)._sslobj  # noqa: SLF001 - see above
-    return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in inside.get_verified_chain()]
+    return [
+        ssl.PEM_cert_to_DER_cert(certificate.public_bytes()) for certificate in inside.get_verified_chain()
+    ]
 
 
 async def _record(trust: Trust, peer: PeerIdentity) -> None:

@@ -42,11 +42,11 @@ _Ancillary: TypeAlias = list[tuple[int, int, bytes]]
 
 def descriptors_of(ancillary: _Ancillary) -> tuple[int, ...]:
     """Return the descriptors in the ancillary data of ``recvmsg``."""
-    found = array("i")
+    descriptors = array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            found.frombytes(data[: len(data) - len(data) % _INT_BYTES])
-    return tuple(found)
+            descriptors.frombytes(data[: len(data) - len(data) % _INT_BYTES])
+    return tuple(descriptors)
 
 
 class FrameAssembler:

@@ -73,10 +73,10 @@ def open_listener(path: Path, mode: int = 0o600) -> socket.socket:
 
 def _remove_stale(path: Path) -> None:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
+    if not stat.S_ISSOCK(status.st_mode):
         raise ExistsError(f"{path} exists and is not a socket. Move it away, or choose another path.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, socket_address(path) as address:
         probe.setblocking(False)
@@ -182,7 +182,7 @@ class UnreadDescriptors:
         self.total -= self._counts.pop(channel, 0)
 
     def _make_room(self) -> None:
-        for channel in [each for each in self._counts if each.has_peer_read_all()]:
+        for channel in [candidate for candidate in self._counts if candidate.has_peer_read_all()]:
             self.forget(channel)
         if self._counts and self.total > self.most // 2:
             largest = max(self._counts, key=self._counts.__getitem__)

@@ -89,10 +89,10 @@ class TokenGate:
 
     def _is_known(self, scope: Scope) -> bool:
         try:
-            found = SimpleCookie(_header(scope, b"cookie")).get(self._cookie)
+            cookie = SimpleCookie(_header(scope, b"cookie")).get(self._cookie)
         except CookieError:
             return False
-        return found is not None and hmac.compare_digest(found.value.encode(), self._key.encode())
+        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self._key.encode())
 
     @staticmethod
     def _is_own_origin(scope: Scope) -> bool:

@@ -213,12 +213,12 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], unit: str) -> Opt
     }
 
 
-def areas(found: Demands, used: Sequence[tuple[float, float]], unit: str, now_s: float) -> Options:
+def areas(demands: Demands, used: Sequence[tuple[float, float]], unit: str, now_s: float) -> Options:
     """Return stacked amounts of jobs over time, with the capacity, the present, and the measured use."""
     marks: list[dict[str, object]] = [{"xAxis": round(now_s * 1000), "label": {"formatter": "now"}}]
-    if found.capacity:
+    if demands.capacity:
         marks.append(
-            {"yAxis": found.capacity, "label": {"formatter": "capacity", "position": "insideEndTop"}}
+            {"yAxis": demands.capacity, "label": {"formatter": "capacity", "position": "insideEndTop"}}
         )
     series: list[dict[str, object]] = [
         {
@@ -229,10 +229,11 @@ def areas(found: Demands, used: Sequence[tuple[float, float]], unit: str, now_s:
             "areaStyle": {},
             "showSymbol": False,
             "data": [
-                [round(at * 1000), round(amount, 6)] for at, amount in zip(found.times, amounts, strict=True)
+                [round(at * 1000), round(amount, 6)]
+                for at, amount in zip(demands.times, amounts, strict=True)
             ],
         }
-        for name, amounts in found.by_job.items()
+        for name, amounts in demands.by_job.items()
     ]
     series.append(
         {
@@ -249,16 +250,16 @@ def areas(found: Demands, used: Sequence[tuple[float, float]], unit: str, now_s:
         "animation": False,
         "aria": {"enabled": True},
         "tooltip": {**_TEXT_TOOLTIP, "trigger": "axis"},
-        "legend": {"data": [one["name"] for one in series], "top": 0, "type": "scroll"},
+        "legend": {"data": [entry["name"] for entry in series], "top": 0, "type": "scroll"},
         "grid": {"left": 60, "right": 20, "top": 50, "bottom": 75},
         "dataZoom": [{"type": "slider", "filterMode": "none"}],
         "xAxis": {"type": "time", "axisLabel": {"hideOverlap": True}},
-        "yAxis": {"type": "value", "name": unit, "max": _above(found)},
+        "yAxis": {"type": "value", "name": unit, "max": _above(demands)},
         "series": series,
     }
 
 
-def _above(found: Demands) -> float | None:
+def _above(demands: Demands) -> float | None:
     """Return the end of the y axis if the capacity has to be in the picture."""
-    most = max((sum(amounts) for amounts in zip(*found.by_job.values(), strict=True)), default=0.0)
-    return round(max(most, found.capacity) * 1.1, 3) if found.capacity else None
+    most = max((sum(amounts) for amounts in zip(*demands.by_job.values(), strict=True)), default=0.0)
+    return round(max(most, demands.capacity) * 1.1, 3) if demands.capacity else None

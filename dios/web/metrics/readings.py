@@ -76,12 +76,12 @@ def of_node(rows: Iterable[Mapping[str, int | str]]) -> Iterator[Reading]:
 
 
 def _cumulative(bounds: Iterable[float], counts: Iterable[int]) -> tuple[tuple[float, int], ...]:
-    found: list[tuple[float, int]] = []
+    buckets: list[tuple[float, int]] = []
     total = 0
     for bound, count in zip(bounds, counts, strict=True):
         total += count
-        found.append((bound, total))
-    return tuple(found)
+        buckets.append((bound, total))
+    return tuple(buckets)
 
 
 # -- the scheduler ----------------------------------------------------------------------------------
@@ -141,14 +141,14 @@ def of_functions(folder: Path = _FUNCTIONS) -> Iterator[Reading]:
 
     for name in names:
         try:
-            found = read_statistics(name, folder)
+            statistics = read_statistics(name, folder)
         except DiosError:
             continue  # it has ended, or belongs to another user
-        for row in _rows(found.get("cores")):
+        for row in _rows(statistics.get("cores")):
             labels = {"function": name, "core": str(row.get("core", ""))}
             yield Reading("dios_nf_packets_total", labels, _number(row.get("packets")))
             yield Reading("dios_nf_queued_packets", labels, _number(row.get("queue")))
-        dropped = found.get("dropped")
+        dropped = statistics.get("dropped")
         for cause, count in sorted(dropped.items()) if isinstance(dropped, dict) else ():
             labels = {"function": name, "cause": str(cause)}
             yield Reading("dios_nf_dropped_packets_total", labels, _number(count))

@@ -40,11 +40,11 @@ def _family(metric: str, family: Family, readings: Iterable[Reading]) -> Metric:
             ]
             histogram.add_metric(_values(family, reading), buckets, reading.value * scale)
         return histogram
-    made = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
-    found = made(metric, family.help, labels=family.labels)
+    metric_class = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
+    collected = metric_class(metric, family.help, labels=family.labels)
     for reading in readings:
-        found.add_metric(_values(family, reading), reading.value * scale)
-    return found
+        collected.add_metric(_values(family, reading), reading.value * scale)
+    return collected
 
 
 def _values(family: Family, reading: Reading) -> list[str]:

@@ -88,7 +88,7 @@ def read_view(node: Node) -> ClusterView:
     nodes = node.nodes()
     tasks = node.tasks()
     if tasks.incomplete:
-        silent = ", ".join(plain(one.name) for one in nodes if not one.usable) or "a node"
+        silent = ", ".join(plain(member.name) for member in nodes if not member.usable) or "a node"
         problems.append(f"{silent} did not answer: only tasks that were seen there before can be shown")
     if len(tasks) > TASKS_MAX:
         problems.append(f"only the newest {TASKS_MAX} of {len(tasks)} tasks are shown")
@@ -111,7 +111,7 @@ def with_unseen(view: ClusterView, before: ClusterView) -> ClusterView:
 
     A task of a dead node counts as lost with it; that of a node that may only be slow stays as it was seen.
     """
-    silent = {one.name: one for one in view.nodes if not one.usable}
+    silent = {member.name: member for member in view.nodes if not member.usable}
     if not silent:
         return view
     seen = {task.fingerprint for task in view.tasks}

@@ -10,21 +10,21 @@ def why_not(answer: Row, machine: str) -> str:
     """Return a sentence. ``answer`` is the scheduler's answer to ``explain``, or has an ``error``."""
     if "error" in answer:
         return f"Unknown: {plain(str(answer['error']))}"
-    found = answer.get("explanation")
-    if not isinstance(found, dict):
+    explanation = answer.get("explanation")
+    if not isinstance(explanation, dict):
         lines = answer.get("lines")
         return plain_lines("\n".join(map(str, lines))) if isinstance(lines, list) else "Unknown."
-    if found.get("status") == "runs" and answer.get("node") == machine:
-        return f"It runs there: {plain(str(found.get('reason')))}"
-    for place in rows(found, "places"):
+    if explanation.get("status") == "runs" and answer.get("node") == machine:
+        return f"It runs there: {plain(str(explanation.get('reason')))}"
+    for place in rows(explanation, "places"):
         if place.get("name") == machine:
             return _as_place(place)
-    excluded = rows(found, "excluded")
-    for one in excluded:
-        names = one.get("names")
+    excluded = rows(explanation, "excluded")
+    for exclusion in excluded:
+        names = exclusion.get("names")
         if isinstance(names, list) and machine in names:
-            return f"It cannot run there: {plain(str(one.get('reason')))}."
-    reasons = "; ".join(f"{number(one.get('machines')):.0f}: {one.get('reason')}" for one in excluded)
+            return f"It cannot run there: {plain(str(exclusion.get('reason')))}."
+    reasons = "; ".join(f"{number(entry.get('machines')):.0f}: {entry.get('reason')}" for entry in excluded)
     known = f" Numbers of machines that it cannot use, by reason: {plain(reasons)}." if reasons else ""
     return f"The explanation does not name this machine, but at most its four best ones.{known}"
 

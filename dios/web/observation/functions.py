@@ -62,13 +62,13 @@ def read_functions(folder: Path = _FOLDER) -> tuple[dict[str, FunctionSample], i
     # Late, because it loads numeric code, and few machines run network functions.
     from dios.sprayer.runtime.statistics_socket import read_statistics  # noqa: PLC0415 - see above
 
-    found: dict[str, FunctionSample] = {}
+    samples: dict[str, FunctionSample] = {}
     for name in names:
         try:
-            found[plain(name)] = sample_of(read_statistics(name, folder))
+            samples[plain(name)] = sample_of(read_statistics(name, folder))
         except DiosError:
             continue  # it has ended, or belongs to another user
-    return found, len(names) - len(found)
+    return samples, len(names) - len(samples)
 
 
 def sample_of(report: Row) -> FunctionSample:
@@ -105,11 +105,11 @@ class FunctionHistory:
     def __init__(self) -> None:
         self._past: Final[dict[str, deque[FunctionSample]]] = {}
 
-    def add(self, found: Mapping[str, FunctionSample]) -> None:
+    def add(self, samples: Mapping[str, FunctionSample]) -> None:
         """Add one sample of each function, and forget the functions that ended."""
-        for name in self._past.keys() - found.keys():
+        for name in self._past.keys() - samples.keys():
             del self._past[name]
-        for name, sample in found.items():
+        for name, sample in samples.items():
             past = self._past.setdefault(name, deque(maxlen=SAMPLES_MAX))
             if past and (sample.at_s < past[-1].at_s or sample.cores.keys() != past[-1].cores.keys()):
                 past.clear()

@@ -32,7 +32,9 @@ def in_lanes(tasks: Sequence[Status], now_ns: int) -> Iterator[Bar]:
     """Yield a bar for each started task; bars in one lane of a node do not overlap."""
     busy: dict[str, list[tuple[int, int]]] = {}
     free: dict[str, list[int]] = {}
-    for task in sorted((one for one in tasks if one.started_ns), key=lambda one: (one.node, one.started_ns)):
+    for task in sorted(
+        (status for status in tasks if status.started_ns), key=lambda status: (status.node, status.started_ns)
+    ):
         node = plain(task.node) or "here"
         running, idle = busy.setdefault(node, []), free.setdefault(node, [])
         while running and running[0][0] <= task.started_ns:
@@ -45,10 +47,10 @@ def in_lanes(tasks: Sequence[Status], now_ns: int) -> Iterator[Bar]:
 
 def stages(tasks: Sequence[Status]) -> Mapping[str, list[Status]]:
     """Return the tasks by stage: their label without the number at its end."""
-    found: dict[str, list[Status]] = {}
+    groups: dict[str, list[Status]] = {}
     for task in tasks:
-        found.setdefault(plain(task.label).rstrip("0123456789 -") or "tasks", []).append(task)
-    return found
+        groups.setdefault(plain(task.label).rstrip("0123456789 -") or "tasks", []).append(task)
+    return groups
 
 
 class JobPart(NamedTuple):
@@ -71,12 +73,14 @@ def jobs_of(tasks: Sequence[Status]) -> list[tuple[str, list[Status]]]:
     for task in tasks:
         if task.parent:
             by_parent.setdefault(task.parent, []).append(task)
-    return sorted(by_parent.items(), key=lambda job: max(one.started_ns for one in job[1]), reverse=True)
+    return sorted(
+        by_parent.items(), key=lambda job: max(member.started_ns for member in job[1]), reverse=True
+    )
 
 
 def stages_of(tasks: Sequence[Status], seconds_left: Mapping[str, float], now_ns: int) -> list[JobPart]:
     """Return the stages of a job; ``seconds_left`` are predictions for tasks by fingerprint."""
-    return [_stage(name, found, seconds_left, now_ns) for name, found in stages(tasks).items()]
+    return [_stage(name, members, seconds_left, now_ns) for name, members in stages(tasks).items()]
 
 
 def _stage(name: str, tasks: Sequence[Status], seconds_left: Mapping[str, float], now_ns: int) -> JobPart:
@@ -157,11 +161,11 @@ def job_tasks(tasks: Sequence[Status], text: str) -> tuple[str, list[Status]]:
     for task in tasks:
         children.setdefault(task.parent, []).append(task)
     mark = fitting[0]
-    found = {task.fingerprint: task for task in tasks if task.fingerprint == mark}
+    chosen = {task.fingerprint: task for task in tasks if task.fingerprint == mark}
     waiting = [mark]
     while waiting:
         for task in children.get(waiting.pop(), ()):
-            if task.fingerprint not in found:
-                found[task.fingerprint] = task
+            if task.fingerprint not in chosen:
+                chosen[task.fingerprint] = task
                 waiting.append(task.fingerprint)
-    return mark, sorted(found.values(), key=lambda task: (task.started_ns, task.fingerprint))
+    return mark, sorted(chosen.values(), key=lambda task: (task.started_ns, task.fingerprint))

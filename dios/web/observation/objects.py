@@ -100,7 +100,7 @@ def read_files(node: Node) -> tuple[list[StoredFile], list[str]]:
     keyring = Keyring.load()
     node.present_all()
     known = {group.fingerprint: group for group in node.groups}
-    found: list[StoredFile] = []
+    stored_files: list[StoredFile] = []
     problems: list[str] = []
     for alias, name in keyring.groups.items():
         group = known.get(fingerprint(name))
@@ -113,45 +113,47 @@ def read_files(node: Node) -> tuple[list[StoredFile], list[str]]:
         except DiosError as error:
             problems.append(f"group {plain(alias)}: {plain(error.message)}")
             continue
-        found += [
+        stored_files += [
             StoredFile(plain(alias), plain(entry.file), entry.size, entry.name, secrecy)
-            for entry in entries[: FILES_MAX - len(found)]
+            for entry in entries[: FILES_MAX - len(stored_files)]
         ]
-    if len(found) >= FILES_MAX:
+    if len(stored_files) >= FILES_MAX:
         problems.append(f"only the first {FILES_MAX} files are shown")
-    return found, problems
+    return stored_files, problems
 
 
 def read_replicas(node: Node, name: bytes) -> tuple[list[Replica], str]:
     """Return the replicas of a name, the nearest first, and a sentence about what is missing."""
-    found = node.lookup(name)
+    references = node.lookup(name)
     try:
-        replicas = [_replica(one) for one in found]
+        replicas = [_replica(entry) for entry in references]
     finally:
-        for one in found:
-            one.close()
-    problem = "A node that may have more replicas did not answer." if found.incomplete else ""
+        for reference in references:
+            reference.close()
+    problem = "A node that may have more replicas did not answer." if references.incomplete else ""
     return replicas, problem
 
 
-def _replica(one: Reference) -> Replica:
+def _replica(reference: Reference) -> Replica:
     return Replica(
-        plain(one.node) or "this node",
-        plain(one.rack),
-        one.persistence.name.lower(),
-        one.size,
-        one.v_r,
-        one.v_w,
-        one.a_r,
-        one.a_w,
-        plain(" ".join(one.secrecy)),
+        plain(reference.node) or "this node",
+        plain(reference.rack),
+        reference.persistence.name.lower(),
+        reference.size,
+        reference.v_r,
+        reference.v_w,
+        reference.a_r,
+        reference.a_w,
+        plain(" ".join(reference.secrecy)),
     )
 
 
 def broken_promise(node: Node, mark: str) -> str:
     """Return a sentence if fewer replicas of the object than promised are current; else the empty text."""
     try:
-        short = next((one for one in Promises(node).short_objects() if one.fingerprint == mark), None)
+        short = next(
+            (candidate for candidate in Promises(node).short_objects() if candidate.fingerprint == mark), None
+        )
     except DiosError:
         return ""
     if short is None:
@@ -165,7 +167,7 @@ def read_objects(node: Node) -> tuple[list[LiveObject], str]:
         rows = node.read_table("objects")
     except NotPermittedError:
         return [], FOR_OWNER_ONLY
-    found = [
+    objects = [
         LiveObject(
             plain(str(row["fingerprint"])),
             plain(str(row["type"])).lower(),
@@ -182,7 +184,7 @@ def read_objects(node: Node) -> tuple[list[LiveObject], str]:
         for row in rows[:OBJECTS_MAX]
     ]
     problem = f"Only {OBJECTS_MAX} of {len(rows)} objects are shown." if len(rows) > OBJECTS_MAX else ""
-    return found, problem
+    return objects, problem
 
 
 def read_waits(node: Node) -> list[Wait]:
@@ -193,7 +195,7 @@ def read_waits(node: Node) -> list[Wait]:
         objects: list[Row] = list(node.read_table("objects")) if waiting else []
     except NotPermittedError:
         return []
-    return waits(waiting, references, {str(one.get("fingerprint")): str(one.get("type")) for one in objects})
+    return waits(waiting, references, {str(row.get("fingerprint")): str(row.get("type")) for row in objects})
 
 
 def waits(waiting: Iterable[Row], references: Iterable[Row], types: Mapping[str, str]) -> list[Wait]:
@@ -205,7 +207,7 @@ def waits(waiting: Iterable[Row], references: Iterable[Row], types: Mapping[str,
     holders: dict[str, list[Row]] = {}
     for row in references:
         holders.setdefault(str(row.get("object")), []).append(row)
-    found: list[Wait] = []
+    pending: list[Wait] = []
     for row in waiting:
         task, call = plain(str(row.get("task"))), plain(str(row.get("call")))
         marks = str(row.get("objects", "")).split()
@@ -213,13 +215,13 @@ def waits(waiting: Iterable[Row], references: Iterable[Row], types: Mapping[str,
             away = (
                 "another node has to answer" if number(row.get("requests")) else "the node ends it by itself"
             )
-            found.append(Wait(task, call, "", (), away))
+            pending.append(Wait(task, call, "", (), away))
         for mark in marks:
             if types.get(mark) == ObjectType.TASK.name:
-                found.append(Wait(task, call, mark, (mark,), "it has to end"))
+                pending.append(Wait(task, call, mark, (mark,), "it has to end"))
                 continue
-            found.append(_wait_for_holders(task, call, mark, holders.get(mark, ())))
-    return found
+            pending.append(_wait_for_holders(task, call, mark, holders.get(mark, ())))
+    return pending
 
 
 def _wait_for_holders(task: str, call: str, mark: str, holders: Iterable[Row]) -> Wait:

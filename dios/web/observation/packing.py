@@ -31,45 +31,48 @@ class Demands(NamedTuple):
     capacity: float
 
 
-def demands(answer: Row, what: str, node: str = "") -> Demands:
+def demands(answer: Row, resource: str, node: str = "") -> Demands:
     """Return the curves of an answer to ``timeline``, of one node or of all."""
     now = number(answer.get("now_s"))
     changes: dict[str, list[Steps]] = {}
     for job in rows(answer, "jobs"):
         name = f"{plain(str(job.get('job')))} ({plain(str(job.get('principal')))})"
-        changes.setdefault(name, []).extend(_steps_of(job, what, node))
+        changes.setdefault(name, []).extend(_steps_of(job, resource, node))
     times = {now, now + _AHEAD_S}
-    times.update(at for found in changes.values() for steps in found for at, _ in steps)
+    times.update(at for series in changes.values() for steps in series for at, _ in steps)
     ordered = sorted(times)[:POINTS_MAX]
     return Demands(
         ordered,
-        {name: [sum(_at(steps, at) for steps in found) for at in ordered] for name, found in changes.items()},
-        _capacity(answer, what, node),
+        {
+            name: [sum(_at(steps, at) for steps in series) for at in ordered]
+            for name, series in changes.items()
+        },
+        _capacity(answer, resource, node),
     )
 
 
-def _steps_of(job: Row, what: str, node: str) -> list[Steps]:
-    if what == TRAFFIC:
-        found = [
+def _steps_of(job: Row, resource: str, node: str) -> list[Steps]:
+    if resource == TRAFFIC:
+        edges = [
             edge
             for edge in rows(job, "edges")
             if edge.get("source_node") != edge.get("target_node") and node in {"", edge.get("source_node")}
         ]
-        return [_steps(edge, 1, what) for edge in found]
+        return [_steps(edge, 1, resource) for edge in edges]
     return [
-        _steps(member, _COLUMNS[what], what)
+        _steps(member, _COLUMNS[resource], resource)
         for member in rows(job, "members")
         if node in {"", member.get("node")}
     ]
 
 
-def _steps(row: Row, column: int, what: str) -> Steps:
+def _steps(row: Row, column: int, resource: str) -> Steps:
     """Return (time, amount) of the changes; malformed ones are left out."""
     changes = row.get("steps")
     return [
-        (number(one[0]), number(one[column]) / _DIVISORS[what])
-        for one in (changes if isinstance(changes, list) else ())
-        if isinstance(one, list) and len(one) > column
+        (number(step[0]), number(step[column]) / _DIVISORS[resource])
+        for step in (changes if isinstance(changes, list) else ())
+        if isinstance(step, list) and len(step) > column
     ]
 
 
@@ -83,12 +86,12 @@ def _at(steps: Steps, at: float) -> float:
     return amount
 
 
-def _capacity(answer: Row, what: str, node: str) -> float:
-    if what == TRAFFIC:
+def _capacity(answer: Row, resource: str, node: str) -> float:
+    if resource == TRAFFIC:
         return 0.0
-    key = "cpus" if what == PROCESSORS else "memory_bytes"
+    key = "cpus" if resource == PROCESSORS else "memory_bytes"
     return sum(
-        number(row.get(key)) / _DIVISORS[what]
+        number(row.get(key)) / _DIVISORS[resource]
         for row in rows(answer, "nodes")
         if node in {"", row.get("node")}
     )
@@ -102,25 +105,25 @@ class UsedOverTime:
 
     def add(self, answer: Row, nodes: Mapping[str, Row]) -> None:
         """Add a sample: the traffic of an answer to ``timeline``, and the scheduler's rows of nodes."""
-        found: dict[tuple[str, str], float] = {}
+        amounts: dict[tuple[str, str], float] = {}
         for job in rows(answer, "jobs"):
             for edge in rows(job, "edges"):
                 if edge.get("source_node") != edge.get("target_node"):
                     key = (TRAFFIC, str(edge.get("source_node")))
-                    found[key] = found.get(key, 0.0) + number(edge.get("moving_bytes_s")) / 1e6
+                    amounts[key] = amounts.get(key, 0.0) + number(edge.get("moving_bytes_s")) / 1e6
         for name, row in nodes.items():
-            for what, field in ((PROCESSORS, "cpus_used"), (MEMORY, "memory_used")):
+            for resource, field in ((PROCESSORS, "cpus_used"), (MEMORY, "memory_used")):
                 if row.get(field) is not None:
-                    found[what, name] = number(row.get(field)) / _DIVISORS[what]
-        self._past.append((number(answer.get("now_s")), found))
+                    amounts[resource, name] = number(row.get(field)) / _DIVISORS[resource]
+        self._past.append((number(answer.get("now_s")), amounts))
 
-    def line(self, what: str, node: str = "") -> Steps:
+    def line(self, resource: str, node: str = "") -> Steps:
         """Return (time, amount) of one node or of all; moments without a measurement are left out."""
-        found: Steps = []
+        points: Steps = []
         for at, amounts in self._past:
             fitting = [
-                value for (kind, name), value in amounts.items() if kind == what and node in {"", name}
+                value for (kind, name), value in amounts.items() if kind == resource and node in {"", name}
             ]
             if fitting:
-                found.append((at, sum(fitting)))
-        return found
+                points.append((at, sum(fitting)))
+        return points

@@ -87,7 +87,7 @@ def _held(row: Row) -> HeldReference:
 def rights_text(value: object) -> str:
     """Return the words for the bits of rights."""
     held = Permission(value) if isinstance(value, int) else Permission(0)
-    return ", ".join(one.name.lower() for one in Permission if one.name and one in held)
+    return ", ".join(right.name.lower() for right in Permission if right.name and right in held)
 
 
 # -- retirement -------------------------------------------------------------------------------------
@@ -100,12 +100,12 @@ def retire(node: Node, tasks: Sequence[Status], mark: str, holder: str = "") -> 
         InvalidError: the user has no name of the object.
         NotPermittedError: the user may not delete the object.
     """
-    found = _find(node, tasks, mark)
+    reference = _find(node, tasks, mark)
     try:
-        return found.retire(everyone=True, holder=holder)
+        return reference.retire(everyone=True, holder=holder)
     finally:
-        if not any(found is group for group in node.groups):
-            found.close()
+        if not any(reference is group for group in node.groups):
+            reference.close()
 
 
 def _find(node: Node, tasks: Sequence[Status], mark: str) -> Reference:
@@ -117,13 +117,13 @@ def _find(node: Node, tasks: Sequence[Status], mark: str) -> Reference:
             return group
         files, _ = read_files(node)
         name = next((file.name for file in files if file.fingerprint == mark), None)
-    found = None if name is None else node.find(name)
-    if found is None:
+    reference = None if name is None else node.find(name)
+    if reference is None:
         raise InvalidError(
             f"cannot retire references to {plain(mark)}: it is no task of yours, and no group or file of "
             "your keyring. A program that holds a reference to it can retire those that came from it."
         )
-    return found
+    return reference
 
 
 # -- the audit log ----------------------------------------------------------------------------------
@@ -144,10 +144,10 @@ def read_story(data: Path, mark: str, labels: Mapping[str, str]) -> tuple[list[A
                 newest.append((entry.index, entry.record))
     except (DiosError, OSError) as error:
         return [], f"The audit log cannot be read: {plain(str(error))}"
-    where = f"the newest {SEGMENTS_MAX} of {count} segments" if count > SEGMENTS_MAX else "the audit log"
-    problem = "" if newest else f"There is no record of it in {where}."
+    place = f"the newest {SEGMENTS_MAX} of {count} segments" if count > SEGMENTS_MAX else "the audit log"
+    problem = "" if newest else f"There is no record of it in {place}."
     if newest and count > SEGMENTS_MAX:
-        problem = f"The story begins in {where}; `dios audit --subject {plain(mark)}` reads all."
+        problem = f"The story begins in {place}; `dios audit --subject {plain(mark)}` reads all."
     return [story_line(index, record, mark, labels) for index, record in newest], problem
 
 

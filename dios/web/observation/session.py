@@ -70,11 +70,11 @@ class ClusterSession:
         """Run ``action`` with a handle of the task. Raise NoSuchTaskError if the node has none."""
 
         def act(node: Node) -> T:
-            found = None if status.name is None else node.find(status.name)
-            if not isinstance(found, Task):
+            handle = None if status.name is None else node.find(status.name)
+            if not isinstance(handle, Task):
                 raise NoSuchTaskError(f"the node does not keep task {status.fingerprint} any more")
-            with found:
-                return action(found)
+            with handle:
+                return action(handle)
 
         return await self.call(act)
 
@@ -82,11 +82,11 @@ class ClusterSession:
         """Return a task's limits and use. Raise NoSuchTaskError if the node does not keep it any more."""
 
         def act(node: Node) -> Description:
-            found = None if status.name is None else node.find(status.name)
-            if not isinstance(found, Task):
+            handle = None if status.name is None else node.find(status.name)
+            if not isinstance(handle, Task):
                 raise NoSuchTaskError(f"the node does not keep task {status.fingerprint} any more")
-            with found:
-                return node.describe(found)
+            with handle:
+                return node.describe(handle)
 
         return await self.call(act)
 

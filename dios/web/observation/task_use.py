@@ -37,28 +37,28 @@ class UseSums(NamedTuple):
     known: int
 
 
-def use_of(found: Description) -> TaskUse:
+def use_of(description: Description) -> TaskUse:
     """Return the use of a description; an object that was handed twice counts once."""
-    given = {one.fingerprint: one.size for one in found.inputs}
-    results = {one.fingerprint: one.size for one in found.outputs}
+    given = {entry.fingerprint: entry.size for entry in description.inputs}
+    results = {entry.fingerprint: entry.size for entry in description.outputs}
     return TaskUse(
-        found.cpu_ms / 1000,
-        found.memory_bytes,
+        description.cpu_ms / 1000,
+        description.memory_bytes,
         sum(given.values()),
         sum(size for mark, size in results.items() if mark not in given),
-        found.status.ended,
+        description.status.ended,
     )
 
 
 def sums_of(tasks: Sequence[Status], known: Mapping[str, TaskUse | None]) -> UseSums:
     """Return the sums over the known tasks."""
-    found = [used for task in tasks if (used := known.get(task.fingerprint)) is not None]
+    uses = [used for task in tasks if (used := known.get(task.fingerprint)) is not None]
     return UseSums(
-        sum(one.cpu_s for one in found),
-        max((one.peak_bytes for one in found), default=0),
-        sum(one.given_bytes for one in found),
-        sum(one.result_bytes for one in found),
-        len(found),
+        sum(use.cpu_s for use in uses),
+        max((use.peak_bytes for use in uses), default=0),
+        sum(use.given_bytes for use in uses),
+        sum(use.result_bytes for use in uses),
+        len(uses),
     )
 
 

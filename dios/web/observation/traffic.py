@@ -50,15 +50,15 @@ def read_traffic(
     node: Node, members: Sequence[Member], links: Mapping[str, LinkReading] | None = None
 ) -> dict[str, NodeTraffic]:
     """Return the traffic of the nodes that answer, by name; the asked node has its own name."""
-    found: dict[str, NodeTraffic] = {}
-    for member in [one for one in members if one.usable][:ASKED_MAX]:
+    traffic: dict[str, NodeTraffic] = {}
+    for member in [candidate for candidate in members if candidate.usable][:ASKED_MAX]:
         try:
             info = node.info() if member.here else node.info(host=member.name)
         except DiosError:
             continue
         counts = info.counts
         link = None if links is None else links.get(member.name)
-        found[member.name] = NodeTraffic(
+        traffic[member.name] = NodeTraffic(
             plain(info.version),
             counts.get("peer_connections", 0),
             counts.get("peer_bytes_sent", 0),
@@ -66,7 +66,7 @@ def read_traffic(
             time.monotonic(),
             None if link is None else link.round_trip_ms,
         )
-    return found
+    return traffic
 
 
 def read_links(node: Node) -> dict[str, LinkReading] | None:
@@ -83,14 +83,14 @@ def read_links(node: Node) -> dict[str, LinkReading] | None:
     now = time.monotonic()
     return {
         plain(peer): LinkReading(
-            bool(found.get("connected")),
-            found.get("link_sent_bytes_total", 0),
-            found.get("link_received_bytes_total", 0),
+            bool(counters.get("connected")),
+            counters.get("link_sent_bytes_total", 0),
+            counters.get("link_received_bytes_total", 0),
             now,
-            found.get("queued_bytes"),
-            found["round_trip_seconds"] / _NS_PER_MS if "round_trip_seconds" in found else None,
+            counters.get("queued_bytes"),
+            counters["round_trip_seconds"] / _NS_PER_MS if "round_trip_seconds" in counters else None,
         )
-        for peer, found in values.items()
+        for peer, counters in values.items()
     }
 
 
@@ -117,15 +117,15 @@ def link_row(peer: str, before: LinkReading | None, now: LinkReading) -> tuple[o
 
 def traffic_text(name: str, before: Mapping[str, NodeTraffic], now: Mapping[str, NodeTraffic]) -> str:
     """Return the version and the links of a node as a line of text; the rate needs two readings."""
-    found, earlier = now.get(name), before.get(name)
-    if found is None:
+    current, earlier = now.get(name), before.get(name)
+    if current is None:
         return ""
-    words = [f"version {found.version or 'unknown'}", f"{found.connections} links"]
-    if earlier is not None and found.at_s > earlier.at_s and found.sent >= earlier.sent:
-        seconds = found.at_s - earlier.at_s
-        out = (found.sent - earlier.sent) / seconds / 1e3
-        into = max(0, found.received - earlier.received) / seconds / 1e3
+    words = [f"version {current.version or 'unknown'}", f"{current.connections} links"]
+    if earlier is not None and current.at_s > earlier.at_s and current.sent >= earlier.sent:
+        seconds = current.at_s - earlier.at_s
+        out = (current.sent - earlier.sent) / seconds / 1e3
+        into = max(0, current.received - earlier.received) / seconds / 1e3
         words.append(f"{out:.1f} KB/s out, {into:.1f} KB/s in")
-    if found.round_trip_ms is not None:
-        words.append(f"round trip {found.round_trip_ms:.1f} ms")
+    if current.round_trip_ms is not None:
+        words.append(f"round trip {current.round_trip_ms:.1f} ms")
     return ", ".join(words)

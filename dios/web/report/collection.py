@@ -80,23 +80,25 @@ def collect(node: Node, job: str, progress: Callable[[str], None]) -> JobReport:
 
 def _versions(node: Node, view: ClusterView, tasks: Sequence[Status]) -> dict[str, str]:
     """Return the versions of the asked node, and of the nodes of the tasks as far as they answer."""
-    found = {"the asked node": node.info().version}
+    versions = {"the asked node": node.info().version}
     ran = {task.node for task in tasks}
-    for member in [one for one in view.nodes if one.name in ran and not one.here][:ASKED_MAX]:
+    for member in [candidate for candidate in view.nodes if candidate.name in ran and not candidate.here][
+        :ASKED_MAX
+    ]:
         try:
-            found[member.name] = node.info(host=member.name).version if member.usable else "unknown"
+            versions[member.name] = node.info(host=member.name).version if member.usable else "unknown"
         except DiosError:
-            found[member.name] = "unknown"
-    return found
+            versions[member.name] = "unknown"
+    return versions
 
 
 def _described(node: Node, task: Status) -> Description | None:
     try:
-        found = None if task.name is None else node.find(task.name)
-        if not isinstance(found, Task):
+        handle = None if task.name is None else node.find(task.name)
+        if not isinstance(handle, Task):
             return None
-        with found:
-            return node.describe(found)
+        with handle:
+            return node.describe(handle)
     except DiosError:
         return None
 
@@ -104,8 +106,8 @@ def _described(node: Node, task: Status) -> Description | None:
 def _explanation(node: Node, task: Status) -> list[str]:
     if task.detail:
         return task.detail.splitlines()
-    found = ask(node, {"ask": "explain", "task": task.fingerprint})
-    lines = found.get("lines")
+    answer = ask(node, {"ask": "explain", "task": task.fingerprint})
+    lines = answer.get("lines")
     if isinstance(lines, list):
         return list(map(str, lines))
-    return [f"unknown: {found.get('error', 'the answer is malformed')}"]
+    return [f"unknown: {answer.get('error', 'the answer is malformed')}"]

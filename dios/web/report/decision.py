@@ -21,8 +21,8 @@ def decision_page(answer: Row, made_ns: int, secrecy: Sequence[str] = ()) -> str
     ``secrecy`` are the tags of what the task has read.
     """
     label = str(answer.get("label") or answer.get("task"))
-    found = answer.get("explanation")
-    explanation: Row = found if isinstance(found, dict) else {}
+    given = answer.get("explanation")
+    explanation: Row = given if isinstance(given, dict) else {}
     lines = answer.get("lines")
     parts = [
         pairs(_facts(answer, explanation, made_ns, secrecy)),
@@ -37,8 +37,8 @@ def decision_page(answer: Row, made_ns: int, secrecy: Sequence[str] = ()) -> str
 
 
 def _facts(answer: Row, explanation: Row, made_ns: int, secrecy: Sequence[str]) -> dict[str, object]:
-    made = datetime.fromtimestamp(made_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    found: dict[str, object] = {
+    created = datetime.fromtimestamp(made_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    facts: dict[str, object] = {
         "task": answer.get("task"),
         "state": answer.get("phase"),
         "node": answer.get("node") or "none yet",
@@ -46,9 +46,9 @@ def _facts(answer: Row, explanation: Row, made_ns: int, secrecy: Sequence[str]) 
         "cost model": answer.get("model", ""),
         "round": explanation.get("round", ""),
         "has read": ", ".join(secrecy),
-        "this page": f"made {made}",
+        "this page": f"made {created}",
     }
-    return {name: value for name, value in found.items() if value != ""}
+    return {name: value for name, value in facts.items() if value != ""}
 
 
 # -- the path ---------------------------------------------------------------------------------------
@@ -106,8 +106,13 @@ def _machines(explanation: Row) -> str:
     places = rows(explanation, "places")
     if places:
         against = [
-            (str(one.get("name")), int(number(one.get("cost"))), int(number(one.get("against_chosen"))), one)
-            for one in places
+            (
+                str(place.get("name")),
+                int(number(place.get("cost"))),
+                int(number(place.get("against_chosen"))),
+                place,
+            )
+            for place in places
         ]
         parts.append("<h2>Other machines that it could use</h2>")
         most = max(1, *(abs(difference) for _, _, difference, _ in against))
@@ -122,33 +127,33 @@ def _machines(explanation: Row) -> str:
                 name,
                 cost,
                 f"{gap:+d}",
-                one.get("full") or f"{one.get('free_slots')} slots free",
-                one.get("remark", ""),
+                place.get("full") or f"{place.get('free_slots')} slots free",
+                place.get("remark", ""),
             )
-            for name, cost, gap, one in against
+            for name, cost, gap, place in against
         ]
         parts.append(table(("machine", "cost", "compared with its path", "room", "remark"), cells))
     excluded = rows(explanation, "excluded")
     total = int(number(explanation.get("total_machines")))
     if excluded:
         parts.append(f"<h2>Machines that it cannot use, of {total}</h2>")
-        counted = [(str(one.get("reason")), number(one.get("machines"))) for one in excluded]
+        counted = [(str(group.get("reason")), number(group.get("machines"))) for group in excluded]
         parts.append(
             _bars(
                 "number of machines by reason",
                 [(reason, count / max(total, 1), f"{count:.0f}", "excluded") for reason, count in counted],
             )
         )
-        named = [(one.get("machines"), one.get("reason"), _names(one)) for one in excluded]
+        named = [(group.get("machines"), group.get("reason"), _names(group)) for group in excluded]
         parts.append(table(("machines", "reason", "names"), named))
     return "\n".join(parts)
 
 
-def _names(one: Row) -> str:
-    names = one.get("names")
-    found = list(map(str, names)) if isinstance(names, list) else []
-    more = int(number(one.get("machines"))) - len(found)
-    return ", ".join(found) + (f" and {more} more" if found and more > 0 else "")
+def _names(group: Row) -> str:
+    names = group.get("names")
+    shown = list(map(str, names)) if isinstance(names, list) else []
+    more = int(number(group.get("machines"))) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if shown and more > 0 else "")
 
 
 def _bars(label: str, bars: Sequence[tuple[str, float, str, str]]) -> str:
@@ -171,9 +176,9 @@ def _changes(explanation: Row) -> str:
     binding = str(explanation.get("binding") or "")
     items = [f"bottleneck: {binding}"] if binding else []
     for part in ("counterfactuals", "enough"):
-        items += [str(one.get("text")) for one in rows(explanation, part)]
+        items += [str(row.get("text")) for row in rows(explanation, part)]
     items += [str(explanation["unsolved"])] if explanation.get("unsolved") else []
     if not items:
         return ""
-    listed = "".join(f"<li>{text(one)}</li>" for one in items)
+    listed = "".join(f"<li>{text(entry)}</li>" for entry in items)
     return f"<h2>What limits it, and what would change the decision</h2><ul>{listed}</ul>"

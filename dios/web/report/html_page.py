@@ -46,10 +46,10 @@ def preformatted(lines: Iterable[str]) -> str:
     return f"<pre>{escape(plain_lines(chr(10).join(lines)))}</pre>"
 
 
-def pairs(found: Mapping[str, object]) -> str:
+def pairs(facts: Mapping[str, object]) -> str:
     """Return a table of names and values."""
     cells = [
-        f"<tr><th scope=row>{text(name)}</th><td>{text(value)}</td></tr>" for name, value in found.items()
+        f"<tr><th scope=row>{text(name)}</th><td>{text(value)}</td></tr>" for name, value in facts.items()
     ]
     return f"<div><table>{''.join(cells)}</table></div>"
 

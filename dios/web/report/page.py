@@ -54,23 +54,23 @@ def _facts(report: JobReport) -> dict[str, object]:
     ended = [task for task in report.tasks if task.ended]
     until = report.made_ns if len(ended) < len(report.tasks) else max(task.ended_ns for task in ended)
     failed = sum(not task.ok for task in ended)
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "first task": report.mark,
         "users": ", ".join(sorted({task.principal for task in report.tasks})),
         "state": f"{len(ended)} of {len(report.tasks)} tasks have ended, {failed} of them badly",
     }
     if started:
-        found["began"] = _time(min(started))
-        found["time"] = f"{(until - min(started)) / 1e9:.2f} s"
-    found["processor time"] = _processor_time(report, report.tasks)
-    found["moves, restarts"] = (
+        facts["began"] = _time(min(started))
+        facts["time"] = f"{(until - min(started)) / 1e9:.2f} s"
+    facts["processor time"] = _processor_time(report, report.tasks)
+    facts["moves, restarts"] = (
         f"{sum(task.moves for task in report.tasks)}, {sum(task.restarts for task in report.tasks)}"
     )
     tags = sorted({tag for task in report.tasks for tag in task.secrecy})
     if tags:
-        found["tags of what it has read"] = ", ".join(tags)
-    found["this page"] = f"made {_time(report.made_ns)}"
-    return found
+        facts["tags of what it has read"] = ", ".join(tags)
+    facts["this page"] = f"made {_time(report.made_ns)}"
+    return facts
 
 
 def _time(time_ns: int) -> str:
@@ -121,8 +121,8 @@ def _nodes(report: JobReport) -> str:
 
 
 def _shares(report: JobReport) -> str:
-    found = rows(report.view.shares, "principals")
-    if not found:
+    principals = rows(report.view.shares, "principals")
+    if not principals:
         reason = report.view.shares.get("error", "no scheduler answers")
         return f"<p>{text(f'Unknown: {reason}')}</p>"
     cells = [
@@ -133,7 +133,7 @@ def _shares(report: JobReport) -> str:
             row.get("resource"),
             f"{number(row.get('credit')):.4g}",
         )
-        for row in found
+        for row in principals
     ]
     return table(("user", "entitled", "holds", "of", "credit"), cells)
 
@@ -141,7 +141,7 @@ def _shares(report: JobReport) -> str:
 def _cost(report: JobReport) -> dict[str, object]:
     """Return what the job has used: time of tasks, processor time, memory, and work that was lost."""
     spans = [(task, _length_s(report, task)) for task in report.tasks if task.started_ns]
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "time of tasks": f"{sum(length for _, length in spans):.2f} s",
         "processor time": _processor_time(report, report.tasks),
         "time of tasks that ended badly": (
@@ -152,10 +152,10 @@ def _cost(report: JobReport) -> dict[str, object]:
     if peaks:
         largest = max(peaks, key=lambda mark: peaks[mark])
         labels = {task.fingerprint: task.label for task in report.tasks}
-        found["largest memory of a task"] = f"{peaks[largest] / _MIB:.1f} MiB: {labels[largest] or largest}"
+        facts["largest memory of a task"] = f"{peaks[largest] / _MIB:.1f} MiB: {labels[largest] or largest}"
         held = sum(peaks.get(task.fingerprint, 0) / _GIB * length for task, length in spans)
-        found["memory over time, at most"] = f"{held:.3f} GiB for 1 s"
-    return found
+        facts["memory over time, at most"] = f"{held:.3f} GiB for 1 s"
+    return facts
 
 
 def _length_s(report: JobReport, task: Status) -> float:
@@ -178,7 +178,7 @@ def _sentences(report: JobReport) -> list[str]:
         f"From the start of the first task to the end of the last one it took {whole / 1e9:.2f} s. Tasks ran "
         f"in {covered / 1e9:.2f} s of this time, {total:.2f} s in all."
     )
-    found = [first]
+    sentences = [first]
     for stage, tasks in list(stages(report.tasks).items())[:_STAGES_MAX]:
         times = {task.fingerprint: _length_s(report, task) for task in tasks if task.started_ns}
         slow = max(
@@ -187,16 +187,16 @@ def _sentences(report: JobReport) -> list[str]:
         if slow is not None:
             median = statistics.median(times.values())
             ratio = f", {times[slow.fingerprint] / median:.1f} times the median" if median > 0 else ""
-            found.append(
+            sentences.append(
                 f"The longest task of stage {stage} is {slow.label or slow.fingerprint} on "
                 f"{slow.node or 'this node'}: {times[slow.fingerprint]:.2f} s{ratio}."
             )
     again = [task for task in report.tasks if task.moves or task.restarts][:_STAGES_MAX]
-    found += [
+    sentences += [
         f"{task.label or task.fingerprint} was moved {task.moves} times, restarted {task.restarts} times."
         for task in again
     ]
-    return found
+    return sentences
 
 
 def _explained(report: JobReport, state: TaskState, heading: str) -> str:

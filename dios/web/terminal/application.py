@@ -193,13 +193,13 @@ class TopApplication(App[None]):
 
     @property
     def _node_table(self) -> DataTable[Text]:
-        found: DataTable[Text] = self.query_one("#nodes", DataTable)
-        return found
+        table: DataTable[Text] = self.query_one("#nodes", DataTable)
+        return table
 
     @property
     def _task_table(self) -> DataTable[Text]:
-        found: DataTable[Text] = self.query_one("#tasks", DataTable)
-        return found
+        table: DataTable[Text] = self.query_one("#tasks", DataTable)
+        return table
 
     def _follow(self) -> None:
         view = self._newest()
@@ -210,7 +210,7 @@ class TopApplication(App[None]):
     def _show_view(self) -> None:
         view = self._shown_view or ClusterView()
         now = time.time_ns()
-        found = chosen_tasks(
+        chosen = chosen_tasks(
             view.tasks,
             now,
             self._sort_column,
@@ -220,12 +220,12 @@ class TopApplication(App[None]):
             user=self._user,
         )
         marked = self._marked()
-        drawn = as_tree(found) if self._tree else [(task, "") for task in found]
-        self._tagged &= {task.fingerprint for task in found}
+        drawn = as_tree(chosen) if self._tree else [(task, "") for task in chosen]
+        self._tagged &= {task.fingerprint for task in chosen}
         self._shown = [task for task, _ in drawn[:_ROWS_MAX]]
         words = f"{headline(view)}; by {self._sort_column.lower()}{', inverted' if self._inverted else ''}"
-        if len(found) > _ROWS_MAX:
-            words += f"; the first {_ROWS_MAX} of {len(found)}"
+        if len(chosen) > _ROWS_MAX:
+            words += f"; the first {_ROWS_MAX} of {len(chosen)}"
         words += "; a tree" if self._tree else ""
         words += f"; of {plain(self._user)}" if self._user else ""
         words += f"; {len(self._tagged)} tagged" if self._tagged else ""
@@ -377,8 +377,8 @@ class TopApplication(App[None]):
             if yes:
                 self._begin_action("killed", Task.kill, tasks)
 
-        what = _title(tasks[0]) if len(tasks) == 1 else f"{len(tasks)} tagged tasks"
-        self.push_screen(_Question(f"Kill {what}?"), answered)
+        subject = _title(tasks[0]) if len(tasks) == 1 else f"{len(tasks)} tagged tasks"
+        self.push_screen(_Question(f"Kill {subject}?"), answered)
 
     def _chosen(self) -> list[Status]:
         """Return the tagged tasks, or without tags the marked one."""

@@ -99,15 +99,15 @@ def chosen_tasks(
     Ended tasks are only shown with ``ended``. Tasks with equal values are sorted by their start.
     """
     value_of = TASK_COLUMNS[column]
-    found = [task for task in tasks if (ended or not task.ended) and has_word(task, word, now_ns)]
-    found = [task for task in found if user in {"", task.principal}]
-    found.sort(key=lambda task: (task.started_ns, task.fingerprint))
+    chosen = [task for task in tasks if (ended or not task.ended) and has_word(task, word, now_ns)]
+    chosen = [task for task in chosen if user in {"", task.principal}]
+    chosen.sort(key=lambda task: (task.started_ns, task.fingerprint))
     numbers = column in {"SECONDS", "DONE"}
-    found.sort(
+    chosen.sort(
         key=lambda task: value_of(task, now_ns) if numbers else str(value_of(task, now_ns)).lower(),
         reverse=reverse,
     )
-    return found
+    return chosen
 
 
 def as_tree(tasks: Sequence[Status]) -> list[tuple[Status, str]]:
@@ -119,7 +119,7 @@ def as_tree(tasks: Sequence[Status]) -> list[tuple[Status, str]]:
     below: dict[str, list[Status]] = {}
     for task in tasks:
         below.setdefault(task.parent if task.parent in known else "", []).append(task)
-    found: list[tuple[Status, str]] = []
+    lines: list[tuple[Status, str]] = []
     drawn: set[str] = set()
     waiting = [(task, "", "") for task in reversed(below.get("", []))]
     while waiting:
@@ -127,12 +127,12 @@ def as_tree(tasks: Sequence[Status]) -> list[tuple[Status, str]]:
         if task.fingerprint in drawn:
             continue
         drawn.add(task.fingerprint)
-        found.append((task, line))
+        lines.append((task, line))
         children = below.get(task.fingerprint, [])
         for place, child in enumerate(reversed(children)):
             last = place == 0
             waiting.append((child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  ")))
-    return found + [(task, "") for task in tasks if task.fingerprint not in drawn]
+    return lines + [(task, "") for task in tasks if task.fingerprint not in drawn]
 
 
 def users_of(tasks: Sequence[Status]) -> list[str]:

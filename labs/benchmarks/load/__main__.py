@@ -69,10 +69,10 @@ def main() -> int:
                 (options.objects, phases.objects),
             ]
             with _busy() if load == "busy" else contextlib.nullcontext():
-                for count, each in bursts:
+                for count, phase in bursts:
                     if not count:
                         continue
-                    burst = trio.run(partial(each, cluster, coordinator, count, say=say))
+                    burst = trio.run(partial(phase, cluster, coordinator, count, say=say))
                     rows.append(BurstResult.of(burst, load))
                     say(rows[-1].line())
                     troubles += _troubles(burst, load)
@@ -86,9 +86,11 @@ def main() -> int:
 def _troubles(burst: Burst, load: str) -> list[str]:
     if burst.is_good:
         return []
-    found = [f"{burst.name}, {load}: {burst.lost} lost, {burst.twice} done twice"]
-    found += [f"{burst.name}, {load}: {count} refused: {why}" for why, count in burst.refused.most_common(5)]
-    return found + [f"the neighbour, {load}: {why}" for why in burst.neighbour.refused[:5]]
+    troubles = [f"{burst.name}, {load}: {burst.lost} lost, {burst.twice} done twice"]
+    troubles += [
+        f"{burst.name}, {load}: {count} refused: {why}" for why, count in burst.refused.most_common(5)
+    ]
+    return troubles + [f"the neighbour, {load}: {why}" for why in burst.neighbour.refused[:5]]
 
 
 def _processors() -> int:

@@ -85,7 +85,7 @@ class Burst:
 
 @asynccontextmanager
 async def _session(cluster: BenchCluster, number: int) -> AsyncIterator[AsyncNode]:
-    async with open_node(cluster.made.nodes[number % NODES].socket, groups=()) as node:
+    async with open_node(cluster.local.nodes[number % NODES].socket, groups=()) as node:
         yield node
 
 
@@ -97,7 +97,7 @@ async def runs(cluster: BenchCluster, coordinator: int, count: int, *, record: P
     """Submit trivial runs, all at once; each leaves its number in ``record``."""
     burst = Burst("trivial runs", count)
 
-    async def one(node: AsyncNode, program: AsyncReference, number: int) -> None:
+    async def run_one(node: AsyncNode, program: AsyncReference, number: int) -> None:
         async def run() -> None:
             task = await node.run(program, args=[str(record), str(number)], brand=Brand.LIMBO, label="load")
             status = await task.wait()
@@ -111,7 +111,7 @@ async def runs(cluster: BenchCluster, coordinator: int, count: int, *, record: P
             program = await node.create_program(_PROGRAM)
             async with trio.open_nursery() as nursery:
                 for number in range(first, min(count, first + _SESSION_RUNS)):
-                    nursery.start_soon(one, node, program, number)
+                    nursery.start_soon(run_one, node, program, number)
 
     async with burst.watched(cluster, coordinator, say) as nursery:
         for first in range(0, count, _SESSION_RUNS):
@@ -128,7 +128,7 @@ async def first_of_many(cluster: BenchCluster, coordinator: int, count: int, *, 
     burst = Burst(f"first {wanted} of {count} runs with needs", wanted)
     enough = trio.Event()
 
-    async def one(node: AsyncNode, program: AsyncReference) -> None:
+    async def submit(node: AsyncNode, program: AsyncReference) -> None:
         work = dios.work(cpus=cpus)
         await burst.attempt(lambda: node.run(program, work=work, brand=Brand.LIMBO, label="long"))
         if len(burst.times) >= wanted or burst.refused:
@@ -139,7 +139,7 @@ async def first_of_many(cluster: BenchCluster, coordinator: int, count: int, *, 
             program = await node.create_program(_LONG)
             async with trio.open_nursery() as nursery:
                 for _ in range(first, min(count, first + _SESSION_RUNS)):
-                    nursery.start_soon(one, node, program)
+                    nursery.start_soon(submit, node, program)
                 await done.wait()
                 nursery.cancel_scope.cancel()
 
@@ -158,7 +158,7 @@ async def clients(cluster: BenchCluster, coordinator: int, count: int, *, say: S
     burst = Burst("clients", count)
     whole = trio.Event()
 
-    async def one(number: int) -> None:
+    async def client(number: int) -> None:
         async def work() -> None:
             async with _session(cluster, number) as node:
                 data = f"client {number}".encode()
@@ -176,7 +176,7 @@ async def clients(cluster: BenchCluster, coordinator: int, count: int, *, say: S
 
     async with burst.watched(cluster, coordinator, say) as nursery:
         for number in range(count):
-            nursery.start_soon(one, number)
+            nursery.start_soon(client, number)
     burst.wanted = count
     return burst
 
@@ -201,20 +201,20 @@ async def objects(cluster: BenchCluster, coordinator: int, count: int, *, say: S
     async def some(first: int) -> None:
         async with _session(cluster, first // _SESSION_OBJECTS) as node:
             numbers = range(first, min(count, first + _SESSION_OBJECTS))
-            made: dict[int, AsyncReference] = {}
+            references: dict[int, AsyncReference] = {}
 
             async def create(number: int) -> None:
                 async def make() -> None:
-                    made[number] = await _blob(node, f"object {number}".encode())
+                    references[number] = await _blob(node, f"object {number}".encode())
 
                 await burst.attempt(make)
 
             async def read(number: int) -> None:
-                burst.lost += await made[number].read_bytes() != f"object {number}".encode()
+                burst.lost += await references[number].read_bytes() != f"object {number}".encode()
 
             await _each(numbers, create)
-            await _each(tuple(made), read)
-            burst.lost += len(numbers) - len(made)
+            await _each(tuple(references), read)
+            burst.lost += len(numbers) - len(references)
 
     async with burst.watched(cluster, coordinator, say) as nursery:
         for first in range(0, count, _SESSION_OBJECTS):
@@ -224,5 +224,5 @@ async def objects(cluster: BenchCluster, coordinator: int, count: int, *, say: S
 
 def percentile(values: list[float], part: float) -> float:
     """Return a percentile of unsorted values; NaN of none."""
-    found = sorted(values)
-    return found[min(len(found) - 1, int(len(found) * part))] if found else math.nan
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))] if ordered else math.nan

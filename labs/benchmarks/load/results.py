@@ -78,7 +78,7 @@ class BurstResult(Struct, frozen=True):
         """Return a row of the table."""
         median, late, longest = self.neighbour
         rate = self.done / max(self.seconds, 1e-9)
-        used = [f"{each:.2f}" for each in self.used]
+        used = [f"{amount:.2f}" for amount in self.used]
         if self.is_runs:
             used[-1] = _judged(self.used.coordinator, _COORDINATOR_MS, digits=2)
         cells = (
@@ -94,7 +94,7 @@ class BurstResult(Struct, frozen=True):
             f"{median:.1f}",
             _judged(late, _NEIGHBOUR_MS, digits=1),
             _judged(longest, _NEIGHBOUR_MS, digits=1),
-            *(f"{each:.1f}" for each in self.echo),
+            *(f"{delay:.1f}" for delay in self.echo),
             f"{late / self.echo[0]:.1f}",
             *used,
         )

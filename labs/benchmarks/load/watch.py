@@ -43,7 +43,7 @@ class Neighbour:
             sys.executable,
             "-m",
             "labs.benchmarks.load.neighbour",
-            str(cluster.made.nodes[number].socket),
+            str(cluster.local.nodes[number].socket),
         ]
         process = await trio.lowlevel.open_process(
             line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -60,8 +60,8 @@ class Neighbour:
                 await process.stdin.aclose()
                 told = b"".join([part async for part in process.stdout])
                 await process.wait()
-            found = json.decode(told, type=Told)
-            self.calls, self.echoes, self.refused = found.calls, found.echoes, found.refused
+            report = json.decode(told, type=Told)
+            self.calls, self.echoes, self.refused = report.calls, report.echoes, report.refused
 
 
 def wait_until_scheduled(cluster: BenchCluster) -> int:
@@ -115,11 +115,11 @@ class ProcessorTime(NamedTuple):
 
 
 def _children_of(pid: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
-            found += map(int, (thread / "children").read_text().split())
-    return found
+            children += map(int, (thread / "children").read_text().split())
+    return children
 
 
 def _reaped_s(pid: int) -> float:

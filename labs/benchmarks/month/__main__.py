@@ -66,10 +66,10 @@ def main() -> int:
         except Exception as error:  # noqa: BLE001 - the timeline so far is worth as much
             problem = f"{type(error).__name__}: {error}"
         users.end()
-    for what, value in figures:
-        say(f"  {what}: {value}")
+    for label, value in figures:
+        say(f"  {label}: {value}")
     if not figures:
-        figures = [(what, f"{count:,}") for what, count in sorted(users.counts.items())]
+        figures = [(kind, f"{count:,}") for kind, count in sorted(users.counts.items())]
     options.report.write_text(_page(options.minutes, options.seed, month, figures, problem))
     for why, count in users.refusals.most_common(5):
         say(f"  refused {count} times: {why}")
@@ -103,7 +103,7 @@ def _page(minutes: float, seed: int, month: Month, figures: list[tuple[str, str]
         f"{'-' if row.whole_s is None else f'{row.whole_s:.0f} s'} | {row.note} |"
         for row in month.rows
     )
-    results = "\n".join(f"| {what} | {value} |" for what, value in figures)
+    results = "\n".join(f"| {label} | {value} |" for label, value in figures)
     outcome = f"**Failed:** {problem}" if problem else "Every promise was kept."
     return f"""# A month in {minutes:g} minutes
 

@@ -99,8 +99,8 @@ class Month:
         after = self.users.files
         self.backed_up.append({path: marks | after[path] for path, marks in before.items()})
         count = 2 if first else 1
-        what = "backup, after its key was made" if first else "backup, of new bytes alone"
-        self.note(what, commands=count, most=count, whole=False)
+        event = "backup, after its key was made" if first else "backup, of new bytes alone"
+        self.note(event, commands=count, most=count, whole=False)
 
     def restore(self) -> None:
         """Restore the newest backup into an empty node, and compare the bytes."""
@@ -163,9 +163,11 @@ class Month:
                 self.site.must(f"dios-node stop --data {data}", at=name)
                 self.site.boot(name)
             self.whole()
-        each = 1 if hot else 2
+        per_node = 1 if hot else 2
         note = "" if hot else "stop and start: this release has no `dios-node restart`"
-        self.note("upgrade: each node in turn", commands=each * len(self.site.data), most=each, note=note)
+        self.note(
+            "upgrade: each node in turn", commands=per_node * len(self.site.data), most=per_node, note=note
+        )
 
 
 @contextmanager

@@ -166,8 +166,8 @@ class Site:
         )
         if not done.returncode:
             self._mounted = data
-        for each in aside.iterdir():
-            shutil.move(each, data / each.name)
+        for path in aside.iterdir():
+            shutil.move(path, data / path.name)
         aside.rmdir()
 
     def _kill(self, data: Path) -> None:
@@ -183,11 +183,11 @@ class Site:
         """Return the status of each node, as a node that runs sees it."""
         return {row["name"]: row["status"] for row in json.loads(self.must("dios node ls --json"))}
 
-    def wait(self, holds: Callable[[], bool], what: str, seconds: float) -> float:
+    def wait(self, holds: Callable[[], bool], condition: str, seconds: float) -> float:
         """Wait until a condition holds, and return the seconds; AssertionError if it does not."""
         began = time.monotonic()
         while not holds():
             if time.monotonic() - began > seconds:
-                raise AssertionError(f"after {seconds:.0f} s it is not true that {what}")
+                raise AssertionError(f"after {seconds:.0f} s it is not true that {condition}")
             time.sleep(_POLL_S)
         return time.monotonic() - began

@@ -47,7 +47,7 @@ def judge(month: Month) -> list[tuple[str, str]]:
         ("replicas", ", ".join(f"{name} {count}" for name, count in sorted(replicas.items()))),
         ("replicas of a file", f"{REPLICAS} of {exact} files, more of {len(files) - exact}"),
         ("replicas of the service", "2 of 2"),
-        *((what, f"{count:,}") for what, count in sorted(users.counts.items())),
+        *((kind, f"{count:,}") for kind, count in sorted(users.counts.items())),
         ("the node with a full disk", SMALL_DISK if month.filler else "left out"),
     ]
 

@@ -127,10 +127,10 @@ class GreedyClient:
         """Make a call on each of ``count`` further connections, before the first answer is read."""
         while len(self._crowd) < count:
             self._crowd.append(Connection(self._socket))
-        for each in self._crowd:
-            each.post(call)
-        for each in self._crowd:
-            each.take()
+        for client in self._crowd:
+            client.post(call)
+        for client in self._crowd:
+            client.take()
 
     def deafen(self, call: AnyCall, count: int) -> None:
         """Make calls without reading any answer, as far as the node takes them; then connect again."""

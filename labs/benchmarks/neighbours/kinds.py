@@ -139,8 +139,8 @@ def _fill(me: Greedy, ref: int, lifetime_ns: int = 0) -> Iterator[None]:
 
 
 def _streams(me: Greedy, count: int = limits.SELECT_REFERENCES_MAX) -> list[int]:
-    found = [_create(me, ObjectType.SHMEM_STREAM, size=limits.STREAM_RING_BYTES_MIN) for _ in range(count)]
-    return [ref for ref in found if ref]
+    refs = [_create(me, ObjectType.SHMEM_STREAM, size=limits.STREAM_RING_BYTES_MIN) for _ in range(count)]
+    return [ref for ref in refs if ref]
 
 
 def _repeat(me: Greedy, call: AnyCall) -> Iterator[None]:
@@ -364,15 +364,15 @@ def events(me: Greedy) -> Iterator[None]:
     copy = messages.Copy(ref, _myself(me), 0)
     while True:
         for answers in _vectors(me, itertools.repeat(copy, _PART)):
-            made = [one.references[0].ref for one in answers if isinstance(one, References)]
-            for _ in _vectors(me, (messages.Delete(one) for one in made)):
+            refs = [answer.references[0].ref for answer in answers if isinstance(answer, References)]
+            for _ in _vectors(me, (messages.Delete(handle) for handle in refs)):
                 yield
 
 
 @_kind("lookups of a name, each of which makes references")
 def lookups(me: Greedy) -> Iterator[None]:
-    made = _named(me, ObjectType.SHMEM_BLOB, data=b"x")
-    name = bytes(32) if made is None or made.name is None else made.name
+    created = _named(me, ObjectType.SHMEM_BLOB, data=b"x")
+    name = bytes(32) if created is None or created.name is None else created.name
     while True:
         for _ in _vectors(me, itertools.repeat(messages.Lookup(name), me.table)):
             yield
@@ -398,8 +398,8 @@ def creations(me: Greedy) -> Iterator[None]:
     while True:
         answer = me.ask(Vector((create,) * 512))
         yield
-        made = answer.results if isinstance(answer, messages.Results) else ()
-        refs = [one.reference.ref for one in made if isinstance(one, Created)]
+        results = answer.results if isinstance(answer, messages.Results) else ()
+        refs = [created.reference.ref for created in results if isinstance(created, Created)]
         for _ in _vectors(me, (messages.Delete(ref) for ref in refs)):
             yield
 
@@ -426,8 +426,8 @@ def large_streams(me: Greedy) -> Iterator[None]:
 @_kind("groups, and objects in 32 groups at a time")
 def groups(me: Greedy) -> Iterator[None]:
     while True:
-        made = [_named(me, ObjectType.GROUP) for _ in range(limits.GROUPS_PER_CALL_MAX)]
-        refs = tuple(one.reference.ref for one in made if one is not None)
+        created_groups = [_named(me, ObjectType.GROUP) for _ in range(limits.GROUPS_PER_CALL_MAX)]
+        refs = tuple(group.reference.ref for group in created_groups if group is not None)
         yield
         for _ in range(100):
             me.ask(messages.Create(ObjectType.SHMEM_BLOB, refs, data=b"x"))
@@ -441,18 +441,18 @@ def groups(me: Greedy) -> Iterator[None]:
 @_kind("durable objects that are created and destroyed")
 def catalogue_writes(me: Greedy) -> Iterator[None]:
     while True:
-        made = [_named(me, ObjectType.DURABLE_BLOB, data=b"x" * 100) for _ in range(8)]
+        blobs = [_named(me, ObjectType.DURABLE_BLOB, data=b"x" * 100) for _ in range(8)]
         yield
-        for one in made:
-            if one is not None:
-                me.ask(messages.Delete(one.reference.ref, int(Flag.DESTROY)))
+        for blob in blobs:
+            if blob is not None:
+                me.ask(messages.Delete(blob.reference.ref, int(Flag.DESTROY)))
         yield
 
 
 @_kind("small durable writes in long queues")
 def durable_writes(me: Greedy) -> Iterator[None]:
-    made = _named(me, ObjectType.DURABLE_BLOB, data=b"x")
-    ref = 1 if made is None else made.reference.ref
+    blob = _named(me, ObjectType.DURABLE_BLOB, data=b"x")
+    ref = 1 if blob is None else blob.reference.ref
     while True:
         for _ in range(_PART):
             me.post(messages.WriteOnce(ref, b"z" * 1_000))
@@ -467,8 +467,8 @@ def large_durable_writes(me: Greedy) -> Iterator[None]:
 
 @_kind("entries of a durable stream")
 def log_entries(me: Greedy) -> Iterator[None]:
-    made = _named(me, ObjectType.DURABLE_STREAM)
-    ref = 1 if made is None else made.reference.ref
+    stream = _named(me, ObjectType.DURABLE_STREAM)
+    ref = 1 if stream is None else stream.reference.ref
     while True:
         for _ in range(16):
             me.post(messages.WriteOnce(ref, b"e" * 1_000))
@@ -477,8 +477,8 @@ def log_entries(me: Greedy) -> Iterator[None]:
 
 
 # -- bytes ----------------------------------------------------------------------------------------------
-def _writes(me: Greedy, made: Created | None, size: int = _LARGE, offset: int = 0) -> Iterator[None]:
-    ref = 1 if made is None else made.reference.ref
+def _writes(me: Greedy, created: Created | None, size: int = _LARGE, offset: int = 0) -> Iterator[None]:
+    ref = 1 if created is None else created.reference.ref
     while True:
         got = me.ask(messages.AcquireWrite(ref, size, offset, Semantics.ANY))
         yield
@@ -495,8 +495,8 @@ def large_writes(me: Greedy) -> Iterator[None]:
 
 @_kind("reads of 16 MiB")
 def large_reads(me: Greedy) -> Iterator[None]:
-    made = _named(me, ObjectType.SHMEM_BLOB)
-    ref = 1 if made is None else made.reference.ref
+    blob = _named(me, ObjectType.SHMEM_BLOB)
+    ref = 1 if blob is None else blob.reference.ref
     got = me.ask(messages.AcquireWrite(ref, _LARGE))
     if isinstance(got, messages.Buffer):
         me.ask(messages.CommitWrite(ref, got.buffer))
@@ -516,11 +516,11 @@ def raw_memory(me: Greedy) -> Iterator[None]:
 @_kind("writes far beyond the end of an object, which are refused")
 def distant_writes(me: Greedy) -> Iterator[None]:
     while True:
-        made = _named(me, ObjectType.SHMEM_BLOB)
+        blob = _named(me, ObjectType.SHMEM_BLOB)
         for _ in range(4):
-            yield from itertools.islice(_writes(me, made, 100, _GIB), 2)
-        if made is not None:
-            _destroy(me, made.reference.ref)
+            yield from itertools.islice(_writes(me, blob, 100, _GIB), 2)
+        if blob is not None:
+            _destroy(me, blob.reference.ref)
         yield
 
 
@@ -528,11 +528,11 @@ def distant_writes(me: Greedy) -> Iterator[None]:
 def sparse_objects(me: Greedy) -> Iterator[None]:
     size = _GIB // 4
     while True:
-        made = _named(me, ObjectType.SHMEM_BLOB)
+        blob = _named(me, ObjectType.SHMEM_BLOB)
         yield
-        if made is None:
+        if blob is None:
             continue
-        ref = made.reference.ref
+        ref = blob.reference.ref
         got = me.ask(messages.AcquireWrite(ref, size, flags=int(Flag.BLANK)))
         if isinstance(got, messages.Buffer):
             me.ask(messages.CommitWrite(ref, got.buffer))

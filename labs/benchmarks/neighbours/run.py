@@ -88,9 +88,9 @@ class NeighboursRun:
         while (state := _state(innocent)) != before and time.monotonic() < deadline:
             time.sleep(0.1)
         self.troubles.extend(
-            f"{name}: {count} {what} instead of {before[what]} {_CALM_S:g} s after the neighbours were killed"
-            for what, count in state.items()
-            if count != before[what]
+            f"{name}: {count} {kind} instead of {before[kind]} {_CALM_S:g} s after the neighbours were killed"
+            for kind, count in state.items()
+            if count != before[kind]
         )
         innocent.close()
         return KindResult.of(name, times, load)
@@ -103,8 +103,8 @@ def _state(innocent: Innocent) -> dict[str, int]:
 
 def chosen(only: str) -> list[str]:
     """Return the kinds of a comma-separated list, or all kinds."""
-    found = [name for name in only.split(",") if name] or list(KINDS)
-    unknown = sorted(set(found) - set(KINDS))
+    names = [name for name in only.split(",") if name] or list(KINDS)
+    unknown = sorted(set(names) - set(KINDS))
     if unknown:
         raise SystemExit(f"there is no kind called {', '.join(unknown)}; there are {', '.join(KINDS)}")
-    return found
+    return names

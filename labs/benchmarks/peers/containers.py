@@ -31,21 +31,21 @@ Command = Callable[[], list[str]]
 def commands(program: list[str]) -> Iterator[dict[str, Command]]:
     """Yield, for each sandbox of this machine, a function that returns the command of its next start."""
     numbers = itertools.count(1)
-    found: dict[str, Command] = {}
+    available: dict[str, Command] = {}
     with tempfile.TemporaryDirectory(prefix="dios-bench-bundle-") as folder:
         bubblewrap, runc, runsc = (shutil.which(name) for name in ("bwrap", "runc", "runsc"))
         if bubblewrap is not None:
-            found[BUBBLEWRAP] = lambda: [bubblewrap, *_PROTECTED, *program]
+            available[BUBBLEWRAP] = lambda: [bubblewrap, *_PROTECTED, *program]
         if runc is not None:
             _make_bundle(runc, Path(folder), program)
-            found[RUNC] = lambda: [runc, "run", "--bundle", folder, f"dios-bench-{next(numbers)}"]
+            available[RUNC] = lambda: [runc, "run", "--bundle", folder, f"dios-bench-{next(numbers)}"]
             if runsc is not None:
                 name = "dios-bench-gvisor"
-                found[GVISOR] = lambda: [
+                available[GVISOR] = lambda: [
                     *(runsc, *_RUNSC, "run", "--bundle", folder),
                     f"{name}-{next(numbers)}",
                 ]
-        yield found
+        yield available
 
 
 def _make_bundle(runc: str, folder: Path, program: list[str]) -> None:

@@ -71,8 +71,8 @@ class RayNodes:
     def fresh(self, size: int, count: int, *, array: bool = False) -> list[object]:
         """Return references to new objects of the last node, as numpy arrays with ``array``."""
         if self._maker is None:
-            made = self.ray.remote(Maker).options(resources={FAR: 1}).remote()
-            self._maker = cast("_Maker", made)
+            maker = self.ray.remote(Maker).options(resources={FAR: 1}).remote()
+            self._maker = cast("_Maker", maker)
         return cast(
             "list[object]",
             self.ray.get(cast("_KeywordRemote", self._maker.make).remote(size, count, array=array)),
@@ -102,7 +102,7 @@ def ray_cluster(nodes: int = 2, store_bytes: int = 300_000_000) -> Iterator[RayN
         from ray.cluster_utils import Cluster
     except ImportError:
         raise MissingPeerError("ray is not installed (pip install ray)") from None
-    made: list[_Cluster] = []
+    clusters: list[_Cluster] = []
 
     def start() -> None:
         head = {
@@ -111,16 +111,16 @@ def ray_cluster(nodes: int = 2, store_bytes: int = 300_000_000) -> Iterator[RayN
             "include_dashboard": False,
             "resources": {NEAR: _NEAR_PLACES},
         }
-        made.append(cast("_Clusters", Cluster)(initialize_head=True, head_node_args=head))
+        clusters.append(cast("_Clusters", Cluster)(initialize_head=True, head_node_args=head))
         for number in range(1, nodes):
             own = {FAR: 1} if number == nodes - 1 else {}
-            made[0].add_node(num_cpus=1, resources=own, object_store_memory=store_bytes)
-        ray.init(address=made[0].address, log_to_driver=False, logging_level=logging.ERROR)
+            clusters[0].add_node(num_cpus=1, resources=own, object_store_memory=store_bytes)
+        ray.init(address=clusters[0].address, log_to_driver=False, logging_level=logging.ERROR)
 
     try:
         seconds = once(start)
         yield RayNodes(cast("Ray", ray), seconds)
     finally:
         ray.shutdown()
-        for cluster in made:
+        for cluster in clusters:
             cluster.shutdown()

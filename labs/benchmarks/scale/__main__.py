@@ -41,8 +41,8 @@ def tables(reports: Sequence[Report]) -> str:
     heads = list(reports[0].rounds)
     lines += [f"| nodes | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for report in reports:
-        found = [report.rounds.get(head, math.nan) for head in heads]
-        values = " | ".join(f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in found)
+        cells = [report.rounds.get(head, math.nan) for head in heads]
+        values = " | ".join(f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in cells)
         lines.append(f"| {report.nodes:,} | {values} |")
     lines += ["", "## Answers", ""]
     for report in reports:
@@ -93,7 +93,7 @@ def main() -> None:
     asked = parser.parse_args()
     reports: dict[int, Report] = {}
     if asked.keep.exists():
-        reports = {one.nodes: one for one in json.decode(asked.keep.read_bytes(), type=list[Report])}
+        reports = {report.nodes: report for report in json.decode(asked.keep.read_bytes(), type=list[Report])}
     for size in () if asked.print else asked.nodes:
         reports[size] = run_size(size, asked.seed, size * asked.tasks)
         reports = dict(sorted(reports.items()))

@@ -67,10 +67,10 @@ class SimLink:
 
     async def _call(self, call: messages.AnyCall) -> messages.AnyResult:
         answered = trio.Event()
-        found: list[messages.AnyResult] = []
+        results: list[messages.AnyResult] = []
 
         def then(result: messages.AnyResult) -> None:
-            found.append(result)
+            results.append(result)
             self._driver.woken = True
             answered.set()
             if not (isinstance(result, messages.Failure) and result.code == Code.ENOBUFS):
@@ -83,9 +83,9 @@ class SimLink:
         except BaseException:
             self._session.cancel(seq)
             raise
-        if isinstance(found[0], messages.Failure):
-            raise refusal(found[0], call)
-        return found[0]
+        if isinstance(results[0], messages.Failure):
+            raise refusal(results[0], call)
+        return results[0]
 
 
 class CompiledKernels:

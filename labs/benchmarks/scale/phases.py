@@ -178,10 +178,12 @@ class Town:
         """Create objects with names on every node."""
         calls = [
             (
-                one,
-                messages.Create(ObjectType.SHMEM_BLOB, (self._home(one),), NameKind.RANDOM, data=b"x" * 100),
+                member,
+                messages.Create(
+                    ObjectType.SHMEM_BLOB, (self._home(member),), NameKind.RANDOM, data=b"x" * 100
+                ),
             )
-            for one in self.sessions
+            for member in self.sessions
             for _ in range(NAMES_EACH)
         ]
         with self.phase("a create", per="create", count=len(calls)):
@@ -200,14 +202,20 @@ class Town:
     async def lookups(self, when: str = "") -> None:
         """Look up names of other nodes' objects, and names of nothing."""
         rng, count = self.world.rng, max(200, 2 * self.size)
-        running = [one for one in self.sessions if one.machine.sessions.get(one.task) is one]
-        alive = {one.machine.node for one in running}
+        running = [
+            session for session in self.sessions if session.machine.sessions.get(session.task) is session
+        ]
+        alive = {session.machine.node for session in running}
         known = [(name, node) for name, node in self.names if node in alive]
         chosen = [rng.choice(known) for _ in range(count)]
         present = [
             (
                 rng.choice(
-                    [one for one in rng.sample(running, min(3, len(running))) if one.machine.node != node]
+                    [
+                        session
+                        for session in rng.sample(running, min(3, len(running)))
+                        if session.machine.node != node
+                    ]
                     or running
                 ),
                 name,
@@ -218,38 +226,40 @@ class Town:
             answers = await self.ask(
                 [(session, messages.Lookup(name)) for session, name in present], every_ns=MS
             )
-        found = sum(isinstance(one, messages.References) and len(one.references) == 1 for one in answers)
-        self._note(f"{found:,} of {count:,} names found{when}")
+        hits = sum(
+            isinstance(answer, messages.References) and len(answer.references) == 1 for answer in answers
+        )
+        self._note(f"{hits:,} of {count:,} names found{when}")
         absent = [(rng.choice(running), messages.Lookup(rng.randbytes(32))) for _ in range(count)]
         with self.phase(f"a lookup of an absent name{when}", per="lookup", count=count):
             answers = await self.ask(absent, every_ns=MS)
-        empty = sum(isinstance(one, messages.References) and not one.references for one in answers)
+        empty = sum(isinstance(answer, messages.References) and not answer.references for answer in answers)
         self._note(f"{empty:,} of {count:,} absent names answered as absent{when}")
 
     async def place(self) -> None:
         """Submit the same number of runs on each node, and run them all by the coordinator."""
-        each = max(1, self.tasks // self.size)
+        rounds = max(1, self.tasks // self.size)
         programs = await self.ask(
             [
-                (one, messages.Create(ObjectType.SHMEM_BLOB, (), NameKind.ANONYMOUS, data=b"pass"))
-                for one in self.sessions
+                (session, messages.Create(ObjectType.SHMEM_BLOB, (), NameKind.ANONYMOUS, data=b"pass"))
+                for session in self.sessions
             ],
             every_ns=0,
         )
         references = [
-            require(found, "the program").reference.ref if found is not None else 0  # type: ignore[union-attr]
-            for found in programs
+            require(created, "the program").reference.ref if created is not None else 0  # type: ignore[union-attr]
+            for created in programs
         ]
         calls = [
-            (one, messages.Run(ref, label="job", brand=Brand.PURE))
-            for _ in range(each)
-            for one, ref in zip(self.sessions, references, strict=True)
+            (session, messages.Run(ref, label="job", brand=Brand.PURE))
+            for _ in range(rounds)
+            for session, ref in zip(self.sessions, references, strict=True)
         ]
         self.rounds.clear()
         self.world.started, busy = 0, self.driver.busy_ns
         with self.phase("a task", per="task", count=len(calls)):
             answers = await self.ask(calls, every_ns=0)
-        failed = [one for one in answers if one is None or isinstance(one, messages.Failure)]
+        failed = [answer for answer in answers if answer is None or isinstance(answer, messages.Failure)]
         self._note(f"{len(calls) - len(failed):,} of {len(calls):,} tasks ran, {self.world.started:,} starts")
         if failed:
             self._note(f"a failure: {failed[0]}")
@@ -277,7 +287,7 @@ class Town:
         await self.lookups(" without the rack")
         with self.phase("the rack returns") as took:
             for node in rack:
-                world.start(node, world.rng.sample([one for one in world.ids if one not in rack], 1))
+                world.start(node, world.rng.sample([peer for peer in world.ids if peer not in rack], 1))
             took.append(await self.settle())
             await self.run(SETTLED_NS)
 

@@ -157,18 +157,18 @@ def _check_leftovers(node: BenchNode, tree: list[int], groups: list[Path], tempo
     deadline = time.monotonic() + 10
     while (alive := [pid for pid in tree if _is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
-    found = [f"left behind: {len(alive)} processes of the node"] if alive else []
+    leftovers = [f"left behind: {len(alive)} processes of the node"] if alive else []
     for path in groups:
         if path.exists():
-            found.append(f"left behind: the control group {path.name}")
+            leftovers.append(f"left behind: the control group {path.name}")
             for folder in (*path.glob("task-*"), path):
                 with contextlib.suppress(OSError):
                     folder.rmdir()
-    found += [f"left behind: {path.name} among the temporary files" for path in temporary.iterdir()]
+    leftovers += [f"left behind: {path.name} among the temporary files" for path in temporary.iterdir()]
     left = [name for name in ("node.sock", "node.pid") if (node.data / name).exists()]
-    found += [f"left behind: {name}" for name in left]
+    leftovers += [f"left behind: {name}" for name in left]
     audit = verify(node.data / "audit")
-    found += [] if audit.ok else [f"the audit log is damaged: {audit.problem}"]
+    leftovers += [] if audit.ok else [f"the audit log is damaged: {audit.problem}"]
     files = {path.name for path in (node.data / "extents").glob("*/*")}
     store = LmdbStore(node.data)
     try:
@@ -176,9 +176,11 @@ def _check_leftovers(node: BenchNode, tree: list[int], groups: list[Path], tempo
         damaged, named = list(store.damaged), store.usage()["extents"]
     finally:
         store.close()
-    found += [f"the store is damaged: {text}" for text in damaged]
-    found += [f"left behind: {len(files)} extent files for {named} extents"] if len(files) != named else []
-    return found
+    leftovers += [f"the store is damaged: {text}" for text in damaged]
+    leftovers += (
+        [f"left behind: {len(files)} extent files for {named} extents"] if len(files) != named else []
+    )
+    return leftovers
 
 
 def _is_running(pid: int) -> bool:

@@ -191,9 +191,9 @@ class SoakClient:
         self._objects.clear()
 
     # -- bytes ------------------------------------------------------------------------------------
-    def _check(self, got: bytes | memoryview, wanted: bytes | memoryview, what: str) -> None:
+    def _check(self, got: bytes | memoryview, wanted: bytes | memoryview, subject: str) -> None:
         if bytes(got) != bytes(wanted):
-            raise WrongBytesError(f"{what}: {len(got)} bytes {hex_digest(got)}, not {hex_digest(wanted)}")
+            raise WrongBytesError(f"{subject}: {len(got)} bytes {hex_digest(got)}, not {hex_digest(wanted)}")
 
     def _keep(self, held: StoredObject) -> None:
         self._objects.append(held)
@@ -286,16 +286,16 @@ class SoakClient:
 
     def _read_shared(self) -> None:
         name, wanted = self._random.choice(self._load.shared)
-        with contextlib.closing(self._found(name)) as found:
-            data = found.read_bytes()
+        with contextlib.closing(self._found(name)) as reference:
+            data = reference.read_bytes()
         if digest(data).hex() != wanted:
             raise WrongBytesError(f"a shared object of {len(data)} bytes is {hex_digest(data)}, not {wanted}")
 
     def _found(self, name: bytes) -> dios.Reference:
-        found = self._node.find(name)
-        if found is None:
+        reference = self._node.find(name)
+        if reference is None:
             raise WrongBytesError("an existing name was not found")
-        return found
+        return reference
 
     def _look_up(self) -> None:
         durable = [held for held in self._objects if held.durable]
@@ -303,8 +303,8 @@ class SoakClient:
             return
         held = self._random.choice(durable)
         assert held.reference.name is not None
-        with contextlib.closing(self._found(held.reference.name)) as found:
-            self._check(found.read_bytes(), held.data, "an object found by its name")
+        with contextlib.closing(self._found(held.reference.name)) as reference:
+            self._check(reference.read_bytes(), held.data, "an object found by its name")
 
     def _look_up_absent(self) -> None:
         if self._node.lookup(self._random.randbytes(32)):
@@ -339,13 +339,13 @@ class SoakClient:
         assert blob.name is not None
         for groups, there in (((group.name,), True), ((), False)):
             with dios.connect(self._load.place, groups=groups) as other:
-                found = other.find(blob.name)
-                if (found is not None) is not there:
+                reference = other.find(blob.name)
+                if (reference is not None) is not there:
                     raise WrongBytesError(
                         "an object was found by a non-member of its group, or not by a member"
                     )
-                if found is not None:
-                    self._check(found.read_bytes(), data, "an object in a group")
+                if reference is not None:
+                    self._check(reference.read_bytes(), data, "an object in a group")
         blob.destroy()
         group.destroy()
 
@@ -367,13 +367,13 @@ class SoakClient:
     def _vector(self) -> None:
         many = [self._data.of(self._random.choice(SIZES[:4])) for _ in range(self._random.randint(2, 60))]
         with self._node.batch() as batch:
-            made = [batch.add(self._node.create, dios.SHMEM_BLOB, data=data) for data in many]
+            pending = [batch.add(self._node.create, dios.SHMEM_BLOB, data=data) for data in many]
         with self._node.batch() as batch:
-            read = [batch.add(item.result().read_bytes) for item in made]
+            read = [batch.add(item.result().read_bytes) for item in pending]
         for item, data in zip(read, many, strict=True):
             self._check(item.result(), data, "one object of many")
         with self._node.batch() as batch:
-            for made_one in made:
+            for made_one in pending:
                 batch.add(made_one.result().destroy)
 
     def _timer(self) -> None:
@@ -386,7 +386,7 @@ class SoakClient:
     async def _async_session(self) -> None:
         async with dios.open_node(self._load.place, groups=()) as node, trio.open_nursery() as nursery:
 
-            async def one() -> None:
+            async def read_and_write() -> None:
                 for _ in range(5):
                     data = self._data.of(self._random.choice(SIZES[1:7]))
                     async with await node.create(dios.SHMEM_BLOB, data=data) as blob:
@@ -400,5 +400,5 @@ class SoakClient:
                     await node.next_event(timeout=20)
 
             for _ in range(4):
-                nursery.start_soon(one)
+                nursery.start_soon(read_and_write)
             nursery.start_soon(cancelled_wait)

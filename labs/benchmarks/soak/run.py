@@ -243,12 +243,12 @@ class SoakRun:
         if row.name is None:
             return False
         with _answer_timeout():
-            found = self._session.find(row.name)
-            if found is None:
+            task = self._session.find(row.name)
+            if task is None:
                 return False
-            assert isinstance(found, dios.Task)
-            with contextlib.closing(found):
-                found.kill()
+            assert isinstance(task, dios.Task)
+            with contextlib.closing(task):
+                task.kill()
         return True
 
     # -- samples ------------------------------------------------------------------------------------
@@ -322,22 +322,22 @@ class SoakRun:
         dead = list(self._dead)
         self._dead.clear()
         for session in dead:
-            for number in range(session.made + 1):
+            for number in range(session.created + 1):
                 with _answer_timeout():
                     self._destroy(deterministic_name(Name(session.name), number))
 
     def _destroy(self, name: Name) -> None:
-        found = self._session.find(name)
-        if found is None:
+        reference = self._session.find(name)
+        if reference is None:
             return
         self.disturbances["objects of killed clients"] += 1
-        if found.type is not dios.GROUP:
-            found.destroy()
+        if reference.type is not dios.GROUP:
+            reference.destroy()
             return
         # Only a member can destroy a group, and a session becomes a member by connecting with its name.
-        with contextlib.closing(found), dios.connect(self._node.data, groups=(name,)) as member:
+        with contextlib.closing(reference), dios.connect(self._node.data, groups=(name,)) as member:
             for group in member.groups:
-                if group.object_id == found.object_id:
+                if group.object_id == reference.object_id:
                     group.destroy()
 
     def _differences(self) -> str:
@@ -357,7 +357,7 @@ class SoakRun:
             "extent files": (files, rows["extents of rows"]),
         }
         return ", ".join(
-            f"{is_} {what} instead of {due}" for what, (is_, due) in wanted.items() if is_ != due
+            f"{is_} {kind} instead of {due}" for kind, (is_, due) in wanted.items() if is_ != due
         )
 
     def _quiet_look(self) -> None:

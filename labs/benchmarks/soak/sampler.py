@@ -45,15 +45,15 @@ class Sampler:
 
     def sample(self) -> dict[str, float]:
         """Take one sample of everything."""
-        found: dict[str, float] = {}
+        readings: dict[str, float] = {}
         tree = descendants(self.pid)
-        found["processes"] = 1 + len(tree)
-        found["processors at work"] = self._use()
-        found |= self._memory(tree)
-        found |= self._descriptors()
-        found |= self._files()
-        found["cgroup folders"] = sum(1 for folder in self._groups for _ in _folders_below(folder))
-        return found
+        readings["processes"] = 1 + len(tree)
+        readings["processors at work"] = self._use()
+        readings |= self._memory(tree)
+        readings |= self._descriptors()
+        readings |= self._files()
+        readings["cgroup folders"] = sum(1 for folder in self._groups for _ in _folders_below(folder))
+        return readings
 
     def _use(self) -> float:
         """Return the percentage of all processors in use since the last sample, by any process."""
@@ -79,12 +79,12 @@ class Sampler:
 
     def _descriptors(self) -> dict[str, float]:
         kinds: Counter[str] = Counter()
-        for pid, what in ((self.pid, "daemon"), (oldest(descendants(self.pid)), "zygote")):
+        for pid, role in ((self.pid, "daemon"), (oldest(descendants(self.pid)), "zygote")):
             folder = Path(f"/proc/{pid}/fd")
             with contextlib.suppress(OSError):
                 for entry in os.scandir(folder):
-                    kinds[f"{what} descriptors"] += 1
-                    if what == "daemon":
+                    kinds[f"{role} descriptors"] += 1
+                    if role == "daemon":
                         with contextlib.suppress(OSError):
                             target = str(Path(entry.path).readlink())
                             kinds["memfds"] += target.startswith("/memfd:")
@@ -150,16 +150,18 @@ def stored(data: Path) -> dict[str, float]:
     try:
         objects = environment.open_db(b"objects", create=False)
         with environment.begin(objects) as txn, txn.cursor() as cursor:
-            found = read_rows(cursor.iternext())
-        homes = [one.name for one in found.records if one.deletion is Deletion.IMMORTAL and one.name]
+            scan = read_rows(cursor.iternext())
+        homes = [
+            record.name for record in scan.records if record.deletion is Deletion.IMMORTAL and record.name
+        ]
         logs = {
             (logs_group(home),) for home in homes
         }  # logs of ended tasks: kept on purpose, in a limited number
         return {
-            "rows": sum(one.groups not in logs for one in found.records) + found.rows_lost,
-            "extents of rows": len(found.named),
+            "rows": sum(record.groups not in logs for record in scan.records) + scan.rows_lost,
+            "extents of rows": len(scan.named),
             "extent bytes of rows": sum(
-                row.payload.size for row in found.named.values() if row.payload.kind is ContentKind.EXTENT
+                row.payload.size for row in scan.named.values() if row.payload.kind is ContentKind.EXTENT
             )
             / MB,
             "database pages": environment.info()["last_pgno"] + 1,
@@ -175,13 +177,13 @@ def group_folders(pid: int) -> list[Path]:
         for line in Path("/proc/mounts").read_text().splitlines()
         if line.split()[2] in {"cgroup", "cgroup2"}
     ]
-    found: set[Path] = set()
+    folders: set[Path] = set()
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         below = line.split(":", 2)[2].lstrip("/")
         for mount in mounts:
             with contextlib.suppress(OSError):
-                found.update((mount / below).resolve().glob(f"dios-{pid}-*"))
-    return sorted(found)
+                folders.update((mount / below).resolve().glob(f"dios-{pid}-*"))
+    return sorted(folders)
 
 
 def _folders_below(folder: Path) -> Iterator[Path]:

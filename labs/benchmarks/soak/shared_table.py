@@ -64,7 +64,7 @@ class DeadSession:
     """A session that ended without cleanup: its name, and how many durable objects it may have created."""
 
     name: bytes
-    made: int
+    created: int
 
 
 class SharedTable:
@@ -162,14 +162,14 @@ class ClientRow:
 
     def take_dead(self) -> list[DeadSession]:
         """Return and clear the sessions that an ended client has left behind."""
-        found = []
+        dead = []
         for which in range(SESSIONS):
             start = self._start + _HEAD + which * (_NAME_CELLS + 1)
             if self._cells[start]:
                 name = _NAME.pack(*self._cells[start + 1 : start + 1 + _NAME_CELLS])
-                found.append(DeadSession(name, self._cells[start]))
+                dead.append(DeadSession(name, self._cells[start]))
         self.cleared()
-        return found
+        return dead
 
 
 class Troubles:
@@ -180,9 +180,9 @@ class Troubles:
         self._read = 0
         path.touch()
 
-    def add(self, who: str, what: str) -> None:
+    def add(self, who: str, trouble: str) -> None:
         """Add a line; lines of several processes do not mix."""
-        line = f"{who}: {' | '.join(what.splitlines())}"[:2000]
+        line = f"{who}: {' | '.join(trouble.splitlines())}"[:2000]
         fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.write(fd, line.encode(errors="replace") + b"\n")

@@ -42,13 +42,13 @@ def long() -> None:
     while time.monotonic() < until:
         check(node.input("data").read_bytes())
         data = random.randbytes(random.choice((10, 3_000, 50_000)))  # noqa: S311 - data
-        made = [node.create(dios.SHMEM_BLOB, data=data), node.create(dios.PRIVMEM_BLOB, data=data)]
+        blobs = [node.create(dios.SHMEM_BLOB, data=data), node.create(dios.PRIVMEM_BLOB, data=data)]
         if random.random() < 0.2:  # noqa: S311 - a load
             counted = dios.Deletion.REFERENCE_COUNTED
-            made.append(node.create(dios.DURABLE_BLOB, data=data, deletion=counted))
+            blobs.append(node.create(dios.DURABLE_BLOB, data=data, deletion=counted))
         with contextlib.closing(node.create_timer(random.uniform(0.5, 4.0))) as timer:  # noqa: S311 - a pause
             node.select([timer], timeout=5)
-        for blob in made:
+        for blob in blobs:
             check(blob.read_bytes(), hashlib.blake2b(data, digest_size=16).hexdigest())
             blob.close()
 

@@ -124,13 +124,13 @@ def _values(series: Series, quiet: list[Point]) -> list[tuple[float, float]]:
     if not series.per:
         return [(p.at_s / 60, p.values[series.name]) for p in quiet if series.name in p.values]
     above, _, below = series.per.partition("/")
-    found = []
+    slopes = []
     for before, after in itertools.pairwise(quiet):
         more = after.values.get(below, 0.0) - before.values.get(below, 0.0)
         if more > 0:
             rise = after.values[above] - before.values[above]
-            found.append((after.at_s / 60, rise / more * series.scale))
-    return found
+            slopes.append((after.at_s / 60, rise / more * series.scale))
+    return slopes
 
 
 def _judge(

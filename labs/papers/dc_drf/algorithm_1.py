@@ -121,5 +121,5 @@ def extrapolate(demands: Csr, z: Floats, timed_rounds: RoundTimes) -> Extrapolat
     gone = np.concatenate([[0], np.cumsum(lengths[order])[new - 1]])
     entries = lengths.sum() - gone
     summing = max(0.0, float(timed_rounds.seconds[-1]) - timed_rounds.seconds.size * timed_rounds.idle_s)
-    each = timed_rounds.idle_s + entries * (summing / timed_rounds.entries.sum())
-    return Extrapolation(ordered[np.concatenate([[0], new])], np.cumsum(each))
+    round_s = timed_rounds.idle_s + entries * (summing / timed_rounds.entries.sum())
+    return Extrapolation(ordered[np.concatenate([[0], new])], np.cumsum(round_s))

@@ -38,14 +38,14 @@ def figure_11(clouds: Clouds) -> Figure:
     steps, whole = _run_intervals(clouds)
     phases = ((0, JUMP), (JUMP, LONGER), (LONGER, BACK), (BACK, len(steps)))
     rows: list[tuple[Cell, ...]] = []
-    for (first, last), what in zip(
+    for (first, last), change in zip(
         phases, ("start", "half changed by up to half", "deadline + 25 %", "deadline as before"), strict=True
     ):
         part = steps[first:last]
         steady_state = part[len(part) // 2 :]
         rows.append(
             (
-                *(f"{first + 1} to {last}: {what}", part[0].deadline_s * 1000),
+                *(f"{first + 1} to {last}: {change}", part[0].deadline_s * 1000),
                 *(float(np.median([step.epsilon for step in steady_state])), part[0].epsilon),
                 *(max(step.epsilon for step in steady_state), sum(not step.completed for step in part)),
                 *(
@@ -128,8 +128,12 @@ def _run_intervals(clouds: Clouds) -> tuple[list[IntervalResult], float]:
             deadline *= 1.25 if number == LONGER else 0.8
             sharing = DcDrf(demands, deadline_s=deadline, threads=1, epsilon=sharing.epsilon, clock=clock)
         began = clock()
-        found = sharing.interval(demands)
-        steps.append(IntervalResult(deadline, clock() - began, found.epsilon, found.completed, found.rounds))
+        allocation = sharing.interval(demands)
+        steps.append(
+            IntervalResult(
+                deadline, clock() - began, allocation.epsilon, allocation.completed, allocation.rounds
+            )
+        )
     return steps, whole
 
 

@@ -100,10 +100,10 @@ class Clouds:
         """Return the cloud of a profile."""
         if profile == MAIN and self._main:
             return self._main
-        found = self.generate(profile, self.size.tenants, self.size.resources)
+        cloud = self.generate(profile, self.size.tenants, self.size.resources)
         if profile == MAIN:
-            self._main = found
-        return found
+            self._main = cloud
+        return cloud
 
     def generate(self, profile: str, tenants: int, resources: int) -> Cloud:
         """Return a new cloud of a profile with any size."""

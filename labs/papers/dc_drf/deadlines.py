@@ -64,8 +64,8 @@ def steady_state(clouds: Clouds, cloud: Cloud, deadline_s: float, *, threads: in
             late += not last.completed
             ended += [last] if last.completed else []
     # The search moves up and down, so the median of its values is more reliable than the last one.
-    found = sorted(ended or [last], key=lambda each: each.epsilon)[len(ended) // 2]
-    return SteadyState(deadline_s, found.epsilon, found.rounds, found.share, late, float(np.median(spans)))
+    middle = sorted(ended or [last], key=lambda allocation: allocation.epsilon)[len(ended) // 2]
+    return SteadyState(deadline_s, middle.epsilon, middle.rounds, middle.share, late, float(np.median(spans)))
 
 
 def figure_8(clouds: Clouds) -> Figure:
@@ -73,17 +73,17 @@ def figure_8(clouds: Clouds) -> Figure:
     cloud = clouds.cloud(MAIN)
     least = whole = exact_s(cloud.demands, 1)
     rows: list[tuple[Cell, ...]] = []
-    found: dict[str, list[tuple[float, Distance, float]]] = {PARALLEL: [], SINGLE: []}
+    points_by_name: dict[str, list[tuple[float, Distance, float]]] = {PARALLEL: [], SINGLE: []}
     for part in PARTS:
         for name, threads in ((PARALLEL, None), (SINGLE, 1)):
-            each = steady_state(clouds, cloud, part * whole, threads=threads)
-            distance = cloud.distance(each.share)
-            found[name].append((each.deadline_s, distance, each.epsilon))
-            least = min(least, each.seconds)
+            state = steady_state(clouds, cloud, part * whole, threads=threads)
+            distance = cloud.distance(state.share)
+            points_by_name[name].append((state.deadline_s, distance, state.epsilon))
+            least = min(least, state.seconds)
             rows.append(
                 (
-                    *(name, each.deadline_s * 1000, part, each.epsilon, each.rounds, *distance),
-                    *(each.late, each.seconds * 1000),
+                    *(name, state.deadline_s * 1000, part, state.epsilon, state.rounds, *distance),
+                    *(state.late, state.seconds * 1000),
                 )
             )
     stopped = _stopped(clouds, cloud)
@@ -100,8 +100,8 @@ def figure_8(clouds: Clouds) -> Figure:
             ("exact rounds", f"{whole * 1000:.0f} ms on one thread, {cloud.exact.rounds:,} rounds"),
         ),
         sheets=_sheets(rows, stopped),
-        claims=_claims(found, stopped),
-        pictures=_pictures(found),
+        claims=_claims(points_by_name, stopped),
+        pictures=_pictures(points_by_name),
         notes=(
             *NOTES,
             (
@@ -166,16 +166,16 @@ def _stopped(clouds: Clouds, cloud: Cloud) -> list[tuple[Cell, ...]]:
 
 
 def _claims(
-    found: dict[str, list[tuple[float, Distance, float]]], stopped: list[tuple[Cell, ...]]
+    points_by_name: dict[str, list[tuple[float, Distance, float]]], stopped: list[tuple[Cell, ...]]
 ) -> tuple[PublishedClaim, ...]:
-    parallel = found[PARALLEL]
+    parallel = points_by_name[PARALLEL]
     knees = {
-        name: next((at for at, each in enumerate(points) if each[1].utilisation > 0.99), len(PARTS) - 1)
-        for name, points in found.items()
+        name: next((at for at, point in enumerate(points) if point[1].utilisation > 0.99), len(PARTS) - 1)
+        for name, points in points_by_name.items()
     }
     first = min(knees.values())
-    right = [points[first][1].deviation for name, points in found.items() if knees[name] == first]
-    one = float(stopped[0][4])
+    right = [points[first][1].deviation for name, points in points_by_name.items() if knees[name] == first]
+    utilisation = float(stopped[0][4])
     return (
         PublishedClaim(
             "section 5.3, Figure 8",
@@ -191,8 +191,8 @@ def _claims(
             "section 5.3, Figure 8",
             "one round of Algorithm 1 performs poorly",
             "poor",
-            f"utilisation {one:.2f}",
-            judged(one, 0, 0.9, none=1.0),
+            f"utilisation {utilisation:.2f}",
+            judged(utilisation, 0, 0.9, none=1.0),
         ),
         PublishedClaim(
             "section 5.4, Figure 9",
@@ -216,7 +216,7 @@ def _claims(
                 none=0.0,
             ),
         ),
-        *_claims_threads(parallel, found[SINGLE]),
+        *_claims_threads(parallel, points_by_name[SINGLE]),
     )
 
 
@@ -227,7 +227,7 @@ def _claims_threads(
         (a, b) for (_, a, _), (_, b, _) in zip(parallel, single, strict=True) if max(a.worst, b.worst) > 0.01
     ]
     better = sum(a.worst <= b.worst for a, b in tight)
-    steep = [each[2] for each in parallel]
+    steep = [point[2] for point in parallel]
     return (
         PublishedClaim(
             "section 5.4, Figure 9",
@@ -258,19 +258,19 @@ def _claims_threads(
     )
 
 
-def _pictures(found: dict[str, list[tuple[float, Distance, float]]]) -> tuple[Lines, ...]:
+def _pictures(points_by_name: dict[str, list[tuple[float, Distance, float]]]) -> tuple[Lines, ...]:
     def lines(name: str, title: str, y: str, at: int) -> Lines:
         return Lines(
             *(name, title, "deadline, ms", y),
             {
-                config: ([1000 * each[0] for each in points], [float(each[1][at]) for each in points])
-                for config, points in found.items()
+                config: ([1000 * point[0] for point in points], [float(point[1][at]) for point in points])
+                for config, points in points_by_name.items()
             },
         )
 
     epsilon = {
-        config: ([1000 * each[0] for each in points], [each[2] for each in points])
-        for config, points in found.items()
+        config: ([1000 * point[0] for point in points], [point[2] for point in points])
+        for config, points in points_by_name.items()
     }
     return (
         lines("8", "Utilisation compared with exact shares", "utilisation", 0),

@@ -158,13 +158,13 @@ def figure_7(clouds: Clouds) -> Figure:
     distances: list[Distance] = []
     for profile in PROFILES:
         cloud: Cloud = clouds.cloud(profile)
-        found = steady_state(clouds, cloud, DEADLINE * exact_s(cloud.demands, 1), threads=1)
-        distance = cloud.distance(found.share)
-        parts.append(found.rounds / cloud.exact.rounds)
+        state = steady_state(clouds, cloud, DEADLINE * exact_s(cloud.demands, 1), threads=1)
+        distance = cloud.distance(state.share)
+        parts.append(state.rounds / cloud.exact.rounds)
         distances.append(distance)
         rows.append(
             (
-                *(profile, found.deadline_s * 1000, found.epsilon, cloud.exact.rounds, found.rounds),
+                *(profile, state.deadline_s * 1000, state.epsilon, cloud.exact.rounds, state.rounds),
                 *(parts[-1], distance.deviation, distance.utilisation, distance.worst),
             )
         )
@@ -197,8 +197,8 @@ def figure_7(clouds: Clouds) -> Figure:
 
 
 def _claims_7(parts: list[float], distances: list[Distance]) -> tuple[PublishedClaim, ...]:
-    deviations = [each.deviation for each in distances]
-    utilisations = [each.utilisation for each in distances]
+    deviations = [distance.deviation for distance in distances]
+    utilisations = [distance.utilisation for distance in distances]
     return (
         PublishedClaim(
             "section 5.2, Figure 7",

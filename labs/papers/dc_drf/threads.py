@@ -54,23 +54,23 @@ def measure(demands: Csr, threads: tuple[int, ...], precisions: tuple[str, ...])
 
     ``precisions`` are letters of ``PRECISIONS``.
     """
-    made = {
+    sharings = {
         (count, letter): DcDrf(demands, deadline_s=3600.0, threads=count, dtype=PRECISIONS[letter])
         for letter in precisions
         for count in threads
     }
-    found: Times = {}
+    times: Times = {}
     for _ in range(TURNS):
-        for key, sharing in made.items():
+        for key, sharing in sharings.items():
             began, real = time.process_time(), time.perf_counter()
             sharing.interval(demands)
             spent, real_s = time.process_time() - began, time.perf_counter() - real
             tiles = sharing.tile_times
             alone = max(spent - tiles.tiled_s, 0.0)
-            one = IntervalTime(alone + tiles.longest_s, alone, tiles.tiled_s, real_s)
-            if key not in found or one.path_s < found[key].path_s:
-                found[key] = one
-    return found
+            interval = IntervalTime(alone + tiles.longest_s, alone, tiles.tiled_s, real_s)
+            if key not in times or interval.path_s < times[key].path_s:
+                times[key] = interval
+    return times
 
 
 def thread_counts() -> tuple[int, ...]:
@@ -93,25 +93,25 @@ def figure_5(clouds: Clouds) -> Figure:
     for profile in PROFILES:
         demands = clouds.cloud(profile).demands
         clouds.progress(f"{profile}: intervals on {', '.join(map(str, counts))} threads")
-        found = measure(demands, counts, ("f",))
-        one = found[1, "f"]
-        parts.append(one.tiled_s / one.path_s)
+        times = measure(demands, counts, ("f",))
+        single = times[1, "f"]
+        parts.append(single.tiled_s / single.path_s)
         for count in counts:
-            each = found[count, "f"]
-            gains += [one.path_s / each.path_s] if count == counts[-1] else []
+            interval = times[count, "f"]
+            gains += [single.path_s / interval.path_s] if count == counts[-1] else []
             rows.append(
                 (
-                    *(profile, count, each.path_s * 1e3, each.alone_s * 1e3, each.tiled_s * 1e3),
-                    *(each.real_s * 1e3, one.path_s / each.path_s),
+                    *(profile, count, interval.path_s * 1e3, interval.alone_s * 1e3, interval.tiled_s * 1e3),
+                    *(interval.real_s * 1e3, single.path_s / interval.path_s),
                 )
             )
         for cores in PREDICTED:
-            path = one.predicted(cores)
-            predicted.append((profile, cores, path * 1e3, one.path_s / path))
-        lines[profile] = (list(counts), [found[count, "f"].path_s * 1e3 for count in counts])
+            path = single.predicted(cores)
+            predicted.append((profile, cores, path * 1e3, single.path_s / path))
+        lines[profile] = (list(counts), [times[count, "f"].path_s * 1e3 for count in counts])
         lines[f"{profile}, predicted"] = (
             [1, *PREDICTED],
-            [one.predicted(cores) * 1e3 for cores in (1, *PREDICTED)],
+            [single.predicted(cores) * 1e3 for cores in (1, *PREDICTED)],
         )
     columns = (
         "profile",
@@ -200,10 +200,10 @@ def figure_6(clouds: Clouds) -> Figure:
     counts = thread_counts()
     cloud = clouds.cloud(MAIN)
     clouds.progress(f"{MAIN}: precisions and threads")
-    found = measure(cloud.demands, counts, tuple(PRECISIONS))
-    ranked = sorted(found.items(), key=lambda each: -each[1].path_s)
+    times = measure(cloud.demands, counts, tuple(PRECISIONS))
+    ranked = sorted(times.items(), key=lambda pair: -pair[1].path_s)
     slowest = ranked[0][1].path_s
-    ratios = [found[count, "d"].path_s / found[count, "f"].path_s for count in counts]
+    ratios = [times[count, "d"].path_s / times[count, "f"].path_s for count in counts]
     fastest = ranked[-1][0]
     return Figure(
         number="6",
@@ -216,8 +216,8 @@ def figure_6(clouds: Clouds) -> Figure:
                 "Slowest first; single (f) or double (d) precision of the rows",
                 ("precision", "threads", "path, ms", "real, ms", "x slowest"),
                 [
-                    (letter, count, each.path_s * 1e3, each.real_s * 1e3, slowest / each.path_s)
-                    for (count, letter), each in ranked
+                    (letter, count, interval.path_s * 1e3, interval.real_s * 1e3, slowest / interval.path_s)
+                    for (count, letter), interval in ranked
                 ],
             ),
         ),

@@ -21,12 +21,12 @@ _PRIVATE: Final = {"XDG_RUNTIME_DIR": "run", "XDG_CONFIG_HOME": "config"}
 class Nodes(NamedTuple):
     """Running nodes, counted from 0, and why their tasks have a weaker sandbox (empty if they do not)."""
 
-    made: LocalCluster
+    local: LocalCluster
     weaker: str
 
     def connect(self, number: int) -> dios.Node:
         """Return a session at one node, as its user."""
-        return dios.connect(self.made.nodes[number].socket, groups=())
+        return dios.connect(self.local.nodes[number].socket, groups=())
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -41,13 +41,13 @@ def running_nodes(count: int, **settings: str) -> Iterator[Nodes]:
     if weaker:
         settings = {"accept_weaker_sandbox": "yes", **settings}
     with tempfile.TemporaryDirectory(prefix="dios-repro-") as folder, _private(Path(folder)):
-        made = local_cluster.make(Path(folder) / "cluster", nodes=count, settings=settings)
+        local = local_cluster.make(Path(folder) / "cluster", nodes=count, settings=settings)
         try:
-            local_cluster.start(made)
-            yield Nodes(made, weaker)
+            local_cluster.start(local)
+            yield Nodes(local, weaker)
         finally:
-            pids = [int(text) for node in made.nodes if (text := _pid_text(node.data))]
-            local_cluster.stop(made)
+            pids = [int(text) for node in local.nodes if (text := _pid_text(node.data))]
+            local_cluster.stop(local)
             for pid in pids:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)

@@ -51,12 +51,12 @@ def figure_1(runs: DiosRuns) -> Figure:
         f"Figure 5.1: creation of {runs.scope.creations:,} objects, microseconds for each",
         (
             FigureTable(
-                "By naming, microseconds", ("naming", *TIME_COLUMNS), [_row(*each) for each in names.items()]
+                "By naming, microseconds", ("naming", *TIME_COLUMNS), [_row(*pair) for pair in names.items()]
             ),
             FigureTable(
                 "By type, microseconds",
                 ("object", *TIME_COLUMNS),
-                [_row(*each) for each in (*ours.items(), *linux.items())],
+                [_row(*pair) for pair in (*ours.items(), *linux.items())],
             ),
         ),
         _claims(names, ours, linux),
@@ -65,15 +65,15 @@ def figure_1(runs: DiosRuns) -> Figure:
                 "5.1a",
                 "Creation by naming",
                 "microseconds",
-                {each: {"DIOS": taken} for each, taken in names.items()},
+                {name: {"DIOS": taken} for name, taken in names.items()},
             ),
             Boxes(
                 "5.1b",
                 "Creation by type",
                 "microseconds",
                 {
-                    each: {"DIOS, anonymous": taken, "Linux": linux[_LINUX[each]]}
-                    for each, taken in ours.items()
+                    kind: {"DIOS, anonymous": taken, "Linux": linux[_LINUX[kind]]}
+                    for kind, taken in ours.items()
                 },
                 log=True,
             ),
@@ -106,9 +106,9 @@ def _names(node: dios.Node, count: int) -> dict[str, list[float]]:
         for name, naming in _NAMINGS.items():
             groups = () if naming is dios.ANONYMOUS else (group,)
             before = clock()
-            made = node.create(dios.PRIVMEM_BLOB, groups=groups, naming=naming)
+            reference = node.create(dios.PRIVMEM_BLOB, groups=groups, naming=naming)
             value = (clock() - before) / 1e3
-            made.delete()
+            reference.delete()
             if turn:
                 taken[name].append(value)
     return taken
@@ -126,9 +126,9 @@ def _types(node: dios.Node, count: int) -> dict[str, list[float]]:
     for turn in range(count + 1):
         for name, create in ways.items():
             before = clock()
-            made = create()
+            reference = create()
             value = (clock() - before) / 1e3
-            made.delete()
+            reference.delete()
             if turn:
                 taken[name].append(value)
     return taken

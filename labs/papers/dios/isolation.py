@@ -102,7 +102,7 @@ def table_1(runs: DiosRuns) -> Figure:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         words = [str(secret), str(os.getpid()), str(listener.getsockname()[1])]
         group = node.create_group()
-        there = node.create(dios.SHMEM_BLOB, data=b"x", groups=[group], host=nodes.made.nodes[1].name)
+        there = node.create(dios.SHMEM_BLOB, data=b"x", groups=[group], host=nodes.local.nodes[1].name)
         outside = _task(node, words, known(there.name), ())
         inside = _task(node, words, known(there.name), (group,))
         process = _process(words)
@@ -125,8 +125,8 @@ def table_1(runs: DiosRuns) -> Figure:
                 "Attempts of a program on this machine",
                 ("attempt", "an ordinary process", "a pure task"),
                 [
-                    (what, "not applicable" if at > 2 else _word(process), _word(task))
-                    for at, (what, process, task) in enumerate(attempts)
+                    (attempt, "not applicable" if at > 2 else _word(process), _word(task))
+                    for at, (attempt, process, task) in enumerate(attempts)
                 ],
             ),
             FigureTable(
@@ -170,8 +170,8 @@ def _process(words: Sequence[str]) -> Reach:
 
 
 def _reach(line: bytes, *, shared: bool) -> Reach:
-    *found, kernel = line.decode().split()
-    file, process, network, name, write = (each == "1" for each in found)
+    *flags, kernel = line.decode().split()
+    file, process, network, name, write = (flag == "1" for flag in flags)
     return Reach(file, process, network, name, write, kernel, shared)
 
 
@@ -231,7 +231,7 @@ def _claims(outside: Reach, inside: Reach, process: Reach, cost: float) -> list[
     ]
 
 
-def _claim(what: str, *, ours: bool) -> PublishedClaim:
+def _claim(subject: str, *, ours: bool) -> PublishedClaim:
     return PublishedClaim(
-        "Table 5.1", what, "yes", "yes" if ours else "no", judged(float(ours), 1, 1, none=0.0, exact=True)
+        "Table 5.1", subject, "yes", "yes" if ours else "no", judged(float(ours), 1, 1, none=0.0, exact=True)
     )

@@ -152,7 +152,7 @@ def _sending(receiver: _Receiver, way: str, size: int, count: int, pause_us: int
     if way in {STREAM, BATCHED}:
         stream = node.create_stream(ring_bytes=max(BUFFER_BYTES, 4 * size))
         batch = 64 if way == BATCHED else 0
-        words = [str(each) for each in (size, count, pause_us, batch)]
+        words = [str(number) for number in (size, count, pause_us, batch)]
         task = node.run(_SENDER, outputs=[stream.restrict("write")], args=words)
         reader = stream.reader
         try:
@@ -225,26 +225,26 @@ def _rate(receiver: _Receiver, way: str, size: int, count: int) -> float:
 
 def _delays(receiver: _Receiver, way: str, size: int, count: int) -> list[float]:
     """Return the microseconds from sending to receiving of each message but the first."""
-    found = []
+    delays = []
     with _sending(receiver, way, size, count, PAUSE_US) as receive:
         for _ in range(count):
             (message,) = receive()
-            found.append((clock() - CLOCK.unpack_from(message)[0]) / 1e3)
-    return found[1:]
+            delays.append((clock() - CLOCK.unpack_from(message)[0]) / 1e3)
+    return delays[1:]
 
 
 def _claims(
     sizes: Sequence[int], rates: dict[str, list[float]], waits: dict[str, list[float]]
 ) -> list[PublishedClaim]:
-    gains = [one / other for one, other in zip(rates[STREAM], rates[PIPE], strict=True)]
+    gains = [own / other for own, other in zip(rates[STREAM], rates[PIPE], strict=True)]
     best = max(gains)
-    quicker = [other / one for one, other in zip(waits[STREAM], waits[PIPE], strict=True)]
+    quicker = [other / own for own, other in zip(waits[STREAM], waits[PIPE], strict=True)]
     least, most = min(gains), sizes[gains.index(best)]
-    batched = [one / other for one, other in zip(rates[BATCHED], rates[PIPE], strict=True)]
+    batched = [own / other for own, other in zip(rates[BATCHED], rates[PIPE], strict=True)]
     further = []
     if REDIS in rates:
-        over = [one / other for one, other in zip(rates[STREAM], rates[REDIS], strict=True)]
-        later = [other / one for one, other in zip(waits[STREAM], waits[REDIS], strict=True)]
+        over = [own / other for own, other in zip(rates[STREAM], rates[REDIS], strict=True)]
+        later = [other / own for own, other in zip(waits[STREAM], waits[REDIS], strict=True)]
         further = [
             PublishedClaim(
                 "today",

@@ -51,16 +51,16 @@ class RedisServer:
 
     def receive(self) -> tuple[bytes]:
         """Wait for the next message of a sender, and return it."""
-        found = self.client.blpop(_LIST, _RECEIVE_S)
-        if found is None:
+        popped = self.client.blpop(_LIST, _RECEIVE_S)
+        if popped is None:
             raise UnreachableError(f"the sender wrote nothing to Redis for {_RECEIVE_S} s")
-        return (found[1],)
+        return (popped[1],)
 
     @contextlib.contextmanager
     def sending(self, size: int, count: int, pause_us: int) -> Iterator[None]:
         """Run a process that sends messages to a new list."""
         self.client.delete(_LIST)
-        words = [str(each) for each in (self.path, size, count, pause_us)]
+        words = [str(argument) for argument in (self.path, size, count, pause_us)]
         process = subprocess.Popen([sys.executable, "-m", "labs.papers.dios.redis_peer", *words])
         try:
             yield

@@ -60,7 +60,7 @@ def figure_4(runs: DiosRuns) -> Figure:
             far.close()
     sizes = scope.read_sizes
     rates = {
-        way: [8 * size / statistics.median(found[size]) for size in sizes] for way, found in taken.items()
+        way: [8 * size / statistics.median(spans[size]) for size in sizes] for way, spans in taken.items()
     }
     rows = [
         (size_text(size), way, rates[way][at], *time_cells(taken[way][size]))
@@ -84,7 +84,7 @@ def figure_4(runs: DiosRuns) -> Figure:
                 "Reads of a remote object, one at a time",
                 "bytes of a read",
                 "Mbit/s",
-                {way: (sizes, found) for way, found in rates.items()},
+                {way: (sizes, speeds) for way, speeds in rates.items()},
                 log_x=True,
             ),
         ),
@@ -109,9 +109,9 @@ def figure_4(runs: DiosRuns) -> Figure:
 
 def _far(node: dios.Node, other: dios.Node, data: bytes) -> dios.Reference:
     """Return a reference at ``node`` to a new object of ``other``."""
-    made = other.create(dios.SHMEM_BLOB, data=data, groups=[home_of(other)])
-    (found,) = node.lookup(known(made.name))
-    return found
+    created = other.create(dios.SHMEM_BLOB, data=data, groups=[home_of(other)])
+    (reference,) = node.lookup(known(created.name))
+    return reference
 
 
 def _read(reference: dios.Reference) -> int:
@@ -167,7 +167,9 @@ def _read_claims(
         if size in _PUBLISHED_MBIT_S
     ]
     growth = rates[sizes[-1]] / rates[sizes[0]]
-    saved = statistics.median(one / other for one, other in zip(all_rates[ONE], all_rates[TWO], strict=True))
+    saved = statistics.median(
+        single / other for single, other in zip(all_rates[ONE], all_rates[TWO], strict=True)
+    )
     claims += [
         PublishedClaim(
             "section 5.2.3",
@@ -185,7 +187,7 @@ def _read_claims(
         ),
     ]
     if REDIS in all_rates:
-        over = [one / other for one, other in zip(all_rates[ONE], all_rates[REDIS], strict=True)]
+        over = [own / other for own, other in zip(all_rates[ONE], all_rates[REDIS], strict=True)]
         claims.append(
             PublishedClaim(
                 "today",
@@ -200,17 +202,17 @@ def _read_claims(
 
 def figure_nodes(runs: DiosRuns) -> Figure:
     """Return the time of remote calls and lookups by number of nodes, which the thesis does not measure."""
-    found: dict[int, dict[str, list[float]]] = {}
+    by_count: dict[int, dict[str, list[float]]] = {}
     notes: tuple[str, ...] = ()
     for count in runs.scope.nodes:
         runs.progress(f"nodes: {count}")
         with running_nodes(count, coordinator="off", pool_size="0") as nodes, redis_if_present() as redis:
-            found[count] = _by_nodes(nodes, count, runs.scope.lookups, redis)
+            by_count[count] = _by_nodes(nodes, count, runs.scope.lookups, redis)
             notes = nodes.notes
-    ways = tuple(next(iter(found.values())))
-    rows = [(count, way, *time_cells(found[count][way])) for count in found for way in ways]
-    counts = tuple(found)
-    middle = {way: [statistics.median(found[count][way]) for count in counts] for way in ways}
+    ways = tuple(next(iter(by_count.values())))
+    rows = [(count, way, *time_cells(by_count[count][way])) for count in by_count for way in ways]
+    counts = tuple(by_count)
+    middle = {way: [statistics.median(by_count[count][way]) for count in counts] for way in ways}
     few, many = counts[0], counts[-1]
     claims = [
         PublishedClaim(
@@ -269,8 +271,8 @@ def _by_nodes(nodes: Nodes, count: int, lookups: int, redis: RedisServer | None)
             unknown = os.urandom(32)
             handles: list[dios.Reference] = []
 
-            def keep(made: list[dios.Reference], handles: list[dios.Reference] = handles) -> None:
-                handles += made
+            def keep(references: list[dios.Reference], handles: list[dios.Reference] = handles) -> None:
+                handles += references
 
             ways: dict[str, Callable[[], object]] = {
                 find: lambda name=first, keep=keep: keep(node.lookup(name, limit=1)),  # type: ignore[misc]

@@ -64,7 +64,7 @@ def figure_2(runs: DiosRuns) -> Figure:
         nodes = stack.enter_context(running_nodes(2, coordinator="off", pool_size=pool))
         node = stack.enter_context(nodes.connect(0))
         program = node.create_program(_PROGRAM)
-        for name, member in zip((HERE, THERE), nodes.made.nodes, strict=True):
+        for name, member in zip((HERE, THERE), nodes.local.nodes, strict=True):
             wave = _dios_wave(node, program, member.name, scope.spin_ms)
             taken[name] = _in_waves(runs, name, wave, scope.starts)
     with ExitStack() as stack:

@@ -77,9 +77,9 @@ def figure_5(runs: DiosRuns) -> Figure:
                     key = ("DIOS", count, number)
                     taken[key] = []
                     for _ in range(scope.job_repetitions):
-                        where: set[str] = set()
-                        taken[key].append(_job(node, text, number, wanted, where))
-                        places[count] = max(places.get(count, 0), len(where))
+                        used_nodes: set[str] = set()
+                        taken[key].append(_job(node, text, number, wanted, used_nodes))
+                        places[count] = max(places.get(count, 0), len(used_nodes))
                 notes = nodes.notes
         others: dict[str, Callable[[int], Counted]] = {
             EXECUTOR: lambda number: _executor(text, number),
@@ -93,8 +93,8 @@ def figure_5(runs: DiosRuns) -> Figure:
                 taken[name, 1, number] = [seconds(work) for _ in range(scope.job_repetitions)]
     megabytes = scope.words * (LETTERS + 1) / 1e6
     rows: list[tuple[Cell, ...]] = [
-        (way, count, number, statistics.median(found), min(found), max(found))
-        for (way, count, number), found in taken.items()
+        (way, count, number, statistics.median(spans), min(spans), max(spans))
+        for (way, count, number), spans in taken.items()
     ]
     return runs.figure(
         "5.5",
@@ -127,14 +127,14 @@ def figure_5(runs: DiosRuns) -> Figure:
 
 def _checked(count_with: Callable[[int], Counted], number: int, wanted: Counted) -> Callable[[], None]:
     def work() -> None:
-        if (found := count_with(number)) != wanted:
-            raise DiosError(f"a peer counted {found} words instead of {wanted}")
+        if (counted := count_with(number)) != wanted:
+            raise DiosError(f"a peer counted {counted} words instead of {wanted}")
 
     return work
 
 
-def _job(node: dios.Node, text: Path, workers: int, wanted: Counted, where: set[str]) -> float:
-    """Return the seconds of one job, and add the nodes of its tasks to ``where``."""
+def _job(node: dios.Node, text: Path, workers: int, wanted: Counted, used_nodes: set[str]) -> float:
+    """Return the seconds of one job, and add the nodes of its tasks to ``used_nodes``."""
     results: list[mapreduce.JobResult] = []
 
     def work() -> None:
@@ -143,7 +143,7 @@ def _job(node: dios.Node, text: Path, workers: int, wanted: Counted, where: set[
     taken = seconds(work)
     with results[0] as result:
         counts = [int(str(count)) for _, count in result]
-        where |= {report.status.node for report in result.tasks}
+        used_nodes |= {report.status.node for report in result.tasks}
     if (sum(counts), len(counts)) != wanted:
         raise DiosError(f"the job counted {sum(counts)} words instead of {wanted[0]}")
     return taken
@@ -174,7 +174,7 @@ def _pool(text: Path, workers: int) -> Counted:
 
 
 def _claims(taken: dict[tuple[str, int, int], list[float]], workers: tuple[int, ...]) -> list[PublishedClaim]:
-    middle = {key: statistics.median(found) for key, found in taken.items()}
+    middle = {key: statistics.median(spans) for key, spans in taken.items()}
     most = max(workers)
     alone, together = middle["DIOS", 1, min(workers)], middle["DIOS", 1, most]
     best = min(middle[name, 1, number] for name in (EXECUTOR, POOL) for number in workers)
@@ -194,14 +194,14 @@ def _claims(taken: dict[tuple[str, int, int], list[float]], workers: tuple[int, 
             judged(together / best, 0.8, 1.25, none=float("inf")),
         ),
     ]
-    for (way, count, number), found in middle.items():
+    for (way, count, number), span in middle.items():
         if way == "DIOS" and count > 1:
             claims.append(
                 PublishedClaim(
                     "section 5.3",
                     f"{count} nodes on one machine, {number} workers, compared with one node",
                     "",
-                    f"{found / together:.2f} x the time",
+                    f"{span / together:.2f} x the time",
                     OURS,
                 )
             )
@@ -211,15 +211,15 @@ def _claims(taken: dict[tuple[str, int, int], list[float]], workers: tuple[int, 
 def _pictures(
     taken: dict[tuple[str, int, int], list[float]], counts: tuple[int, ...], workers: tuple[int, ...]
 ) -> tuple[Lines, ...]:
-    middle = {key: statistics.median(found) for key, found in taken.items()}
+    middle = {key: statistics.median(spans) for key, spans in taken.items()}
     lines = {
         f"{way}, one node": (workers, [middle[way, 1, number] for number in workers])
         for way in ("DIOS", EXECUTOR, POOL)
     }
-    found = [Lines("5.5a", "WordCount on one machine", "workers", "seconds", lines)]
+    pictures = [Lines("5.5a", "WordCount on one machine", "workers", "seconds", lines)]
     if len(counts) > 1:
         best = [min(t for (way, at, _), t in middle.items() if way == "DIOS" and at == n) for n in counts]
-        found.append(
+        pictures.append(
             Lines("5.5b", "WordCount by nodes on one machine", "nodes", "seconds", {"DIOS": (counts, best)})
         )
-    return tuple(found)
+    return tuple(pictures)

@@ -170,48 +170,48 @@ def _claims_8_5(labs: dict[str, GreenRun], steps: int) -> tuple[PublishedClaim, 
 
     least = min(energy, key=energy.__getitem__)
     performance = energy[PERFORMANCE] / energy[HOMOGENEOUS]
-    where = "§8.2.2, Figure 8.5"
+    passage = "§8.2.2, Figure 8.5"
     saving = f"above-idle energy saved by Green over {steps} s, compared with random x86"
     slightly = "maximum performance compared with random x86"
     return (
         PublishedClaim(
-            where, "the least energy above idle", "Green's", least, judged_count(least == GREEN, 1)
+            passage, "the least energy above idle", "Green's", least, judged_count(least == GREEN, 1)
         ),
         PublishedClaim(
-            where, saving, "45 %", f"{saved(first):.0f} %", judged(saved(first), *about(45), none=0.0)
+            passage, saving, "45 %", f"{saved(first):.0f} %", judged(saved(first), *about(45), none=0.0)
         ),
-        PublishedClaim(where, "the same, to the end of the last job", "", f"{saved(energy):.0f} %", OURS),
+        PublishedClaim(passage, "the same, to the end of the last job", "", f"{saved(energy):.0f} %", OURS),
         PublishedClaim(
-            where,
+            passage,
             "saved of all energy, including idle power",
             "6.2 %",
             f"{saved(whole):.1f} %",
             judged(saved(whole), *about(6.2), none=0.0),
         ),
         PublishedClaim(
-            where, slightly, "slightly more", f"{performance:.2f} x", judged(performance, 1, 1.1, none=1.0)
+            passage, slightly, "slightly more", f"{performance:.2f} x", judged(performance, 1, 1.1, none=1.0)
         ),
         *_claims_8_5_work(labs, steps),
     )
 
 
 def _claims_8_5_work(labs: dict[str, GreenRun], steps: int) -> tuple[PublishedClaim, ...]:
-    where = "§8.2.2, Figure 8.5"
+    passage = "§8.2.2, Figure 8.5"
     ended = {name: lab.batch_ended / labs[HOMOGENEOUS].batch_ended for name, lab in labs.items()}
     within = sum(labs[GREEN].served[:steps]) / sum(labs[HOMOGENEOUS].served[:steps])
     missed = [labs[name].missed for name in TABLE_8_5]
     slow, late = ended[HETEROGENEOUS], ended[GREEN]
-    only = [bool(each) for each in missed] == [False, True, False, False]
+    only = [bool(misses) for misses in missed] == [False, True, False, False]
     return (
         PublishedClaim(
-            where,
+            passage,
             "random over all machines takes longer",
             "2 x",
             f"{slow:.1f} x",
             judged(slow, *about(2), none=1.0),
         ),
         PublishedClaim(
-            where,
+            passage,
             "Green ends when random x86 does",
             "within 1.5 %",
             f"{late:.2f} x",
@@ -277,29 +277,29 @@ def _claims_8_6(fixed: GreenRun, scaled: GreenRun, load: Floats) -> tuple[Publis
     night = np.argsort(load)[: len(load) // 4]
     at_night = 100 * (1 - np.array(scaled.joules)[night].sum() / np.array(fixed.joules)[night].sum())
     tasks = f"{min(scaled.web_tasks)} to {max(scaled.web_tasks)}"
-    where = "§8.2.2, Figure 8.6"
+    passage = "§8.2.2, Figure 8.6"
     thesis = "17.9 % (text), 12 % (caption)"
     quarter = "saved in the quarter with the least load"
     return (
         PublishedClaim(
-            where, "above-idle energy saved", thesis, f"{saved:.1f} %", judged(saved, 12, 17.9, none=0.0)
+            passage, "above-idle energy saved", thesis, f"{saved:.1f} %", judged(saved, 12, 17.9, none=0.0)
         ),
         PublishedClaim(
-            where,
+            passage,
             "fraction of the load that is served",
             "all",
             f"{share:.1f} %",
             judged(share, 99, 100, none=0.0),
         ),
         PublishedClaim(
-            where,
+            passage,
             quarter,
             "more than by day",
             f"{at_night:.0f} %",
             judged(at_night - saved, 0, inf, none=0.0),
         ),
         PublishedClaim(
-            where,
+            passage,
             "tasks of the service",
             "1 to 4",
             tasks,
@@ -310,5 +310,5 @@ def _claims_8_6(fixed: GreenRun, scaled: GreenRun, load: Floats) -> tuple[Publis
 
 def _moving_average(values: list[float]) -> Floats:
     """Return the moving average."""
-    found: Floats = np.convolve(values, np.ones(AVERAGED) / AVERAGED, mode="same")
-    return found
+    smoothed: Floats = np.convolve(values, np.ones(AVERAGED) / AVERAGED, mode="same")
+    return smoothed

@@ -174,7 +174,7 @@ def figure_8_1(runs: MixRuns) -> Figure:
     )
 
 
-def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[PublishedClaim]:
+def _claims_8_1(passage: str, groups: dict[str, dict[str, list[float]]]) -> list[PublishedClaim]:
     medians = {name: [median(groups[program][name]) for program in PROGRAMS] for name in SCHEDULERS}
     claims = []
     for name in (WHARE, COCO):
@@ -182,14 +182,14 @@ def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[P
         over_load = sum(ours <= 1.02 * base for ours, base in zip(medians[name], medians[LOAD], strict=True))
         claims += [
             PublishedClaim(
-                where,
+                passage,
                 f"{name}: median no worse than the queue's",
                 "almost all of 5 workloads",
                 f"{over_queue} of 5",
                 judged(over_queue, 4, 5, none=0.0),
             ),
             PublishedClaim(
-                where,
+                passage,
                 f"{name}: matches (within 2 %) or beats the load-aware queue",
                 "all 5 workloads",
                 f"{over_load} of 5",
@@ -206,7 +206,7 @@ def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[P
     ]
     claims.append(
         PublishedClaim(
-            f"§8.5, {where}",
+            f"§8.5, {passage}",
             "the better model lowers the slow-down of the median by (best workload)",
             "2-4 x",
             f"{max(slowdowns):.1f} x",
@@ -226,9 +226,9 @@ def figure_8_2(runs: MixRuns) -> Figure:
         tasks = runs.tasks(name, MEM_FIT.name, large=False)
         minute = np.array([int(task.ended // MINUTE_S) for task in tasks], np.int64)
         values = np.array([task.normalised for task in tasks])
-        by_minute = [values[minute == each] for each in range(minutes)]
-        means[name] = np.array([each.mean() if len(each) else np.nan for each in by_minute])
-        spreads[name] = np.array([each.std() if len(each) else np.nan for each in by_minute])
+        by_minute = [values[minute == at] for at in range(minutes)]
+        means[name] = np.array([in_minute.mean() if len(in_minute) else np.nan for in_minute in by_minute])
+        spreads[name] = np.array([in_minute.std() if len(in_minute) else np.nan for in_minute in by_minute])
     rows: list[tuple[str | int | float, ...]] = [
         (
             minute + 1,
@@ -236,7 +236,7 @@ def figure_8_2(runs: MixRuns) -> Figure:
         )
         for minute in range(minutes)
     ]
-    columns = ("minute", *(f"{name}, {what}" for name in names for what in ("mean", "deviation")))
+    columns = ("minute", *(f"{name}, {statistic}" for name in names for statistic in ("mean", "deviation")))
     early = mean(means[WHARE][: max(3, minutes // 12)])
     late = mean(means[WHARE][minutes // 2 :])
     base = mean(means[QUEUE][minutes // 2 :])
@@ -286,9 +286,9 @@ def figure_8_3(runs: MixRuns) -> Figure:
         for program, series in groups.items()
         for name, values in series.items()
     ]
-    every = {name: [each for program in PROGRAMS for each in groups[program][name]] for name in SCHEDULERS}
+    every = {name: [wait for program in PROGRAMS for wait in groups[program][name]] for name in SCHEDULERS}
     longer = median(every[COCO]) / median(every[WHARE])
-    at_once = mean([float(each <= ROUND_S) for each in every[WHARE]])
+    at_once = mean([float(wait <= ROUND_S) for wait in every[WHARE]])
     claims = (
         PublishedClaim(
             "§8.2.1, Figure 8.3",
@@ -348,8 +348,8 @@ def figure_8_4(runs: MixRuns) -> Figure:
         )
         for name in SCHEDULERS
     }
-    rows = [(name, *percentile_cells(each)) for name, each in values.items()]
-    top = {name: percentile(each, 99) for name, each in values.items()}
+    rows = [(name, *percentile_cells(samples)) for name, samples in values.items()]
+    top = {name: percentile(samples, 99) for name, samples in values.items()}
     claims = (
         *(
             PublishedClaim(
@@ -378,7 +378,7 @@ def figure_8_4(runs: MixRuns) -> Figure:
             judged(min(top[WHARE], top[COCO]), *about(3), none=inf),
         ),
     )
-    curves = {name: distribution(each) for name, each in values.items()}
+    curves = {name: distribution(samples) for name, samples in values.items()}
     return Figure(
         "8.4",
         "Figure 8.4: cycles per instruction in the cluster mix",

@@ -24,7 +24,7 @@ from labs.simulate.scheduling.outcome import SimulationOutcome
 from labs.simulate.scheduling.run import SimulationConfig, simulate
 from labs.simulate.workloads.google_like import GoogleLike, GoogleWorkload
 
-_TINY: Final = FlowProblem(*(np.array(each, np.int64) for each in ([1, -1], [0], [1], [0], [1], [1])))
+_TINY: Final = FlowProblem(*(np.array(numbers, np.int64) for numbers in ([1, -1], [0], [1], [0], [1], [1])))
 
 OURS: Final = "ours, in the round"
 REFERENCES: Final = ("ortools", "cost_scaling")
@@ -128,8 +128,8 @@ def measure(scale: SolverScale, seed: int, progress: ProgressCallback) -> Solver
 
 def figure_8_7(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
     """Return Figure 8.7: distributions of the solvers' time at both scales."""
-    found = [measure(scale, seed, progress) for scale in (QUICK if quick else (MEDIUM, WHOLE))]
-    parts = list(zip(("a, b", "c, d"), found, THESIS, strict=True))
+    timings = [measure(scale, seed, progress) for scale in (QUICK if quick else (MEDIUM, WHOLE))]
+    parts = list(zip(("a, b", "c, d"), timings, THESIS, strict=True))
     return Figure(
         "8.7",
         "Figure 8.7: solver run time over an hour of a Google-like workload",
@@ -137,12 +137,12 @@ def figure_8_7(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
         quick,
         (
             ("model", "quincy, with blocks as in §8.4"),
-            *(setting for one in found for setting in _setting(one)),
+            *(setting for timing in timings for setting in _setting(timing)),
             ("seed", str(seed)),
         ),
-        tuple(_sheet(letters, one, machines) for letters, one, machines in parts),
-        tuple(claim for letters, one, machines in parts for claim in _claims(letters, one, machines)),
-        tuple(_picture(letters, one) for letters, one, _ in parts),
+        tuple(_sheet(letters, timing, machines) for letters, timing, machines in parts),
+        tuple(claim for letters, timing, machines in parts for claim in _claims(letters, timing, machines)),
+        tuple(_picture(letters, timing) for letters, timing, _ in parts),
         (
             "Times are real times of one machine with other load; only ratios are meaningful.",
             "The thesis solved its hour with 66 inner vertices for each machine; here machines are leaves.",
@@ -153,57 +153,61 @@ def figure_8_7(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
     )
 
 
-def _setting(one: SolverTimes) -> list[tuple[str, str]]:
-    last = one.outcome.rounds[-1]
-    name = f"{one.scale.machines:,} machines"
+def _setting(timing: SolverTimes) -> list[tuple[str, str]]:
+    last = timing.outcome.rounds[-1]
+    name = f"{timing.scale.machines:,} machines"
     return [
-        (f"{name}, rounds", f"{len(one.outcome.rounds)}, one every {one.scale.interval:.0f} simulated s"),
+        (
+            f"{name}, rounds",
+            f"{len(timing.outcome.rounds)}, one every {timing.scale.interval:.0f} simulated s",
+        ),
         (f"{name}, at the end", f"{last.running:,} tasks, {last.vertices:,} vertices, {last.arcs:,} arcs"),
     ]
 
 
-def _title(letters: str, one: SolverTimes) -> str:
-    return f"({letters}) {one.scale.machines:,} machines"
+def _title(letters: str, timing: SolverTimes) -> str:
+    return f"({letters}) {timing.scale.machines:,} machines"
 
 
-def _sheet(letters: str, one: SolverTimes, machines: int) -> FigureTable:
+def _sheet(letters: str, timing: SolverTimes, machines: int) -> FigureTable:
     columns = ("solver", "rounds", "mean, ms", "median, ms", "90 %, ms", "99 %, ms", "max, ms")
     rows = [
-        (name, *_line(values)) for name, values in {**one.seconds, "ours, whole round": one.whole}.items()
+        (name, *_line(values))
+        for name, values in {**timing.seconds, "ours, whole round": timing.whole}.items()
     ]
     rows += [
         (
             f"thesis: {name}",
             "",
-            *("" if each is None else 1000 * each for each in (mean, None, p90, p99, None)),
+            *("" if seconds is None else 1000 * seconds for seconds in (mean, None, p90, p99, None)),
         )
         for name, (mean, p90, p99) in THESIS[machines].items()
     ]
-    return FigureTable(_title(letters, one), columns, rows)
+    return FigureTable(_title(letters, timing), columns, rows)
 
 
-def _picture(letters: str, one: SolverTimes) -> Lines:
-    curves = {name: distribution(1000 * np.array(values)) for name, values in one.seconds.items()}
-    title = f"Figure 8.7 {_title(letters, one)}"
+def _picture(letters: str, timing: SolverTimes) -> Lines:
+    curves = {name: distribution(1000 * np.array(values)) for name, values in timing.seconds.items()}
+    title = f"Figure 8.7 {_title(letters, timing)}"
     return Lines(f"8.7{letters[0]}", title, "milliseconds", "fraction of rounds", curves, log_x=True)
 
 
-def _claims(letters: str, one: SolverTimes, machines: int) -> list[PublishedClaim]:
-    where = f"§8.4, Figure 8.7{letters}"
-    ours = np.array(one.seconds[OURS])
+def _claims(letters: str, timing: SolverTimes, machines: int) -> list[PublishedClaim]:
+    passage = f"§8.4, Figure 8.7{letters}"
+    ours = np.array(timing.seconds[OURS])
     cs2, relaxation = THESIS[machines]["cs2"], THESIS[machines]["incremental relaxation"]
-    ratio = float(np.mean(one.seconds["ortools"]) / np.mean(one.together))
+    ratio = float(np.mean(timing.seconds["ortools"]) / np.mean(timing.together))
     under = 100 * float(np.mean(ours < 1.0))
     return [
         PublishedClaim(
-            where,
+            passage,
             "from scratch compared with incremental, on average",
             f"{cs2[0] / relaxation[0]:.0f} x (cs2)",
             f"{ratio:.0f} x (OR-Tools)",
             judged(ratio, *about(cs2[0] / relaxation[0]), none=1.0),
         ),
         PublishedClaim(
-            where,
+            passage,
             "decisions below a second",
             "97.4 %" if machines > 10_000 else "nearly all",
             f"{under:.1f} %",
@@ -215,10 +219,10 @@ def _claims(letters: str, one: SolverTimes, machines: int) -> list[PublishedClai
 def _line(values: list[float]) -> tuple[str | int | float, ...]:
     if not values:
         return (0, "", "", "", "", "")
-    each = 1000 * np.array(values)
+    values_ms = 1000 * np.array(values)
     return (
-        len(each),
-        float(each.mean()),
-        *(float(at) for at in np.percentile(each, (50, 90, 99))),
-        float(each.max()),
+        len(values_ms),
+        float(values_ms.mean()),
+        *(float(at) for at in np.percentile(values_ms, (50, 90, 99))),
+        float(values_ms.max()),
     )

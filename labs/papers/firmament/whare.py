@@ -48,9 +48,9 @@ def figure_8_1_variants(seed: int, progress: ProgressCallback, *, quick: bool) -
         program: {name: [] for name in VARIANTS} for program in PROGRAMS
     }
     for name, (model, parameters) in VARIANTS.items():
-        for each in seeds:
-            progress(f"Whare-Map, {name}: seed {each}, {seconds:.0f} simulated seconds")
-            outcome = run_mix(model, parameters, each, seconds, large=False)
+        for mix_seed in seeds:
+            progress(f"Whare-Map, {name}: seed {mix_seed}, {seconds:.0f} simulated seconds")
+            outcome = run_mix(model, parameters, mix_seed, seconds, large=False)
             if outcome.interrupted:
                 raise KeyboardInterrupt
             for program in PROGRAMS:
@@ -129,7 +129,7 @@ def _claims(medians: Medians) -> tuple[PublishedClaim, ...]:
             "§8.2.1, Figure 8.2",
             "with all three, mem_stream, L3-fit, compared with the queue",
             "better",
-            ", ".join(f"{each:.2f} x" for each in ratios),
+            ", ".join(f"{ratio:.2f} x" for ratio in ratios),
             judged(ratios, -inf, 1.0, none=1.0),
         ),
     ]
@@ -138,7 +138,7 @@ def _claims(medians: Medians) -> tuple[PublishedClaim, ...]:
 
 def _better(medians: Medians, name: str) -> list[float]:
     """Return for each seed the number of workloads whose median is at most 2 % above the queue's."""
-    pairs = [zip(medians[name][each], medians[QUEUE][each], strict=True) for each in PROGRAMS]
+    pairs = [zip(medians[name][program], medians[QUEUE][program], strict=True) for program in PROGRAMS]
     return [sum(ours <= 1.02 * base for ours, base in seed) for seed in zip(*pairs, strict=True)]
 
 

@@ -26,11 +26,11 @@ def figure_7(runs: InterferenceRuns) -> Figure:
     for name in names:
         runs.progress(f"2.7: {name} alone")
         speeds = run_together(runs.bench, [Load(name, cpus)], scope.seconds, scope.rounds)[0]
-        alone[name] = max(statistics.median(each.per_cpu_second for each in speeds), 1e-9)
-    found: dict[int, dict[str, list[float]]] = {}
+        alone[name] = max(statistics.median(solo.per_cpu_second for solo in speeds), 1e-9)
+    slow_downs: dict[int, dict[str, list[float]]] = {}
     for times in scope.crowds:
         size = times * len(cpus)
-        found[size] = {name: [] for name in names}
+        slow_downs[size] = {name: [] for name in names}
         for draw in range(scope.crowd_draws):
             runs.progress(f"2.7: crowd {draw + 1} of {size}")
             # Each workload is in a crowd at least once in a round of draws.
@@ -39,10 +39,10 @@ def figure_7(runs: InterferenceRuns) -> Figure:
             loads = [Load(name, cpus) for name in chosen]
             for load, speeds in zip(loads, run_together(runs.bench, loads, scope.seconds), strict=True):
                 speed = max(speeds[0].per_cpu_second, 1e-9)
-                found[size][load.name].append(alone[load.name] / speed)
+                slow_downs[size][load.name].append(alone[load.name] / speed)
     rows: list[tuple[Cell, ...]] = [
         (name, size, len(values), statistics.mean(values), min(values), max(values))
-        for size, crowd in found.items()
+        for size, crowd in slow_downs.items()
         for name, values in crowd.items()
         if values
     ]
@@ -56,13 +56,16 @@ def figure_7(runs: InterferenceRuns) -> Figure:
                 rows,
             ),
         ),
-        _claims(found),
+        _claims(slow_downs),
         (
             Boxes(
                 "2.7",
                 "Processor time compared with running alone",
                 "times",
-                {name: {f"{size} at once": crowd[name] for size, crowd in found.items()} for name in names},
+                {
+                    name: {f"{size} at once": crowd[name] for size, crowd in slow_downs.items()}
+                    for name in names
+                },
             ),
         ),
         (
@@ -81,8 +84,8 @@ def figure_7(runs: InterferenceRuns) -> Figure:
     )
 
 
-def _claims(found: dict[int, dict[str, list[float]]]) -> list[PublishedClaim]:
-    largest = found[max(found)]
+def _claims(slow_downs: dict[int, dict[str, list[float]]]) -> list[PublishedClaim]:
+    largest = slow_downs[max(slow_downs)]
     means = {name: statistics.mean(values) for name, values in largest.items() if values}
     claims = []
     if means:
@@ -90,7 +93,7 @@ def _claims(found: dict[int, dict[str, list[float]]]) -> list[PublishedClaim]:
         claims.append(
             PublishedClaim(
                 "section 2.1.3, Figure 2.7",
-                f"the workload that suffers most, in crowds of {max(found)}",
+                f"the workload that suffers most, in crowds of {max(slow_downs)}",
                 "up to 3 x",
                 f"{worst}: {means[worst]:.2f} x",
                 judged(means[worst], 2.0, 3.3, none=1.02),

@@ -43,11 +43,11 @@ def measured_here(
 ) -> Iterator[runs.InterferenceRuns]:
     """Return the measurements of this machine, with a folder on its disk while the context lasts."""
     topology = read_topology()
-    found = places(topology.tree, os.sched_getaffinity(0))
+    by_sharing = places(topology.tree, os.sched_getaffinity(0))
     cache = min(last_level_bytes(topology.tree) or 8 << 20, _CACHE_BYTES_MAX)
     with tempfile.TemporaryDirectory(prefix="dios-repro-") as folder:
         yield runs.InterferenceRuns(
-            seed, progress, scope, topology, found, WorkloadData(seed, cache, Path(folder))
+            seed, progress, scope, topology, by_sharing, WorkloadData(seed, cache, Path(folder))
         )
 
 

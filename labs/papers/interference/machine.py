@@ -32,22 +32,22 @@ def figure_4(runs: InterferenceRuns) -> Figure:
     scope = runs.scope
     first = runs.processors[:1]
     rows: list[tuple[Cell, ...]] = []
-    found: dict[str, Sequence[Speed]] = {}
+    speeds_by_name: dict[str, Sequence[Speed]] = {}
     for name, (title, amount, unit) in _UNITS.items():
         runs.progress(f"2.4: {name}")
-        found[name] = run_together(runs.bench, [Load(name, first)], scope.seconds, scope.rounds)[0]
-        rows.append((title, amount * _speed(name, found[name]), unit))
+        speeds_by_name[name] = run_together(runs.bench, [Load(name, first)], scope.seconds, scope.rounds)[0]
+        rows.append((title, amount * _speed(name, speeds_by_name[name]), unit))
     runs.progress("2.4: all threads")
     loads = [Load("stream", (cpu,)) for cpu in runs.processors]
     every = run_together(runs.bench, loads, scope.seconds, scope.rounds)
-    together = 4.0 * sum(_speed("stream", each) for each in every)
+    together = 4.0 * sum(_speed("stream", speeds) for speeds in every)
     rows.append(("NUMA-STREAM: copies on all threads", together, "MiB copied/s"))
-    cpu_share = statistics.median(each.per_second / each.per_cpu_second for each in found["http"])
+    cpu_share = statistics.median(speed.per_second / speed.per_cpu_second for speed in speeds_by_name["http"])
     rows += [
         ("iperf-cpu: processors busy meanwhile, both ends", cpu_share, "processors"),
         ("BogoMips", _bogomips(), ""),
     ]
-    gain = together / (4.0 * _speed("stream", found["stream"]))
+    gain = together / (4.0 * _speed("stream", speeds_by_name["stream"]))
     return runs.figure(
         "2.4",
         "Figure 2.4: speeds of this machine",
@@ -82,7 +82,7 @@ def figure_4(runs: InterferenceRuns) -> Figure:
 
 def _speed(name: str, speeds: Sequence[Speed]) -> float:
     by_cpu = name in _MEASURED_BY_CPU
-    return statistics.median(each.per_cpu_second if by_cpu else each.per_second for each in speeds)
+    return statistics.median(speed.per_cpu_second if by_cpu else speed.per_second for speed in speeds)
 
 
 def _bogomips() -> float:
@@ -99,12 +99,12 @@ def figure_5(runs: InterferenceRuns) -> Figure:
     elements = list(runs.topology.tree.walk())
     rows: list[tuple[Cell, ...]] = [
         (
-            each.name,
-            ",".join(map(str, each.cpus)),
-            each.size / MIB if each.part is Part.CACHE else "",
+            element.name,
+            ",".join(map(str, element.cpus)),
+            element.size / MIB if element.part is Part.CACHE else "",
         )
-        for each in elements
-        if each.part is not Part.MACHINE
+        for element in elements
+        if element.part is not Part.MACHINE
     ]
     shared: list[tuple[Cell, ...]] = [
         (
@@ -113,7 +113,7 @@ def figure_5(runs: InterferenceRuns) -> Figure:
         )
         for kind in Sharing
     ]
-    caches = max((len(each.cpus) for each in elements if each.part is Part.CACHE), default=0)
+    caches = max((len(element.cpus) for element in elements if element.part is Part.CACHE), default=0)
     return runs.figure(
         "2.5",
         "Figure 2.5: caches and threads of this machine",

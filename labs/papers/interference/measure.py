@@ -68,14 +68,14 @@ def run_together(
 ) -> list[list[Speed]]:
     """Return the speeds of workloads that run at once, by workload and round."""
     with started(bench, loads) as programs:
-        found: list[list[Speed]] = [[] for _ in loads]
+        speeds_by_load: list[list[Speed]] = [[] for _ in loads]
         for _ in range(rounds):
             for program in programs:
                 _tell(program, f"{seconds}\n")
-            for speeds, program in zip(found, programs, strict=True):
+            for speeds, program in zip(speeds_by_load, programs, strict=True):
                 units, taken, used = map(float, _line(program).split())
                 speeds.append(Speed(units / taken, units / max(used, 1e-9)))
-        return found
+        return speeds_by_load
 
 
 def _tell(program: subprocess.Popen[str], line: str) -> None:

@@ -53,19 +53,19 @@ def measure_pairs(
         name: _speed(kind, run_together(bench, [Load(name, (place.first,))], seconds, rounds)[0])
         for name in names
     }
-    found: list[list[float]] = []
+    matrix: list[list[float]] = []
     for mine in names:
         progress(f"pairs, {kind}: {mine}")
         row = []
         for other in names:
             loads = [Load(mine, (place.first,)), Load(other, (place.second,))]
             row.append(alone[mine] / _speed(kind, run_together(bench, loads, seconds, rounds)[0]))
-        found.append(row)
-    return PairMatrix(kind, place, tuple(names), found)
+        matrix.append(row)
+    return PairMatrix(kind, place, tuple(names), matrix)
 
 
 def _speed(kind: Sharing, speeds: Sequence[Speed]) -> float:
-    values = [each.per_second if kind is Sharing.THREAD else each.per_cpu_second for each in speeds]
+    values = [speed.per_second if kind is Sharing.THREAD else speed.per_cpu_second for speed in speeds]
     return max(statistics.median(values), 1e-9)
 
 
@@ -82,24 +82,24 @@ def figure_6(runs: InterferenceRuns) -> Figure:
         "Figure 2.6: pairs of workloads, normalised run time",
         [
             FigureTable(
-                f"Run time of the row next to the column, sharing {each.sharing} "
-                f"(processors {each.place.first} and {each.place.second})",
-                ("", *each.names),
-                [(name, *row) for name, row in zip(each.names, each.slow_downs, strict=True)],
+                f"Run time of the row next to the column, sharing {matrix.sharing} "
+                f"(processors {matrix.place.first} and {matrix.place.second})",
+                ("", *matrix.names),
+                [(name, *row) for name, row in zip(matrix.names, matrix.slow_downs, strict=True)],
             )
-            for each in matrices
+            for matrix in matrices
         ],
         _claims(matrices),
         [
             Matrix(
-                f"2.6-{each.sharing.name.lower().replace('_', '-')}",
-                f"Normalised run time, sharing {each.sharing}",
+                f"2.6-{matrix.sharing.name.lower().replace('_', '-')}",
+                f"Normalised run time, sharing {matrix.sharing}",
                 "next to",
-                each.names,
-                each.names,
-                each.slow_downs,
+                matrix.names,
+                matrix.names,
+                matrix.slow_downs,
             )
-            for each in matrices
+            for matrix in matrices
         ],
         (
             *runs.lacks,
@@ -117,10 +117,10 @@ def figure_6(runs: InterferenceRuns) -> Figure:
 
 
 def _claims(matrices: Sequence[PairMatrix]) -> list[PublishedClaim]:
-    far = [each for each in matrices if each.sharing is not Sharing.THREAD]
+    far = [matrix for matrix in matrices if matrix.sharing is not Sharing.THREAD]
     claims = []
     if far:
-        worst = max(max(map(max, each.slow_downs)) for each in far)
+        worst = max(max(map(max, matrix.slow_downs)) for matrix in far)
         claims.append(
             PublishedClaim(
                 "section 2.1.3, Figure 2.6",
@@ -131,8 +131,8 @@ def _claims(matrices: Sequence[PairMatrix]) -> list[PublishedClaim]:
             )
         )
         rows: dict[str, list[float]] = {}
-        for each in far:
-            for name, row in zip(each.names, each.slow_downs, strict=True):
+        for pair_matrix in far:
+            for name, row in zip(pair_matrix.names, pair_matrix.slow_downs, strict=True):
                 rows.setdefault(name, []).extend(row)
         if "bopm" in rows and "pagerank" in rows:
             gap = statistics.mean(rows["pagerank"]) - statistics.mean(rows["bopm"])
@@ -146,7 +146,7 @@ def _claims(matrices: Sequence[PairMatrix]) -> list[PublishedClaim]:
                 )
             )
     if len(far) > 1:
-        means = [statistics.mean(value for row in each.slow_downs for value in row) for each in far]
+        means = [statistics.mean(value for row in matrix.slow_downs for value in row) for matrix in far]
         claims.append(
             PublishedClaim(
                 "section 2.1.3",

@@ -30,25 +30,25 @@ class Place(NamedTuple):
 
 def places(tree: Element, allowed: AbstractSet[int]) -> dict[Sharing, Place]:
     """Return one pair for each kind of sharing that the ``allowed`` processors have, from far to near."""
-    found: dict[Sharing, Place] = {}
+    by_sharing: dict[Sharing, Place] = {}
     cpus = sorted(set(tree.cpus) & allowed)
     for first, second in combinations(cpus, 2):
-        found.setdefault(sharing(tree, first, second), Place(first, second))
+        by_sharing.setdefault(sharing(tree, first, second), Place(first, second))
     if cpus:
-        found[Sharing.THREAD] = Place(cpus[0], cpus[0])
-    return {kind: found[kind] for kind in Sharing if kind in found}
+        by_sharing[Sharing.THREAD] = Place(cpus[0], cpus[0])
+    return {kind: by_sharing[kind] for kind in Sharing if kind in by_sharing}
 
 
 def sharing(tree: Element, first: int, second: int) -> Sharing:
     """Return the nearest thing that two processors share."""
     if first == second:
         return Sharing.THREAD
-    last = max((each.number for each in tree.walk() if each.part is Part.CACHE), default=0)
-    common = [each for each in tree.walk() if {first, second} <= set(each.cpus)]
-    parts = {each.part for each in common}
+    last = max((element.number for element in tree.walk() if element.part is Part.CACHE), default=0)
+    common = [element for element in tree.walk() if {first, second} <= set(element.cpus)]
+    parts = {element.part for element in common}
     if Part.CORE in parts:
         return Sharing.CORE
-    levels = {each.number for each in common if each.part is Part.CACHE}
+    levels = {element.number for element in common if element.part is Part.CACHE}
     if any(level < last for level in levels):
         return Sharing.INNER_CACHE
     if levels:
@@ -56,17 +56,17 @@ def sharing(tree: Element, first: int, second: int) -> Sharing:
     return Sharing.PACKAGE if Part.PACKAGE in parts else Sharing.MEMORY
 
 
-def lacks(found: AbstractSet[Sharing]) -> list[str]:
+def lacks(available: AbstractSet[Sharing]) -> list[str]:
     """Return a sentence for each kind of sharing that a machine does not have."""
     return [
         f"No two of its processors share {kind} and nothing nearer."
         if kind is not Sharing.MEMORY
         else "All its processors are in one socket, so that no pair is on two sockets."
         for kind in Sharing
-        if kind not in found
+        if kind not in available
     ]
 
 
 def last_level_bytes(tree: Element) -> int:
     """Return the size of the largest cache, 0 if it is unknown."""
-    return max((each.size for each in tree.walk() if each.part is Part.CACHE), default=0)
+    return max((element.size for element in tree.walk() if element.part is Part.CACHE), default=0)

@@ -124,8 +124,8 @@ def integers(rng: np.random.Generator, cache: int, folder: Path) -> Unit:
 def floats(rng: np.random.Generator, cache: int, folder: Path) -> Unit:
     """Multiply small matrices without a library of several threads (in gromacs' place)."""
     del cache, folder
-    one, other = rng.random((48, 48)), rng.random((48, 48))
-    return lambda: np.einsum("ij,jk->ik", one, other)
+    left, other = rng.random((48, 48)), rng.random((48, 48))
+    return lambda: np.einsum("ij,jk->ik", left, other)
 
 
 def disk_write(rng: np.random.Generator, cache: int, folder: Path) -> Unit:
@@ -177,7 +177,7 @@ WORKLOADS: Final[dict[str, Callable[[np.random.Generator, int, Path], Unit]]] = 
 def main() -> None:
     """Run the workload of the command line for each line of the input."""
     name, cpus, seed, cache, folder = sys.argv[1:]
-    os.sched_setaffinity(0, {int(each) for each in cpus.split(",")})
+    os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
     unit = WORKLOADS[name](np.random.default_rng(int(seed)), int(cache), Path(folder))
     unit()
     sys.stdout.write("ready\n")

@@ -91,13 +91,13 @@ def missing() -> str:
 
 def parse_counts(text: str) -> dict[str, int]:
     """Return the calls of a summary of ``strace -c``, most frequent first."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for line in text.splitlines():
         words = line.split()
         # share, seconds, microseconds per call, calls, errors (often empty), name
         if len(words) >= 5 and words[3].isdigit() and words[-1] != "total" and words[-1].isidentifier():
-            found[words[-1]] = int(words[3])
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+            counts[words[-1]] = int(words[3])
+    return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
 
 def _traced(command: Sequence[str]) -> dict[str, int]:
@@ -112,7 +112,7 @@ def _traced(command: Sequence[str]) -> dict[str, int]:
 def figure_8(runs: InterferenceRuns) -> Figure:
     """Return Figure 2.8: distinct and common calls of applications."""
     work = "20" if runs.scope.quick else "2000"
-    found = []
+    call_counts = []
     # The interpreter's own calls are not the application's.
     runs.progress("2.8: the interpreter")
     own = _traced([sys.executable, "-I", "-c", ""])
@@ -124,10 +124,16 @@ def figure_8(runs: InterferenceRuns) -> Figure:
             counts = _traced([sys.executable, "-I", str(path), work, str(Path(folder) / "data")])
         counts = {call: count - own.get(call, 0) for call, count in counts.items()}
         positive = {call: count for call, count in counts.items() if count > 0}
-        found.append(CallCounts(name, dict(sorted(positive.items(), key=lambda pair: -pair[1]))))
+        call_counts.append(CallCounts(name, dict(sorted(positive.items(), key=lambda pair: -pair[1]))))
     rows: list[tuple[Cell, ...]] = [
-        (each.name, sum(each.counts.values()), len(each.counts), len(each.common), ", ".join(each.common[:6]))
-        for each in found
+        (
+            calls.name,
+            sum(calls.counts.values()),
+            len(calls.counts),
+            len(calls.common),
+            ", ".join(calls.common[:6]),
+        )
+        for calls in call_counts
     ]
     return runs.figure(
         "2.8",
@@ -139,7 +145,7 @@ def figure_8(runs: InterferenceRuns) -> Figure:
                 rows,
             ),
         ),
-        _claims(found),
+        _claims(call_counts),
         (),
         (
             (
@@ -151,11 +157,11 @@ def figure_8(runs: InterferenceRuns) -> Figure:
     )
 
 
-def _claims(found: Sequence[CallCounts]) -> list[PublishedClaim]:
-    distinct = [float(len(each.counts)) for each in found]
+def _claims(call_counts: Sequence[CallCounts]) -> list[PublishedClaim]:
+    distinct = [float(len(calls.counts)) for calls in call_counts]
     every: dict[str, int] = {}
-    for each in found:
-        for name, count in each.counts.items():
+    for program in call_counts:
+        for name, count in program.counts.items():
             every[name] = every.get(name, 0) + count
     total, covered, needed = sum(every.values()), 0, 0
     for count in sorted(every.values(), reverse=True):
@@ -175,8 +181,8 @@ def _claims(found: Sequence[CallCounts]) -> list[PublishedClaim]:
             "section 2.2.4",
             "common calls of each application",
             "five or fewer but for Hadoop",
-            ", ".join(str(len(each.common)) for each in found),
-            judged(sorted(len(each.common) for each in found)[-2], 1, 5, none=float("inf")),
+            ", ".join(str(len(calls.common)) for calls in call_counts),
+            judged(sorted(len(calls.common) for calls in call_counts)[-2], 1, 5, none=float("inf")),
         ),
         PublishedClaim(
             "section 2.2.4, Figure 2.8c",

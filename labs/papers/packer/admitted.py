@@ -31,35 +31,35 @@ RESOURCES: Final = ("CPU", "memory", "disk write", "disk read", "bandwidth")
 OTHERS: Final = (("tetris", "Tetris"), ("slots", "slots"))
 
 
-def by_seed(runs: PackerRuns, mbps: float, of: Callable[[PolicySummary], float], what: str) -> FigureTable:
+def by_seed(runs: PackerRuns, mbps: float, of: Callable[[PolicySummary], float], title: str) -> FigureTable:
     """Return the table of every policy and every seed, in percent."""
     rows: list[tuple[Cell, ...]] = []
     for name in NAMES:
-        found = [100.0 * value for value in runs.over_seeds(mbps, name, of)]
-        rows.append((name, median(found), *found))
+        percents = [100.0 * value for value in runs.over_seeds(mbps, name, of)]
+        rows.append((name, median(percents), *percents))
     seeds = tuple(f"seed {seed}" for seed in runs.seeds())
-    return FigureTable(f"{what}, %, median edge of {mbps:g} Mbit/s", ("policy", "median", *seeds), rows)
+    return FigureTable(f"{title}, %, median edge of {mbps:g} Mbit/s", ("policy", "median", *seeds), rows)
 
 
 def as_published(
     runs: PackerRuns,
     of: Callable[[PolicySummary], float],
-    what: str,
-    where: str,
+    subject: str,
+    passage: str,
     published: tuple[float, float],
 ) -> list[PublishedClaim]:
     """Return the claims about Packer compared with Tetris and slots, with scarce and plentiful bandwidth."""
     claims = []
     for (name, called), claimed in zip(OTHERS, published, strict=True):
         for mbps in (PRESSURE, CALM):
-            found = runs.relative_gains(mbps, "literal", name, of)
+            gains = runs.relative_gains(mbps, "literal", name, of)
             claims.append(
                 PublishedClaim(
-                    where,
-                    f"{what} than {called}, {mbps:g} Mbit/s",
+                    passage,
+                    f"{subject} than {called}, {mbps:g} Mbit/s",
                     f"about {claimed:+.0%}",
-                    percent(found),
-                    judged(found, *about(claimed), none=0.0),
+                    percent(gains),
+                    judged(gains, *about(claimed), none=0.0),
                 )
             )
     return claims
@@ -87,28 +87,30 @@ def figure_3(runs: PackerRuns) -> Figure:
     )
 
 
-def _accepted(found: SeedRun, name: str) -> Floats:
+def _accepted(seed_run: SeedRun, name: str) -> Floats:
     """Return the admitted fraction of the tasks that arrived up to each instant."""
-    admitted = np.cumsum(found.policies[name].admitted.tasks)
-    return np.asarray(admitted / np.maximum(np.cumsum(found.arrivals.tasks), 1))
+    admitted = np.cumsum(seed_run.policies[name].admitted.tasks)
+    return np.asarray(admitted / np.maximum(np.cumsum(seed_run.arrivals.tasks), 1))
 
 
-def _gained(found: SeedRun, other: str) -> Floats:
+def _gained(seed_run: SeedRun, other: str) -> Floats:
     """Return the percentage by which literal admitted more than another policy so far, or nan."""
-    ours, theirs = _accepted(found, "literal"), _accepted(found, other)
+    ours, theirs = _accepted(seed_run, "literal"), _accepted(seed_run, other)
     return 100 * (np.divide(ours, theirs, out=np.full_like(ours, np.nan), where=theirs > 0) - 1)
 
 
-def _gains_over_time(seed: int, found: SeedRun) -> Lines:
-    instants = np.arange(len(found.arrivals.tasks), dtype=np.float64)
-    series = {f"over {called}": (instants, _gained(found, name)) for name, called in OTHERS}
+def _gains_over_time(seed: int, seed_run: SeedRun) -> Lines:
+    instants = np.arange(len(seed_run.arrivals.tasks), dtype=np.float64)
+    series = {f"over {called}": (instants, _gained(seed_run, name)) for name, called in OTHERS}
     return Lines("3", f"Tasks admitted so far by literal, seed {seed}", "instant", "% more", series)
 
 
-def _parts_over_time(seed: int, found: SeedRun) -> Lines:
-    instants = np.arange(len(found.arrivals.tasks), dtype=np.float64)
-    series = {name: (instants, 100 * _accepted(found, name)) for name in ("literal", "fixed", "ahead")}
-    series |= {name: (instants, 100 * _accepted(found, name)) for name in ("tetris", "tetris-time", "slots")}
+def _parts_over_time(seed: int, seed_run: SeedRun) -> Lines:
+    instants = np.arange(len(seed_run.arrivals.tasks), dtype=np.float64)
+    series = {name: (instants, 100 * _accepted(seed_run, name)) for name in ("literal", "fixed", "ahead")}
+    series |= {
+        name: (instants, 100 * _accepted(seed_run, name)) for name in ("tetris", "tetris-time", "slots")
+    }
     return Lines("3-all", f"Tasks admitted so far, seed {seed}", "instant", "%", series)
 
 
@@ -132,9 +134,9 @@ def figure_4(runs: PackerRuns) -> Figure:
     """Return Figure 4: the utilisation of the five resources."""
     rows: list[tuple[Cell, ...]] = []
     for seed in runs.seeds():
-        found = runs.seed_run(seed, PRESSURE).policies
+        policies = runs.seed_run(seed, PRESSURE).policies
         for name in NAMES:
-            summary = found[name].summary
+            summary = policies[name].summary
             set_aside = (100 * summary.booked[0], 100 * summary.booked[4])
             rows.append((seed, name, *(100 * part for part in summary.used), *set_aside))
     return Figure(
@@ -167,23 +169,23 @@ def figure_4(runs: PackerRuns) -> Figure:
 
 def _over(runs: PackerRuns, seed: int, name: str, which: int) -> Floats:
     """Return (T,) the relative excess of literal's use of a resource over that of another policy."""
-    found = runs.seed_run(seed, PRESSURE).policies
-    ours, theirs = (found[each].used[runs.begin :, which] for each in ("literal", name))
+    policies = runs.seed_run(seed, PRESSURE).policies
+    ours, theirs = (policies[policy].used[runs.begin :, which] for policy in ("literal", name))
     return ours / np.maximum(theirs, 1e-9) - 1.0
 
 
 def _claims_4(runs: PackerRuns) -> list[PublishedClaim]:
     claims = []
     for (name, called), claimed in zip(OTHERS, (0.76, 0.87), strict=True):
-        found = runs.relative_gains(PRESSURE, "literal", name, lambda summary: summary.used[4])
+        gains = runs.relative_gains(PRESSURE, "literal", name, lambda summary: summary.used[4])
         lowest = min(float(_over(runs, seed, name, 4).min()) for seed in runs.seeds())
         claims += [
             PublishedClaim(
                 "section III-B, Figure 4(e)",
                 f"higher utilisation of bandwidth than {called}",
                 f"about {claimed:+.0%}",
-                percent(found),
-                judged(found, *about(claimed), none=0.0),
+                percent(gains),
+                judged(gains, *about(claimed), none=0.0),
             ),
             PublishedClaim(
                 "section III-B, Figure 4(e)",

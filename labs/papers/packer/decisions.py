@@ -25,7 +25,7 @@ def figure_6(runs: PackerRuns) -> Figure:
         (name, *(median(runs.over_seeds(PRESSURE, name, of)) for of in (_mean, _median, _p95)))
         for name in NAMES
     ]
-    each: list[tuple[Cell, ...]] = [
+    seed_rows: list[tuple[Cell, ...]] = [
         (seed, name, *runs.seed_run(seed, PRESSURE).policies[name].summary.job_ms)
         for seed in runs.seeds()
         for name in NAMES
@@ -42,7 +42,7 @@ def figure_6(runs: PackerRuns) -> Figure:
         sheets=(
             FigureTable("CPU time for a job, ms, the median over the seeds", ("policy", *columns), rows),
             _as_published(runs),
-            FigureTable("Every seed, ms", ("seed", "policy", "median", "95th percentile", "mean"), each),
+            FigureTable("Every seed, ms", ("seed", "policy", "median", "95th percentile", "mean"), seed_rows),
         ),
         claims=tuple(_claims(runs)),
         pictures=(Boxes("6", "CPU time for a job, mean of each seed", "ms", values),),
@@ -102,16 +102,16 @@ def _claims(runs: PackerRuns) -> list[PublishedClaim]:
     claims = []
     for name, called, longer, seconds in OTHERS:
         times = [np.array(runs.published_times(seed)[name].job_s) * 1e3 for seed in runs.seeds()]
-        found = [one[2] / float(other.mean()) - 1 for one, other in zip(ours, times, strict=True)]
-        medians = [one[0] / float(np.median(other)) for one, other in zip(ours, times, strict=True)]
+        increases = [own[2] / float(other.mean()) - 1 for own, other in zip(ours, times, strict=True)]
+        medians = [own[0] / float(np.median(other)) for own, other in zip(ours, times, strict=True)]
         alike = runs.relative_gains(PRESSURE, "literal", name, _mean)
         claims += [
             PublishedClaim(
                 "section III-B, Figure 6",
                 f"more time than {called}, on average",
                 f"about {longer:+.0%}",
-                percent(found),
-                judged(found, *about(longer), none=0.0),
+                percent(increases),
+                judged(increases, *about(longer), none=0.0),
             ),
             PublishedClaim(
                 "section III-B",
@@ -131,11 +131,11 @@ def _claims(runs: PackerRuns) -> list[PublishedClaim]:
                 "section III-B",
                 f"median time for a job, {called}",
                 f"{seconds} s",
-                _microseconds(median([float(np.median(each)) for each in times])),
-                judged(median([float(np.median(each)) for each in times]) / 1e3, *about(seconds), none=inf),
+                _microseconds(median([float(np.median(spans)) for spans in times])),
+                judged(median([float(np.median(spans)) for spans in times]) / 1e3, *about(seconds), none=inf),
             ),
         ]
-    typical = median([one[0] for one in ours])
+    typical = median([own[0] for own in ours])
     claims.append(
         PublishedClaim(
             "section III-B",

@@ -47,9 +47,9 @@ def figure_time(runs: PackerRuns) -> Figure:
     for mbps in (PRESSURE, CALM):
         rows: list[tuple[Cell, ...]] = []
         for score, peaks, time in PAIRS:
-            one, two = (runs.over_seeds(mbps, name, tasks) for name in (peaks, time))
+            by_peaks, two = (runs.over_seeds(mbps, name, tasks) for name in (peaks, time))
             gains = runs.relative_gains(mbps, time, peaks, tasks)
-            rows.append((score, 100 * median(one), 100 * median(two), percent(gains)))
+            rows.append((score, 100 * median(by_peaks), 100 * median(two), percent(gains)))
         sheets.append(FigureTable(f"Admitted tasks, %, {mbps:g} Mbit/s, median seed", KNOWING, rows))
         comparisons: list[tuple[Cell, ...]] = [
             (score, *(percent(runs.relative_gains(mbps, score, other, tasks)) for other in ALIKE))
@@ -81,7 +81,7 @@ def _without_links(runs: PackerRuns) -> FigureTable:
     rows: list[tuple[Cell, ...]] = []
     for seed in runs.seeds():
         literal = runs.seed_run(seed, PRESSURE).policies["literal"].summary.tasks
-        parts = (part for found in runs.without_links(seed) for part in found)
+        parts = (part for shares in runs.without_links(seed) for part in shares)
         rows.append((seed, 100 * literal, *(100 * part for part in parts)))
     columns = (
         *("seed", "literal, admitted and supplied", "Tetris, peaks, admitted", "of those supplied"),
@@ -96,14 +96,14 @@ def _causes(runs: PackerRuns, mbps: float) -> FigureTable:
     """Return the table of what a score leads to: paths, the fullest resource, and the reasons of refusals."""
     rows: list[tuple[Cell, ...]] = []
     for name in CAUSES:
-        found = [runs.seed_run(seed, mbps).policies[name] for seed in runs.seeds()]
-        refused = [sum(each.summary.refused_for.values()) for each in found]
-        links = [each.summary.refused_for["bandwidth"] for each in found]
+        policy_runs = [runs.seed_run(seed, mbps).policies[name] for seed in runs.seeds()]
+        refused = [sum(policy_run.summary.refused_for.values()) for policy_run in policy_runs]
+        links = [policy_run.summary.refused_for["bandwidth"] for policy_run in policy_runs]
         rows.append(
             (
                 name,
-                median([each.links for each in found]),
-                100 * median([max(each.summary.used[:4]) for each in found]),
+                median([policy_run.links for policy_run in policy_runs]),
+                100 * median([max(policy_run.summary.used[:4]) for policy_run in policy_runs]),
                 median(refused),
                 100 * median([part / max(all_, 1) for part, all_ in zip(links, refused, strict=True)]),
             )
@@ -123,27 +123,27 @@ def _claims(runs: PackerRuns) -> list[PublishedClaim]:
             ("fixed", "the same; unused links count as free"),
             ("ahead", "not in the paper"),
         ):
-            found = runs.relative_gains(mbps, name, "tetris-time", tasks)
+            gains = runs.relative_gains(mbps, name, "tetris-time", tasks)
             claims.append(
                 PublishedClaim(
                     "section III-B",
                     f"{name}: more tasks than Tetris that knows demands over time, {mbps:g} Mbit/s",
                     published,
-                    percent(found),
-                    judged(found, 0, inf, none=0.0) if name == "literal" else OURS,
+                    percent(gains),
+                    judged(gains, 0, inf, none=0.0) if name == "literal" else OURS,
                 )
             )
     literal = runs.over_seeds(PRESSURE, "literal", tasks)
     ignoring = [runs.without_links(seed)[0] for seed in runs.seeds()]
-    found = [gain(one, other.admitted) for one, other in zip(literal, ignoring, strict=True)]
+    gains = [gain(own, other.admitted) for own, other in zip(literal, ignoring, strict=True)]
     supplied = median([other.supplied for other in ignoring])
     claims.append(
         PublishedClaim(
             "section III-B",
             f"literal: more tasks than Tetris that ignores links and guarantees none, {PRESSURE:g} Mbit/s",
             "about +30%",
-            percent(found),
-            judged(found, *about(0.30), none=0.0),
+            percent(gains),
+            judged(gains, *about(0.30), none=0.0),
         )
     )
     claims.append(
@@ -156,13 +156,13 @@ def _claims(runs: PackerRuns) -> list[PublishedClaim]:
         )
     )
     for name in ("literal", "fixed"):
-        found = runs.relative_gains(PRESSURE, f"{name}, peaks", "tetris", tasks)
+        gains = runs.relative_gains(PRESSURE, f"{name}, peaks", "tetris", tasks)
         claims.append(
             PublishedClaim(
                 "not in the paper",
                 f"{name} with peaks only: more tasks than Tetris, {PRESSURE:g} Mbit/s",
                 "-",
-                percent(found),
+                percent(gains),
                 OURS,
             )
         )
@@ -192,15 +192,15 @@ def figure_bandwidth(runs: PackerRuns) -> Figure:
     """Return the figure of the admitted fraction of tasks, by the bandwidth of edges."""
     sweep = runs.scope.sweep
     rows: list[tuple[Cell, ...]] = []
-    each: list[tuple[Cell, ...]] = []
+    seed_rows: list[tuple[Cell, ...]] = []
     series = {}
     for name in FEW:
-        found = [runs.over_seeds(mbps, name, tasks) for mbps in sweep]
-        middle = [100 * median(values) for values in found]
+        admitted = [runs.over_seeds(mbps, name, tasks) for mbps in sweep]
+        middle = [100 * median(values) for values in admitted]
         rows.append((name, *middle))
         series[name] = (np.array(sweep), np.array(middle))
-        each += [
-            (seed, name, *(100 * values[at] for values in found)) for at, seed in enumerate(runs.seeds())
+        seed_rows += [
+            (seed, name, *(100 * values[at] for values in admitted)) for at, seed in enumerate(runs.seeds())
         ]
     columns = tuple(f"{mbps:g} Mbit/s" for mbps in sweep)
     return Figure(
@@ -211,7 +211,7 @@ def figure_bandwidth(runs: PackerRuns) -> Figure:
         setting=runs.setting(),
         sheets=(
             FigureTable("Admitted tasks, %, median seed", ("policy", *columns), rows),
-            FigureTable("Every seed, %", ("seed", "policy", *columns), each),
+            FigureTable("Every seed, %", ("seed", "policy", *columns), seed_rows),
         ),
         claims=tuple(_claims_bandwidth(runs)),
         pictures=(
@@ -228,14 +228,14 @@ def _claims_bandwidth(runs: PackerRuns) -> list[PublishedClaim]:
     sweep = runs.scope.sweep
     claims = []
     for other, called, reference in (("tetris", "Tetris", 0.30), ("slots", "slots", 0.67)):
-        found = [median(runs.relative_gains(mbps, "literal", other, tasks)) for mbps in sweep]
+        gains = [median(runs.relative_gains(mbps, "literal", other, tasks)) for mbps in sweep]
         claims.append(
             PublishedClaim(
                 "section III-B",
                 f"literal: more tasks than {called}, at every bandwidth",
                 f"about {reference:+.0%}",
-                ", ".join(f"{value:+.0%} at {mbps:g}" for value, mbps in zip(found, sweep, strict=True)),
-                judged(found, *about(reference), none=0.0, every=True),
+                ", ".join(f"{value:+.0%} at {mbps:g}" for value, mbps in zip(gains, sweep, strict=True)),
+                judged(gains, *about(reference), none=0.0, every=True),
             )
         )
     best = {

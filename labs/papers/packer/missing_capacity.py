@@ -47,9 +47,9 @@ class LinkLoads:
         racks = self._rack[source], self._rack[target]
         pods = self._pod[racks[0]], self._pod[racks[1]]
         used = []
-        for level, (one, other) in enumerate(((source, target), racks, pods)):
-            apart = one != other
-            for side, ends in enumerate((one, other)):
+        for level, (origin, other) in enumerate(((source, target), racks, pods)):
+            apart = origin != other
+            for side, ends in enumerate((origin, other)):
                 links = self._first[2 * level + side] + ends[apart]
                 np.add.at(self.loads[placement.start : placement.end].T, links, job.bandwidth[apart])
                 used.append(links)
@@ -73,13 +73,13 @@ def without_checks(
     arrived = admitted = 0
     for instant in range(instants):
         for job in source(instant):
-            found = allocate(
+            placement = allocate(
                 datacenter, job.with_arrays(job.demand, 0.0 * job.bandwidth), instant, policy=policy
             )
             counts = len(job.nodes) if instant >= begin else 0
             arrived += counts
-            if found:
+            if placement:
                 admitted += counts
-                loads.add(job, found)
+                loads.add(job, placement)
     whole = max(arrived, 1)
     return MissingCapacity(admitted / whole, loads.supplied(begin) / whole)

@@ -93,16 +93,16 @@ def busiest(runs: PackerRuns, seed: int) -> ServerLink:
     begin = runs.begin
     end = 2 * begin
     workload = Workload(mbps=PRESSURE)
-    each = runs.scope.servers * JOBS_EACH
+    per_instant = runs.scope.servers * JOBS_EACH
     held: list[tuple[Placement, TiMra]] = []
     wanted = np.zeros((runs.scope.servers, end))
     for instant in range(end):
-        for number in range(int(instant * each), int((instant + 1) * each)):
+        for number in range(int(instant * per_instant), int((instant + 1) * per_instant)):
             job = generate_job(workload, seed, number)
-            found = allocate(datacenter, constant(job), instant, policy=LITERAL)
-            if found:
-                held.append((found, job))
-                for _, server, edges in _senders(found):
+            placement = allocate(datacenter, constant(job), instant, policy=LITERAL)
+            if placement:
+                held.append((placement, job))
+                for _, server, edges in _senders(placement):
                     flow = job.bandwidth[edges].sum(axis=0)[: end - instant]
                     wanted[server, instant : instant + len(flow)] += flow
     server = int(wanted[:, begin:].sum(axis=1).argmax())
@@ -118,11 +118,11 @@ def constant(job: TiMra) -> TiMra:
     return job.with_arrays(job.demand, np.broadcast_to(level, job.bandwidth.shape))
 
 
-def _senders(found: Placement) -> list[tuple[int, int, list[int]]]:
+def _senders(placement: Placement) -> list[tuple[int, int, list[int]]]:
     """Return each node that sends to other servers: node, server, and its edges to other servers."""
-    place = [found.servers[node.name] for node in found.job.nodes]
+    place = [placement.servers[node.name] for node in placement.job.nodes]
     leaving: dict[int, list[int]] = {}
-    for edge, (source, target) in enumerate(found.job.ends.tolist()):
+    for edge, (source, target) in enumerate(placement.job.ends.tolist()):
         if place[source] != place[target]:
             leaving.setdefault(source, []).append(edge)
     return [(node, place[node], edges) for node, edges in leaving.items()]
@@ -136,13 +136,13 @@ def _follow_link(
     rng = np.random.default_rng([seed, server])
     steps = (end - begin) * STEPS
     names, weights, guarantees, demands = [], [], [], []
-    for found, job in held:
-        for node, at, edges in _senders(found):
-            if at != server or found.end <= begin:
+    for placement, job in held:
+        for node, at, edges in _senders(placement):
+            if at != server or placement.end <= begin:
                 continue
             promise, wish = (
-                _over_steps(flows[edges].sum(axis=0), found.start - begin, steps)
-                for flows in (found.job.bandwidth, job.bandwidth)
+                _over_steps(flows[edges].sum(axis=0), placement.start - begin, steps)
+                for flows in (placement.job.bandwidth, job.bandwidth)
             )
             # A burst lasts two steps.
             bursts = rng.lognormal(0.0, BURST, steps // 2).repeat(2)

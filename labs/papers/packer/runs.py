@@ -187,7 +187,7 @@ class PackerRuns:
     ) -> list[float]:
         """Return the relative gain of one policy over another, for every seed."""
         pairs = zip(self.over_seeds(mbps, name, of), self.over_seeds(mbps, other, of), strict=True)
-        return [gain(one, two) for one, two in pairs]
+        return [gain(own, two) for own, two in pairs]
 
     def setting(self) -> tuple[tuple[str, str], ...]:
         """Return the parameters of the simulations."""
@@ -204,19 +204,19 @@ class PackerRuns:
         )
 
 
-def gain(one: float, other: float) -> float:
-    """Return the relative excess of ``one`` over ``other``."""
-    return one / other - 1.0 if other > 0.0 else float("inf") if one > 0.0 else 0.0
+def gain(own: float, other: float) -> float:
+    """Return the relative excess of ``own`` over ``other``."""
+    return own / other - 1.0 if other > 0.0 else float("inf") if own > 0.0 else 0.0
 
 
-def tasks(found: PolicySummary) -> float:
+def tasks(summary: PolicySummary) -> float:
     """Return the admitted fraction of all tasks."""
-    return found.tasks
+    return summary.tasks
 
 
-def revenue(found: PolicySummary) -> float:
+def revenue(summary: PolicySummary) -> float:
     """Return the revenue as a fraction of that of all jobs."""
-    return found.revenue
+    return summary.revenue
 
 
 def percent(values: Sequence[float]) -> str:

@@ -39,11 +39,11 @@ def figure_7(months: Months) -> Figure:
     """Return Figure 7: events for one seed at every load, and for all seeds at the heaviest load."""
     scope = months.scope
     trace = months.trace(months.seed)
-    found: Found = {}
+    counts: Found = {}
     for level in scope.levels:
         months.progress(f"live tree: {level:.0%} of R")
         for delta in scope.deltas:
-            found[level, delta] = _count(trace, level, delta)
+            counts[level, delta] = _count(trace, level, delta)
     return Figure(
         number="7",
         title="Figure 7: live tree events by discount factor and system resources",
@@ -55,21 +55,21 @@ def figure_7(months: Months) -> Figure:
                 f"Events, seed {months.seed}",
                 ("R", "delta", "decisions", "events", "per 1,000 decisions"),
                 [
-                    (f"{level:.0%}", delta_text(delta), *each, each.per_thousand)
-                    for (level, delta), each in found.items()
+                    (f"{level:.0%}", delta_text(delta), *counted, counted.per_thousand)
+                    for (level, delta), counted in counts.items()
                 ],
             ),
             _every_seed(months),
             _literal(months, trace),
         ),
-        claims=_claims(found, scope),
+        claims=_claims(counts, scope),
         pictures=(
             Lines(
                 *("7", "Events of the live tree", "1 - delta", "log10 of events"),
                 {
                     f"{level:.0%} of R": (
                         [1 - delta for delta in scope.deltas],
-                        [float(np.log10(1 + found[level, delta].events)) for delta in scope.deltas],
+                        [float(np.log10(1 + counts[level, delta].events)) for delta in scope.deltas],
                     )
                     for level in scope.levels
                 },
@@ -113,8 +113,8 @@ def _every_seed(months: Months) -> FigureTable:
         months.progress(f"live tree: seed {seed}")
         trace = months.trace(seed)
         for delta in (scope.deltas[0], BEST):
-            each = _count(trace, HALF, delta)
-            rows.append((seed, f"{HALF:.0%}", delta_text(delta), *each, each.per_thousand))
+            counted = _count(trace, HALF, delta)
+            rows.append((seed, f"{HALF:.0%}", delta_text(delta), *counted, counted.per_thousand))
     columns = ("seed", "R", "delta", "decisions", "events", "per 1,000 decisions")
     return FigureTable("Every seed at the heaviest load", columns, rows)
 
@@ -125,27 +125,27 @@ def _literal(months: Months, trace: FairTrace) -> FigureTable:
     for level, delta in months.scope.literal:
         pool = trace.usage() * level
         progress = partial(_tell, months.progress, f"equation 14: {level:.0%} of R, {delta_text(delta)}")
-        each: TreeReplay = replay(trace, pool, run_mechanism(trace, pool, delta), progress=progress)
+        replayed: TreeReplay = replay(trace, pool, run_mechanism(trace, pool, delta), progress=progress)
         rows.append(
             (
-                *(f"{level:.0%}", delta_text(delta), each.decisions, each.events),
-                *(each.per_thousand, each.waiting),
+                *(f"{level:.0%}", delta_text(delta), replayed.decisions, replayed.events),
+                *(replayed.per_thousand, replayed.waiting),
             )
         )
     columns = ("R", "delta", "decisions", "events", "per 1,000 decisions", "waiting users, mean")
     return FigureTable(f"By equation 14 as printed, seed {months.seed}", columns, rows)
 
 
-def _tell(progress: ProgressCallback, what: str, done: int) -> None:
-    progress(f"{what}, {done:,} decisions")
+def _tell(progress: ProgressCallback, subject: str, done: int) -> None:
+    progress(f"{subject}, {done:,} decisions")
 
 
-def _claims(found: Found, scope: SdrfScope) -> tuple[PublishedClaim, ...]:
+def _claims(counts: Found, scope: SdrfScope) -> tuple[PublishedClaim, ...]:
     low, high = scope.levels[0], scope.levels[-1]
-    few, many = found[low, BEST], found[low, scope.deltas[0]]
+    few, many = counts[low, BEST], counts[low, scope.deltas[0]]
     falling = [
         all(
-            found[level, a].events >= found[level, b].events
+            counts[level, a].events >= counts[level, b].events
             for a, b in zip(scope.deltas, scope.deltas[1:], strict=False)
         )
         for level in scope.levels
@@ -169,10 +169,10 @@ def _claims(found: Found, scope: SdrfScope) -> tuple[PublishedClaim, ...]:
             "section VII, Figure 7",
             "more events with fewer resources",
             "at every delta",
-            f"at {sum(found[low, d].events > found[high, d].events for d in scope.deltas)} of "
+            f"at {sum(counts[low, d].events > counts[high, d].events for d in scope.deltas)} of "
             f"{len(scope.deltas)} deltas",
             judged_count(
-                sum(found[low, d].events > found[high, d].events for d in scope.deltas), len(scope.deltas)
+                sum(counts[low, d].events > counts[high, d].events for d in scope.deltas), len(scope.deltas)
             ),
         ),
         PublishedClaim(

@@ -29,7 +29,7 @@ HALF: Final = 0.5
 class SdrfScope(NamedTuple):
     """The extent of the simulations."""
 
-    made: GoogleLike
+    parameters: GoogleLike
     seeds: int
     deltas: tuple[float, ...]
     levels: tuple[float, ...]
@@ -63,9 +63,10 @@ QUICK: Final = SdrfScope(
 
 def note_on_months(scope: SdrfScope) -> str:
     """Return the note about the months that are simulated, with their size."""
-    made = scope.made
+    parameters = scope.parameters
     return (
-        f"The trace is synthetic ({made.tasks:,} tasks of {made.users} users in {made.days:g} days); the "
+        f"The trace is synthetic ({parameters.tasks:,} tasks of {parameters.users} users in "
+        f"{parameters.days:g} days); the "
         "paper's is Google's (32 million of 627 in a month). Users submit similar amounts at similar times; "
         "demands and run times of jobs are our choice."
     )
@@ -88,7 +89,7 @@ class MonthResult(NamedTuple):
     """The result of one mechanism in one month."""
 
     compared: Comparison
-    each: Floats
+    per_user: Floats
     """Every user's reduction of waiting."""
 
 
@@ -107,7 +108,7 @@ class Months:
 
     def trace(self, seed: int) -> FairTrace:
         """Return a new month; generating it is quick, so none is kept."""
-        return generate_trace(replace(self.scope.made, seed=seed))
+        return generate_trace(replace(self.scope.parameters, seed=seed))
 
     def cells(self, seed: int, level: float) -> dict[float, MonthResult]:
         """Return the results of every discount factor, compared with DRF."""
@@ -117,11 +118,11 @@ class Months:
             pool = trace.usage() * level
             self.progress(f"seed {seed}, {level:.0%} of R: DRF and {len(self.scope.deltas)} discount factors")
             plain = run_mechanism(trace, pool, None)
-            found = {}
+            results = {}
             for delta in self.scope.deltas:
                 other = run_mechanism(trace, pool, delta)
-                found[delta] = MonthResult(compare(trace, plain, other), reductions(plain, other))
-            self._cells[key] = found
+                results[delta] = MonthResult(compare(trace, plain, other), reductions(plain, other))
+            self._cells[key] = results
         return self._cells[key]
 
     def pair(
@@ -138,9 +139,15 @@ class Months:
 
     def setting(self) -> tuple[tuple[str, str], ...]:
         """Return the parameters of the simulations."""
-        made = self.scope.made
+        parameters = self.scope.parameters
         return (
-            ("trace", f"{made.tasks:,} tasks of {made.users} users in {made.days:g} days, synthetic"),
+            (
+                "trace",
+                (
+                    f"{parameters.tasks:,} tasks of {parameters.users} users in {parameters.days:g} days, "
+                    "synthetic"
+                ),
+            ),
             ("seeds", ", ".join(map(str, self.seeds()))),
             ("priority", "dominant share plus dominant commitment (equation 10)"),
         )

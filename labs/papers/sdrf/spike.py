@@ -47,7 +47,7 @@ def figure_4(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
     hours = np.arange(plan.spike - 6, plan.end, 0.25)
     rows: list[tuple[Cell, ...]] = []
     series: dict[str, tuple[Floats, Floats]] = {}
-    found: dict[str, tuple[float, float, int]] = {}
+    outcomes: dict[str, tuple[float, float, int]] = {}
     for name, delta in (("DRF", None), ("SDRF", DELTA)):
         progress(f"a spike next to an active user: {name}")
         start, _ = simulate(submit, duration, user, demands, CAPACITY, users=3, delta=delta)
@@ -57,7 +57,7 @@ def figure_4(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
         while_there = (hours >= plan.spike + 0.5) & (hours < plan.spike + took - 0.5)
         early = while_there & (hours < plan.spike + 3)
         done = int((finish[user == 0] <= plan.end * HOUR_US).sum())
-        found[name] = (float(shares[1][early].mean()), took, done)
+        outcomes[name] = (float(shares[1][early].mean()), took, done)
         rows.append((name, *(float(shares[who][early].mean()) for who in (0, 1)), took, done))
         for who in (0, 1):
             series[f"{NAMES[who]}, {name}"] = (hours, shares[who])
@@ -80,7 +80,7 @@ def figure_4(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
                 rows,
             ),
         ),
-        claims=_claims(found),
+        claims=_claims(outcomes),
         pictures=(Lines("4", "Dominant shares around the spike", "hours", "share", series),),
         notes=("The paper gives no amounts and times of submissions; these are ours.",),
         family="sdrf",
@@ -88,8 +88,8 @@ def figure_4(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
     )
 
 
-def _claims(found: dict[str, tuple[float, float, int]]) -> tuple[PublishedClaim, ...]:
-    drf, sdrf = found["DRF"], found["SDRF"]
+def _claims(outcomes: dict[str, tuple[float, float, int]]) -> tuple[PublishedClaim, ...]:
+    drf, sdrf = outcomes["DRF"], outcomes["SDRF"]
     return (
         PublishedClaim(
             "section IV-C, Figure 1",

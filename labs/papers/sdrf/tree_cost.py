@@ -33,12 +33,12 @@ ROOM: Final = 100
 def crowd(users: int, decisions: int, seed: int) -> FairTrace:
     """Return a trace in which all users submit all tasks at once, so that the tree stays large."""
     rng = np.random.default_rng(seed)
-    each = max(1, decisions // users)
-    tasks = each * users
+    per_user = max(1, decisions // users)
+    tasks = per_user * users
     return FairTrace(
         submit_us=np.zeros(tasks, np.int64),
         duration_us=(rng.exponential(300.0, tasks) * MICRO).astype(np.int64) + MICRO,
-        user=np.tile(np.arange(users), each),
+        user=np.tile(np.arange(users), per_user),
         demands=np.rint(np.exp(rng.normal(-1.0, 0.7, (tasks, 2))) * UNITS / 8) + 1.0,
         horizon_us=MICRO,
         users=users,
@@ -48,7 +48,7 @@ def crowd(users: int, decisions: int, seed: int) -> FairTrace:
 def figure_tree(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
     """Return the figure of the time for each decision, by the number of waiting users."""
     decisions = QUICK_DECISIONS if quick else DECISIONS
-    found: dict[int, tuple[TreeReplay, float]] = {}
+    replays: dict[int, tuple[TreeReplay, float]] = {}
     for users in QUICK if quick else CROWDS:
         progress(f"{users} waiting users")
         trace = crowd(users, decisions, seed)
@@ -58,14 +58,14 @@ def figure_tree(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure
         result = run_mechanism(trace, pool, DELTA)
         compiled_s = (time.process_time() - began) / result.order.size
         again = replay(trace, pool, result, resort_every=max(1, decisions // 300))
-        found[users] = (again, compiled_s)
+        replays[users] = (again, compiled_s)
     rows: list[tuple[Cell, ...]] = [
         (
-            *(users, each.decisions, each.waiting, each.per_thousand),
-            *(1e6 * each.tree_s / each.decisions, 1e6 * each.sorted_s, 1e6 * compiled_s),
-            each.sorted_s * each.decisions / each.tree_s,
+            *(users, replayed.decisions, replayed.waiting, replayed.per_thousand),
+            *(1e6 * replayed.tree_s / replayed.decisions, 1e6 * replayed.sorted_s, 1e6 * compiled_s),
+            replayed.sorted_s * replayed.decisions / replayed.tree_s,
         )
-        for users, (each, compiled_s) in found.items()
+        for users, (replayed, compiled_s) in replays.items()
     ]
     return Figure(
         number="tree",
@@ -87,7 +87,7 @@ def figure_tree(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure
                 rows,
             ),
         ),
-        claims=_claims(found),
+        claims=_claims(replays),
         notes=(
             (
                 "Tree and heap are plain Python with the same priority function. The tree's time is all of "
@@ -104,9 +104,12 @@ def figure_tree(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure
     )
 
 
-def _claims(found: dict[int, tuple[TreeReplay, float]]) -> tuple[PublishedClaim, ...]:
-    most, least = max(found), min(found)
-    gain = {users: each.sorted_s * each.decisions / each.tree_s for users, (each, _) in found.items()}
+def _claims(replays: dict[int, tuple[TreeReplay, float]]) -> tuple[PublishedClaim, ...]:
+    most, least = max(replays), min(replays)
+    gain = {
+        users: replayed.sorted_s * replayed.decisions / replayed.tree_s
+        for users, (replayed, _) in replays.items()
+    }
     return (
         PublishedClaim(
             "section VII",

@@ -23,8 +23,8 @@ def figure_5(months: Months) -> Figure:
     rows: list[tuple[Cell, ...]] = []
     for level in scope.levels:
         for delta in scope.deltas:
-            found = [_reductions(months.cells(seed, level)[delta].compared) for seed in months.seeds()]
-            rows.append((f"{level:.0%}", delta_text(delta), *map(median, zip(*found, strict=True))))
+            reductions = [_reductions(months.cells(seed, level)[delta].compared) for seed in months.seeds()]
+            rows.append((f"{level:.0%}", delta_text(delta), *map(median, zip(*reductions, strict=True))))
     by_seed: list[tuple[Cell, ...]] = [
         (seed, f"{level:.0%}", *_reductions(months.cells(seed, level)[BEST].compared))
         for seed in months.seeds()
@@ -58,10 +58,10 @@ def figure_5(months: Months) -> Figure:
     )
 
 
-def _reductions(found: Comparison) -> tuple[float, ...]:
+def _reductions(comparison: Comparison) -> tuple[float, ...]:
     """Return the cells under ``COLUMNS``, in percent; less waiting is positive."""
-    changes = (found.wait_users, found.wait_until_end, found.each_mean, found.each_median)
-    return tuple(-100.0 * change for change in (*changes, found.wait_low, found.wait_tasks))
+    changes = (comparison.wait_users, comparison.wait_until_end, comparison.each_mean, comparison.each_median)
+    return tuple(-100.0 * change for change in (*changes, comparison.wait_low, comparison.wait_tasks))
 
 
 def _by_sum(months: Months) -> FigureTable:
@@ -77,12 +77,12 @@ def _by_sum(months: Months) -> FigureTable:
     return FigureTable(title, ("seed", "R", *COLUMNS), rows)
 
 
-def _users(found: Comparison) -> float:
-    return -found.wait_users
+def _users(comparison: Comparison) -> float:
+    return -comparison.wait_users
 
 
-def _each_mean(found: Comparison) -> float:
-    return -found.each_mean
+def _each_mean(comparison: Comparison) -> float:
+    return -comparison.each_mean
 
 
 def _range(values: Sequence[float]) -> str:
@@ -92,7 +92,7 @@ def _range(values: Sequence[float]) -> str:
 def _claims_5(months: Months) -> tuple[PublishedClaim, ...]:
     scope = months.scope
     claims = []
-    for what, of in (("users' mean waiting", _users), ("mean of every user's own", _each_mean)):
+    for quantity, of in (("users' mean waiting", _users), ("mean of every user's own", _each_mean)):
         medians = {
             (level, delta): median(months.over_seeds(level, delta, of))
             for level in scope.levels
@@ -108,28 +108,28 @@ def _claims_5(months: Months) -> tuple[PublishedClaim, ...]:
         claims += [
             PublishedClaim(
                 "section VII, Figure 5",
-                f"{what}: more than 10 % less for 1 - 1e-6 at every load",
+                f"{quantity}: more than 10 % less for 1 - 1e-6 at every load",
                 "over 10 % everywhere",
                 f"{_range(at_best)} in the median seed; {enough} of {len(every)} months over 10 %",
                 judged(at_best, 0.1, inf, none=0.0, every=True),
             ),
             PublishedClaim(
                 "section VII, Figure 5",
-                f"{what}: 1 - 1e-6 is best at every load",
+                f"{quantity}: 1 - 1e-6 is best at every load",
                 "1 - 1e-6 everywhere",
                 winners_text,
                 judged_count(sum(delta == BEST for delta in winners.values()), len(winners)),
             ),
             PublishedClaim(
                 "section VII, Figure 5",
-                f"{what}: the gain is more evident when the system is overloaded",
+                f"{quantity}: the gain is more evident when the system is overloaded",
                 "more at 50 % of R",
                 f"{at_best[0]:.0%} at {scope.levels[0]:.0%}, {at_best[-1]:.0%} at {scope.levels[-1]:.0%}",
                 judged(at_best[0] - at_best[-1], 0, inf, none=0.0),
             ),
             PublishedClaim(
                 "section VII, Figure 5",
-                f"{what}: as DRF for a small delta, and for one very close to 1",
+                f"{quantity}: as DRF for a small delta, and for one very close to 1",
                 "the ends approach DRF",
                 f"{_range([medians[level, scope.deltas[0]] for level in scope.levels])} at "
                 f"{delta_text(scope.deltas[0])}, "
@@ -157,7 +157,10 @@ def _boxes(months: Months, level: float) -> Boxes:
         f"5-{level * 100:.0f}",
         f"Waiting compared with DRF, {level:.0%} of R, seed {months.seed}",
         "reduction of each user",
-        {delta_text(delta): {"users": np.maximum(cells[delta].each, -1.0)} for delta in months.scope.deltas},
+        {
+            delta_text(delta): {"users": np.maximum(cells[delta].per_user, -1.0)}
+            for delta in months.scope.deltas
+        },
     )
 
 
@@ -165,17 +168,17 @@ def figure_6(months: Months) -> Figure:
     """Return Figure 6: users who complete fewer or more tasks before the month ends."""
     scope = months.scope
     rows: list[tuple[Cell, ...]] = []
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     points: dict[str, tuple[Floats, Floats, Floats]] = {}
     for seed in months.seeds():
         months.progress(f"completed tasks: seed {seed}")
         trace, plain, other = months.pair(seed, HALF, BEST)
-        each = compare(trace, plain, other)
-        found.append(each)
+        comparison = compare(trace, plain, other)
+        comparisons.append(comparison)
         rows.append(
             (
-                *(seed, each.fewer, each.more, trace.users - each.fewer - each.more),
-                *(100 * each.lost_most, int(plain.completed.sum()), int(other.completed.sum())),
+                *(seed, comparison.fewer, comparison.more, trace.users - comparison.fewer - comparison.more),
+                *(100 * comparison.lost_most, int(plain.completed.sum()), int(other.completed.sum())),
             )
         )
         if seed == months.seed:
@@ -198,7 +201,7 @@ def figure_6(months: Months) -> Figure:
                 rows,
             ),
         ),
-        claims=_claims_6(found, scope.made.users),
+        claims=_claims_6(comparisons, scope.parameters.users),
         pictures=(
             Dots("6", f"Completed fraction of submitted tasks, seed {months.seed}", "DRF", "SDRF", points),
         ),
@@ -212,10 +215,13 @@ def figure_6(months: Months) -> Figure:
     )
 
 
-def _claims_6(found: list[Comparison], users: int) -> tuple[PublishedClaim, ...]:
-    fewer, gained = [each.fewer / users for each in found], [each.more for each in found]
-    lost = max(each.lost_most for each in found)
-    ahead = sum(each.more > each.fewer for each in found)
+def _claims_6(comparisons: list[Comparison], users: int) -> tuple[PublishedClaim, ...]:
+    fewer, gained = (
+        [comparison.fewer / users for comparison in comparisons],
+        [comparison.more for comparison in comparisons],
+    )
+    lost = max(comparison.lost_most for comparison in comparisons)
+    ahead = sum(comparison.more > comparison.fewer for comparison in comparisons)
     return (
         PublishedClaim(
             "section VII, Figure 6",
@@ -229,14 +235,14 @@ def _claims_6(found: list[Comparison], users: int) -> tuple[PublishedClaim, ...]
             "most users complete more",
             "most users",
             f"{min(gained)} to {max(gained)} of {users} users",
-            judged([each / users for each in gained], 0.5, 1, none=0.0, every=True),
+            judged([gainers / users for gainers in gained], 0.5, 1, none=0.0, every=True),
         ),
         PublishedClaim(
             "section VII, Figure 6",
             "more users gain tasks than lose some",
             "yes",
-            f"in {ahead} of {len(found)} months",
-            judged_count(ahead, len(found)),
+            f"in {ahead} of {len(comparisons)} months",
+            judged_count(ahead, len(comparisons)),
         ),
         PublishedClaim(
             "section VII, Figure 6",

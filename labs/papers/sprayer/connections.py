@@ -41,16 +41,16 @@ TCP_NOTES: Final = (
 )
 
 
-def _price(found: list[Throughput]) -> tuple[float, float, float]:
+def _price(throughputs: list[Throughput]) -> tuple[float, float, float]:
     return (
-        100 * mean([each.again for each in found]),
-        100 * mean([each.late for each in found]),
-        mean([each.answers for each in found]),
+        100 * mean([throughput.again for throughput in throughputs]),
+        100 * mean([throughput.late for throughput in throughputs]),
+        mean([throughput.answers for throughput in throughputs]),
     )
 
 
-def _gbits(found: list[Throughput]) -> list[float]:
-    return [each.bits_s / 1e9 for each in found]
+def _gbits(throughputs: list[Throughput]) -> list[float]:
+    return [throughput.bits_s / 1e9 for throughput in throughputs]
 
 
 def _subset(runs: SprayerRuns) -> str:
@@ -73,13 +73,13 @@ def figure_6b(runs: SprayerRuns) -> Figure:
     rows: list[tuple[Cell, ...]] = []
     for cycles in runs.scope.cycles:
         for steer in _steers(runs):
-            found = runs.tcps(steer, cycles, 1)
-            rows.append((cycles, steer, *middle_and_ends(_gbits(found)), *_price(found)))
+            throughputs = runs.tcps(steer, cycles, 1)
+            rows.append((cycles, steer, *middle_and_ends(_gbits(throughputs)), *_price(throughputs)))
     most = max(runs.scope.cycles)
     turns: list[tuple[Cell, ...]] = []
     for steer in _steers(runs):
-        found = [runs.tcp(steer, most, 1, seed, first=False) for seed in runs.seeds()]
-        turns.append((most, steer, *middle_and_ends(_gbits(found)), *_price(found)))
+        throughputs = [runs.tcp(steer, most, 1, seed, first=False) for seed in runs.seeds()]
+        turns.append((most, steer, *middle_and_ends(_gbits(throughputs)), *_price(throughputs)))
     columns = ("cycles", "steering", *PARTS, *_PRICE)
     return Figure(
         number="3.6b",
@@ -105,7 +105,7 @@ def figure_6b(runs: SprayerRuns) -> Figure:
                 {
                     steer: (
                         runs.scope.cycles,
-                        [mean(_gbits(runs.tcps(steer, each, 1))) for each in runs.scope.cycles],
+                        [mean(_gbits(runs.tcps(steer, per_packet, 1))) for per_packet in runs.scope.cycles],
                     )
                     for steer in _steers(runs)
                 },
@@ -119,16 +119,16 @@ def figure_6b(runs: SprayerRuns) -> Figure:
 
 
 def _claims_6b(runs: SprayerRuns, most: int) -> list[PublishedClaim]:
-    where = "section 3.4, Figure 3.6b"
+    passage = "section 3.4, Figure 3.6b"
     claims = []
     for steer in _steers(runs)[1:]:
-        gain = ratios(*(_gbits(runs.tcps(each, most, 1)) for each in (steer, RSS)))
+        gain = ratios(*(_gbits(runs.tcps(steering, most, 1)) for steering in (steer, RSS)))
         published = f"more ({NONE})" if steer == SPRAY else "not measured there"
-        what = f"one connection, {most:,} cycles: {steer} compared with RSS"
+        subject = f"one connection, {most:,} cycles: {steer} compared with RSS"
         claims.append(
             PublishedClaim(
-                where,
-                what,
+                passage,
+                subject,
                 published,
                 times(gain),
                 judged(gain, 1, inf, none=1.0) if steer == SPRAY else OURS,
@@ -153,8 +153,8 @@ def figure_7b(runs: SprayerRuns) -> Figure:
     rows: list[tuple[Cell, ...]] = []
     for flows in runs.scope.flows:
         for steer in _steers(runs):
-            found = runs.tcps(steer, most, flows)
-            rows.append((flows, steer, *middle_and_ends(_gbits(found)), *_price(found)))
+            throughputs = runs.tcps(steer, most, flows)
+            rows.append((flows, steer, *middle_and_ends(_gbits(throughputs)), *_price(throughputs)))
     return Figure(
         number="3.7b",
         title=f"Figure 3.7b: TCP throughput by number of connections, {most:,} cycles",
@@ -163,7 +163,7 @@ def figure_7b(runs: SprayerRuns) -> Figure:
         setting=runs.setting(),
         sheets=(FigureTable("Gbit/s of all connections", ("flows", "steering", *PARTS, *_PRICE), rows),),
         claims=tuple(_claims_7b(runs, most)),
-        pictures=(_by_flows(runs, "3.7b", "Gbit/s", lambda each: each.bits_s / 1e9),),
+        pictures=(_by_flows(runs, "3.7b", "Gbit/s", lambda throughput: throughput.bits_s / 1e9),),
         notes=_notes(runs),
         measured=True,
         family=FAMILY,
@@ -176,34 +176,34 @@ def _claims_7b(runs: SprayerRuns, most: int) -> list[PublishedClaim]:
     carried = {
         steer: {flows: _gbits(runs.tcps(steer, most, flows)) for flows in runs.scope.flows} for steer in BOTH
     }
-    steady = spread([mean(found) for found in carried[SPRAY].values()])
-    one, other = (ratios(carried[RSS][flows], carried[SPRAY][flows]) for flows in (few, many))
-    ends = {steer: max(spread(each) for each in found.values()) for steer, found in carried.items()}
-    where = "section 3.4, Figure 3.7b"
+    steady = spread([mean(gbits) for gbits in carried[SPRAY].values()])
+    at_few, other = (ratios(carried[RSS][flows], carried[SPRAY][flows]) for flows in (few, many))
+    ends = {steer: max(spread(gbits) for gbits in by_flows.values()) for steer, by_flows in carried.items()}
+    passage = "section 3.4, Figure 3.7b"
     return [
         PublishedClaim(
-            where,
+            passage,
             "spraying: range over all numbers of flows",
             f"consistent ({NONE})",
             f"{steady:.0%} of the mean",
             judged(steady, 0, 0.1),
         ),
         PublishedClaim(
-            where,
+            passage,
             f"RSS compared with spraying, {few} flow",
             f"considerably worse ({NONE})",
-            times(one),
-            judged(one, 0, 0.9, none=1.0),
+            times(at_few),
+            judged(at_few, 0, 0.9, none=1.0),
         ),
         PublishedClaim(
-            where,
+            passage,
             f"RSS compared with spraying, {many} flows",
             f"slightly better ({NONE})",
             times(other),
             judged(other, 1, 1.2, none=1.0),
         ),
         PublishedClaim(
-            where,
+            passage,
             "range over seeds",
             f"more with RSS ({NONE})",
             f"RSS {ends[RSS]:.0%}, spraying {ends[SPRAY]:.0%}",
@@ -222,7 +222,7 @@ def figure_9(runs: SprayerRuns) -> Figure:
         for steer in _steers(runs)
     ]
     lowest = {steer: min(min(_fair(runs, steer, flows)) for flows in several) for steer in BOTH}
-    where = "section 3.4, Figure 3.9"
+    passage = "section 3.4, Figure 3.9"
     return Figure(
         number="3.9",
         title=f"Figure 3.9: Jain's index by number of connections, {most:,} cycles",
@@ -236,21 +236,21 @@ def figure_9(runs: SprayerRuns) -> Figure:
         ),
         claims=(
             PublishedClaim(
-                where,
+                passage,
                 "spraying: the lowest of all numbers of flows and seeds",
                 "close to 1.0",
                 f"{lowest[SPRAY]:.3f}",
                 judged(lowest[SPRAY], 0.95, 1, none=0.0),
             ),
             PublishedClaim(
-                where,
+                passage,
                 "RSS: the lowest",
                 f"depends on the flows of each core ({NONE})",
                 f"{lowest[RSS]:.3f}",
                 judged(lowest[SPRAY] - lowest[RSS], 0, inf, none=0.0),
             ),
         ),
-        pictures=(_by_flows(runs, "3.9", "Jain's index", lambda each: each.jain),),
+        pictures=(_by_flows(runs, "3.9", "Jain's index", lambda throughput: throughput.jain),),
         notes=(*_notes(runs), "The runs are those of Figure 3.7b."),
         measured=True,
         family=FAMILY,
@@ -259,16 +259,16 @@ def figure_9(runs: SprayerRuns) -> Figure:
 
 
 def _fair(runs: SprayerRuns, steer: str, flows: int) -> list[float]:
-    return [each.jain for each in runs.tcps(steer, max(runs.scope.cycles), flows)]
+    return [throughput.jain for throughput in runs.tcps(steer, max(runs.scope.cycles), flows)]
 
 
 def _by_flows(runs: SprayerRuns, name: str, y: str, of: Callable[[Throughput], float]) -> Lines:
     most, x = max(runs.scope.cycles), runs.scope.flows
     series = {}
     for steer in _steers(runs):
-        found = [[of(each) for each in runs.tcps(steer, most, flows)] for flows in x]
-        series[steer] = (x, [mean(values) for values in found])
+        samples = [[of(throughput) for throughput in runs.tcps(steer, most, flows)] for flows in x]
+        series[steer] = (x, [mean(values) for values in samples])
         if steer in BOTH:
-            series[f"{steer}, least"] = (x, [min(values) for values in found])
-            series[f"{steer}, most"] = (x, [max(values) for values in found])
+            series[f"{steer}, least"] = (x, [min(values) for values in samples])
+            series[f"{steer}, most"] = (x, [max(values) for values in samples])
     return Lines(name, f"{most:,} cycles per packet", "connections", y, series, log_x=True)

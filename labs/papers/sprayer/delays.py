@@ -36,14 +36,18 @@ _HOW: Final = (
 def figure_8(runs: SprayerRuns) -> Figure:
     """Return Figure 3.8: delays of one flow at 70 % of the lower rate, by cycles."""
     scope = runs.scope
-    each = {cycles: [runs.delays(cycles, seed) for seed in runs.seeds()] for cycles in scope.cycles}
-    found = {
-        (steer, cycles): [one[steer] for one in each[cycles]] for cycles in scope.cycles for steer in BOTH
+    delays_by_cycles = {
+        cycles: [runs.delays(cycles, seed) for seed in runs.seeds()] for cycles in scope.cycles
     }
-    late = {key: [delay.p99 for delay in delays] for key, delays in found.items()}
+    delays_by_key = {
+        (steer, cycles): [by_steer[steer] for by_steer in delays_by_cycles[cycles]]
+        for cycles in scope.cycles
+        for steer in BOTH
+    }
+    late = {key: [delay.p99 for delay in delays] for key, delays in delays_by_key.items()}
     rows: list[tuple[Cell, ...]] = []
     order: list[tuple[Cell, ...]] = []
-    for (steer, cycles), delays in found.items():
+    for (steer, cycles), delays in delays_by_key.items():
         rates = [delay.frames_s for delay in delays]
         lost = 100 * max(delay.lost for delay in delays)
         middle = mean([delay.median for delay in delays])
@@ -51,7 +55,7 @@ def figure_8(runs: SprayerRuns) -> Figure:
         parts = ([delay.late for delay in delays], [delay.late_by_three for delay in delays])
         order.append((cycles, steer, *(100 * mean(part) for part in parts)))
     columns = ("cycles", "steering", "thousand/s", "median", "99 %: mean", "least", "most", "lost %")
-    shown = {steer: (scope.cycles, [mean(late[steer, each]) for each in scope.cycles]) for steer in BOTH}
+    shown = {steer: (scope.cycles, [mean(late[steer, amount]) for amount in scope.cycles]) for steer in BOTH}
     return Figure(
         number="3.8",
         title=f"Figure 3.8: 99th percentile round trip of one flow at up to {LOAD:.0%} load",
@@ -82,7 +86,7 @@ def figure_8(runs: SprayerRuns) -> Figure:
 
 def _claims(late: dict[tuple[str, int], list[float]], most: int) -> tuple[PublishedClaim, ...]:
     gain = ratios(late[SPRAY, most], late[RSS, most])
-    largest = max(max(each) for each in late.values())
+    largest = max(max(delays) for delays in late.values())
     return (
         PublishedClaim(
             "section 3.4, Figure 3.8",

@@ -27,8 +27,8 @@ class ScalingModel(NamedTuple):
 
     def sprayed(self, cores: int) -> float:
         """Return the frames per second of any number of flows that are sprayed over ``cores``."""
-        each = self.alone_s + (1 - 1 / cores) * self.elsewhere_s
-        return min(cores / each, CARD_FRAMES_S)
+        packet_s = self.alone_s + (1 - 1 / cores) * self.elsewhere_s
+        return min(cores / packet_s, CARD_FRAMES_S)
 
     def by_flow(self, cores: int, flows: int) -> float:
         """Return the mean of the frames per second of ``flows`` flows over ``cores`` with RSS."""
@@ -57,7 +57,7 @@ def prediction_sheet(models: dict[str, ScalingModel], measured: int, flows: tupl
     """Return predicted rates by place, for the ``measured`` number of cores and for more."""
     rows: list[tuple[Cell, ...]] = []
     for place, model in models.items():
-        for cores in (measured, *(each for each in CORES if each > measured)):
+        for cores in (measured, *(more_cores for more_cores in CORES if more_cores > measured)):
             for count in flows:
                 by_flow, sprayed = model.by_flow(cores, count), model.sprayed(cores)
                 rows.append((place, cores, count, by_flow / 1e3, sprayed / 1e3, sprayed / by_flow))

@@ -39,11 +39,11 @@ _NOTES: Final = (
 )
 
 
-def _percent(found: list[QuicTransfer]) -> tuple[float, float, float]:
+def _percent(transfers: list[QuicTransfer]) -> tuple[float, float, float]:
     return (
-        100 * mean([each.late for each in found]),
-        100 * mean([each.late_by_three for each in found]),
-        100 * mean([each.lost for each in found]),
+        100 * mean([transfer.late for transfer in transfers]),
+        100 * mean([transfer.late_by_three for transfer in transfers]),
+        100 * mean([transfer.lost for transfer in transfers]),
     )
 
 
@@ -52,8 +52,10 @@ def figure_quic(runs: SprayerRuns) -> Figure:
     most = max(runs.scope.cycles)
     rows: list[tuple[Cell, ...]] = []
     for steer in BOTH:
-        found = runs.quics(steer, most)
-        rows.append((steer, *middle_and_ends([each.bits_s / 1e6 for each in found]), *_percent(found)))
+        transfers = runs.quics(steer, most)
+        rows.append(
+            (steer, *middle_and_ends([transfer.bits_s / 1e6 for transfer in transfers]), *_percent(transfers))
+        )
     moves: list[tuple[Cell, ...]] = []
     for steer in BOTH:
         for seed in runs.seeds():
@@ -99,7 +101,7 @@ def figure_quic(runs: SprayerRuns) -> Figure:
 def _claims(runs: SprayerRuns, most: int) -> list[PublishedClaim]:
     late, _, lost = _percent(runs.quics(SPRAY, most))
     moved = [runs.moved_quic(SPRAY, seed) for seed in runs.seeds()]
-    kept = sum(each.whole and each.moved == each.counters["migrated"] for each in moved)
+    kept = sum(transfer.whole and transfer.moved == transfer.counters["migrated"] for transfer in moved)
     claims = [
         PublishedClaim(
             _WHERE,
@@ -115,7 +117,7 @@ def _claims(runs: SprayerRuns, most: int) -> list[PublishedClaim]:
             PublishedClaim(_WHERE, "QUIC, sprayed: taken for lost", published, f"{lost:.2f} %", OURS),
             *claims,
         ]
-    again = 100 * mean([each.again for each in runs.tcps(SPRAY, most, 1)])
+    again = 100 * mean([throughput.again for throughput in runs.tcps(SPRAY, most, 1)])
     return [
         PublishedClaim(
             _WHERE,

@@ -37,18 +37,18 @@ def figure_6a(runs: SprayerRuns) -> Figure:
         for cycles in runs.scope.cycles:
             pair = [runs.rates(place, steer, cycles, 1) for steer in BOTH]
             for steer, rates in zip(BOTH, pair, strict=True):
-                found = [runs.rate(place, steer, cycles, 1, seed) for seed in runs.seeds()]
+                measurements = [runs.rate(place, steer, cycles, 1, seed) for seed in runs.seeds()]
                 rows.append(
                     (
                         place,
                         cycles,
                         steer,
-                        *(float(each) / 1e3 for each in middle_and_ends(rates)),
+                        *(float(value) / 1e3 for value in middle_and_ends(rates)),
                         mean(ratios(rates, pair[0])),
-                        mean([each.per_cpu_s for each in found]) / 1e3,
-                        mean([each.worker_cpus for each in found]),
-                        mean([each.sender_cpus for each in found]),
-                        100 * max(each.lost for each in found),
+                        mean([measurement.per_cpu_s for measurement in measurements]) / 1e3,
+                        mean([measurement.worker_cpus for measurement in measurements]),
+                        mean([measurement.sender_cpus for measurement in measurements]),
+                        100 * max(measurement.lost for measurement in measurements),
                     )
                 )
     columns = (
@@ -105,8 +105,8 @@ def _claims_6a(runs: SprayerRuns) -> list[PublishedClaim]:
                 judged(quickest, *about(_NIC_MPPS), none=0.0),
             )
         )
-        found = [runs.rate(place, SPRAY, most, 1, seed).each for seed in runs.seeds()]
-        least = min(min(each) / max(sum(each), 1.0) for each in found)
+        per_core_rates = [runs.rate(place, SPRAY, most, 1, seed).per_core for seed in runs.seeds()]
+        least = min(min(core_rates) / max(sum(core_rates), 1.0) for core_rates in per_core_rates)
         claims.append(
             PublishedClaim(
                 "section 3.7",
@@ -137,19 +137,24 @@ def figure_7a(runs: SprayerRuns) -> Figure:
         for flows in runs.scope.flows:
             for steer in BOTH:
                 rates = runs.rates(place, steer, most, flows)
-                found = [runs.rate(place, steer, most, flows, seed) for seed in runs.seeds()]
-                cells = (float(each) / 1e3 for each in middle_and_ends(rates))
-                per_cpu = mean([each.per_cpu_s for each in found]) / 1e3
-                idle = sum(1 for rate in found for each in rate.each if each < 0.01 * rate.frames_s)
-                rows.append((place, flows, steer, *cells, per_cpu, idle / len(found)))
+                measurements = [runs.rate(place, steer, most, flows, seed) for seed in runs.seeds()]
+                cells = (float(value) / 1e3 for value in middle_and_ends(rates))
+                per_cpu = mean([measurement.per_cpu_s for measurement in measurements]) / 1e3
+                idle = sum(
+                    1
+                    for rate in measurements
+                    for core_rate in rate.per_core
+                    if core_rate < 0.01 * rate.frames_s
+                )
+                rows.append((place, flows, steer, *cells, per_cpu, idle / len(measurements)))
     columns = ("place", "flows", "steering", *PARTS, "per CPU second", "idle cores")
     models = {}
     for place in runs.places():
-        one, sprayed = (
+        alone, sprayed = (
             mean([runs.rate(place, steer, most, 1, seed).per_cpu_s for seed in runs.seeds()])
             for steer in BOTH
         )
-        models[place] = fitted(one, runs.cores * sprayed, runs.cores)
+        models[place] = fitted(alone, runs.cores * sprayed, runs.cores)
     place = NAMESPACES if runs.veth_pairs else MEMORY
     return Figure(
         number="3.7a",
@@ -179,33 +184,35 @@ def _claims_7a(runs: SprayerRuns, place: str, most: int) -> list[PublishedClaim]
         steer: {flows: runs.rates(place, steer, most, flows) for flows in runs.scope.flows} for steer in BOTH
     }
     steady = spread([mean(rates) for rates in by_flows[SPRAY].values()])
-    one, other = (ratios(by_flows[RSS][flows], by_flows[SPRAY][flows]) for flows in (few, many))
-    ends = {steer: max(spread(rates) for rates in found.values()) for steer, found in by_flows.items()}
-    where = "section 3.4, Figure 3.7a"
+    at_few, other = (ratios(by_flows[RSS][flows], by_flows[SPRAY][flows]) for flows in (few, many))
+    ends = {
+        steer: max(spread(rates) for rates in flow_rates.values()) for steer, flow_rates in by_flows.items()
+    }
+    passage = "section 3.4, Figure 3.7a"
     return [
         PublishedClaim(
-            where,
+            passage,
             f"spraying, {place}: range over all numbers of flows",
             f"consistent ({NONE})",
             f"{steady:.1%} of the mean",
             judged(steady, 0, 0.1),
         ),
         PublishedClaim(
-            where,
+            passage,
             f"RSS compared with spraying, {few} flow, {place}",
             f"considerably worse ({NONE})",
-            times(one),
-            judged(one, 0, 0.9, none=1.0),
+            times(at_few),
+            judged(at_few, 0, 0.9, none=1.0),
         ),
         PublishedClaim(
-            where,
+            passage,
             f"RSS compared with spraying, {many} flows, {place}",
             f"similar ({NONE})",
             times(other),
             judged(other, 0.9, 1.1),
         ),
         PublishedClaim(
-            where,
+            passage,
             f"range over seeds, {place}",
             f"more with RSS ({NONE})",
             f"RSS {ends[RSS]:.0%}, spraying {ends[SPRAY]:.0%}",
@@ -219,7 +226,7 @@ def _picture_7a(runs: SprayerRuns, most: int) -> Lines:
     x = runs.scope.flows
     series = {}
     for steer in BOTH:
-        found = [runs.rates(place, steer, most, flows) for flows in x]
+        samples = [runs.rates(place, steer, most, flows) for flows in x]
         for name, of in (("mean", mean), ("least", min), ("most", max)):
-            series[f"{steer}, {name}"] = (x, [of(rates) / 1e3 for rates in found])
+            series[f"{steer}, {name}"] = (x, [of(rates) / 1e3 for rates in samples])
     return Lines("3.7a", f"{most:,} cycles, {place}", "flows", "thousand per second", series, log_x=True)

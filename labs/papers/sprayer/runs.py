@@ -158,13 +158,13 @@ class SprayerRuns:
         rate that the sender managed.
         """
         rate = int(LOAD * self.lower(cycles, seed))
-        found: dict[str, FrameDelays] = {}
+        delays: dict[str, FrameDelays] = {}
         for steer in (SPRAY, RSS):
             self.progress(f"seed {seed}, {steer}: {cycles:,} cycles, delay")
             setting = self._setting(steer, 1, seed, self.scope.delay_s)
-            found[steer] = measure.delay(self.machines(), Synthetic(cycles), setting, rate)
-            rate = min(rate, int(found[steer].frames_s))
-        return found
+            delays[steer] = measure.delay(self.machines(), Synthetic(cycles), setting, rate)
+            rate = min(rate, int(delays[steer].frames_s))
+        return delays
 
     def tcp(self, steer: str, cycles: int, flows: int, seed: int, *, first: bool = True) -> Throughput:
         """Return the throughput of real TCP connections."""
@@ -233,7 +233,7 @@ def times(values: Sequence[float]) -> str:
 
 def ratios(ones: Sequence[float], others: Sequence[float]) -> list[float]:
     """Return the quotients, seed by seed."""
-    return [one / other if other else float("inf") for one, other in zip(ones, others, strict=True)]
+    return [own / other if other else float("inf") for own, other in zip(ones, others, strict=True)]
 
 
 def spread(values: Sequence[float]) -> float:

@@ -95,8 +95,8 @@ def read_trace(path: Path, progress: Callable[[int], None] | None = None) -> Tra
     with path.open("rb") as file:
         try:
             for time_s, data, kind in _packets(file):
-                found = _flow_of(data, kind)
-                if found is None:
+                parsed = _flow_of(data, kind)
+                if parsed is None:
                     others += 1
                     continue
                 if count == SPRAYER_TRACE_PACKETS_MAX:
@@ -107,7 +107,7 @@ def read_trace(path: Path, progress: Callable[[int], None] | None = None) -> Tra
                 if count == len(times):
                     times = np.resize(times, 2 * count)
                     flows, sizes = np.resize(flows, 2 * count), np.resize(sizes, 2 * count)
-                flow, size = found
+                flow, size = parsed
                 times[count], sizes[count] = time_s, size
                 flows[count] = known.setdefault(flow, len(known))
                 if len(known) > SPRAYER_TRACE_FLOWS_MAX:
@@ -223,7 +223,7 @@ def describe_trace(
         "large_flows": int(large.sum()),
         "large_share": float(totals[large].sum()) / whole,
         "sizes": sizes,
-        "concurrency": [_concurrency(which, found) for which, found in counts.items()],
+        "concurrency": [_concurrency(which, per_window) for which, per_window in counts.items()],
         "pictures": [],
     }
     every = np.unique(np.linspace(0, len(ordered) - 1, _POINTS).astype(np.int64))
@@ -239,9 +239,9 @@ def describe_trace(
         log_x=True,
     )
     lines = {
-        which: _thinned(*distribution(found.astype(np.float64)))
-        for which, found in counts.items()
-        if len(found)
+        which: _thinned(*distribution(per_window.astype(np.float64)))
+        for which, per_window in counts.items()
+        if len(per_window)
     }
     concurrent = Lines(
         "concurrent-flows",

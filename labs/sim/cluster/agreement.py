@@ -88,9 +88,9 @@ class SimulatedCluster(Protocol):
         ...
 
 
-def _require(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+def _require(condition: bool, violation: str) -> None:  # noqa: FBT001 - reads as a sentence
     if not condition:
-        raise BrokenPromiseError(what)
+        raise BrokenPromiseError(violation)
 
 
 def _cluster(host: ClusterHost) -> Cluster:
@@ -123,9 +123,9 @@ def _label_elsewhere(world: SimulatedCluster, task: TaskId) -> str | None:
     """Return the label of a task by the node that runs or starts it, because no other node is believed."""
     for host in world.hosts():
         state = host.core.state
-        for found in state.everybody():
-            if found.home_id == task and found.label:
-                return found.label
+        for candidate in state.everybody():
+            if candidate.home_id == task and candidate.label:
+                return candidate.label
         for parent in state.tasks.values():
             for row in parent.pending.values():
                 if isinstance(row.progress, StartProgress) and row.progress.child.task == task:
@@ -186,16 +186,16 @@ def check_found(
 
     The state of all other nodes does not matter.
     """
-    found = {reference.object for reference in result.references}
+    objects = {reference.object for reference in result.references}
     if result.incomplete or len(result.references) >= limit:
         return
     for target in wanted:
         register = world.promises.registers[target]
         gone = register.may_be_deleted or register.deleted_at is not None
         if not gone and _reaches(world, client.node, register.home):
-            world.promises.found[target in found] += 1
+            world.promises.lookups[target in objects] += 1
             _require(
-                target in found, f"a lookup on n{client.node} did not find an object of n{register.home}"
+                target in objects, f"a lookup on n{client.node} did not find an object of n{register.home}"
             )
 
 
@@ -250,7 +250,9 @@ def _check_pending_requests(world: SimulatedCluster, host: ClusterHost) -> None:
     """Check that few requests are pending, and that cached replies belong to pending requests."""
     cluster = _cluster(host)
     for peer in cluster.peers.values():
-        waiting = [one.body for one in (*peer.asked.values(), *peer.unsent_brief, *peer.unsent_lasting)]
+        waiting = [
+            request.body for request in (*peer.asked.values(), *peer.unsent_brief, *peer.unsent_lasting)
+        ]
         _require(len(waiting) <= 8, f"{len(waiting)} requests are still pending: {waiting[:3]}")
         asker = world.machines[peer.node].host
         # The replies to the last burst of a dead node are kept: it might be alive, and repeat its requests.
@@ -276,28 +278,28 @@ def _check_holdings(host: ClusterHost, other: ClusterHost) -> None:
         for deputy in back.remote_tasks.values()
         for reference in deputy.table
     }
-    where = f"of node {here.here.node} on node {there.here.node}"
+    context = f"of node {here.here.node} on node {there.here.node}"
     missing = [entry for entry, zombie in mine.items() if entry not in theirs and not zombie]
-    _require(not missing, f"references {where} have no counterpart there: {missing[:3]}")
+    _require(not missing, f"references {context} have no counterpart there: {missing[:3]}")
     extra = [entry for entry in theirs if entry not in mine]
-    _require(not extra, f"remote tasks {where} have references that no task has: {extra[:3]}")
+    _require(not extra, f"remote tasks {context} have references that no task has: {extra[:3]}")
     for deputy in back.remote_tasks.values():
         task = host.core.state.tasks.get(deputy.home_id)
         _require(
             task is not None and task.alive,
-            f"a remote task {where} belongs to a task that has ended, {deputy.home_id} ({deputy.label!r})",
+            f"a remote task {context} belongs to a task that has ended, {deputy.home_id} ({deputy.label!r})",
         )
     for target in peer.proxies.values():
         original = other.core.state.objects.get(target.id)
         if target.references and original is not None and not target.zombie and original.state is None:
-            _check_counters(target, original, where)
+            _check_counters(target, original, context)
 
 
-def _check_counters(target: PhysicalObject, original: PhysicalObject, where: str) -> None:
+def _check_counters(target: PhysicalObject, original: PhysicalObject, context: str) -> None:
     known = (target.v_r, target.v_w, target.size, target.a_r, target.a_w)
     truth = (original.v_r, original.v_w, original.size, original.a_r, original.a_w)
     _require(
-        known == truth, f"the counters {where} are {known}, but should be {truth} ({original.type.name})"
+        known == truth, f"the counters {context} are {known}, but should be {truth} ({original.type.name})"
     )
 
 
@@ -323,13 +325,13 @@ def _check_values(world: SimulatedCluster) -> None:
         host = world.machines[register.home].host
         if host is None:
             continue
-        found = host.core.state.objects.get(target)  # type: ignore[call-overload]
+        known_object = host.core.state.objects.get(target)  # type: ignore[call-overload]
         if register.deleted_at is not None:
-            _require(found is None, "an object that was deleted, or lost in a crash, exists")
+            _require(known_object is None, "an object that was deleted, or lost in a crash, exists")
         elif register.durable and isinstance(register.key, bytes) and not register.may_be_deleted:
-            _require(found is not None, "a durable object that was acknowledged is lost")
-            if found is not None and register.writes:
-                value = host.contents.current(found.id)
+            _require(known_object is not None, "a durable object that was acknowledged is lost")
+            if known_object is not None and register.writes:
+                value = host.contents.current(known_object.id)
                 if not register.allows(value, world.now):
                     raise BrokenPromiseError(
                         f"a durable object has {value!r}, possible are {register.possible(world.now)!r}"
@@ -349,29 +351,29 @@ def probe(world: SimulatedCluster) -> None:
         and not world.is_secret(target)
     }
     machines = [machine for machine in world.machines.values() if machine.host is not None]
-    found: dict[int, bool] = {}
+    readable: dict[int, bool] = {}
     for target, register in list(wanted.items())[:PROBES_MAX]:
         client = world.open_session(world.rng.choice(machines), NODE_OWNER)
         key = register.key
         if not isinstance(key, bytes) or not world.may_resolve(client, key):
             continue
-        found[target] = False
+        readable[target] = False
 
         def read_found(
             result: messages.References, target: int = target, client: SimulatedClient = client
         ) -> None:
             for reference in result.references:
                 if reference.object == target:
-                    client.read(reference, Semantics.ANY, lambda read, _: _note(found, target, read))
+                    client.read(reference, Semantics.ANY, lambda read, _: _note(readable, target, read))
 
         client.lookup(key, read_found, limit=_NAMESAKES_MAX)
     world.queue.run((40 if world.slow else 4) * S)
-    lost = [target for target, read in found.items() if not read]
-    _require(not lost, f"{len(lost)} of {len(found)} durable objects cannot be found by name and read")
+    lost = [target for target, read in readable.items() if not read]
+    _require(not lost, f"{len(lost)} of {len(readable)} durable objects cannot be found by name and read")
 
 
-def _note(found: dict[int, bool], target: int, read: messages.AnyResult) -> None:
-    found[target] = isinstance(read, messages.Buffer)
+def _note(readable: dict[int, bool], target: int, read: messages.AnyResult) -> None:
+    readable[target] = isinstance(read, messages.Buffer)
 
 
 # -- at the end -----------------------------------------------------------------------------------------
@@ -396,11 +398,11 @@ def check_nothing_left(world: SimulatedCluster) -> None:
             _require(not len(task.table), "references are left")
         for peer in _cluster(host).peers.values():
             deputies = [
-                (one.home_id, one.label, len(one.table), len(one.children))
-                for one in peer.remote_tasks.values()
+                (deputy.home_id, deputy.label, len(deputy.table), len(deputy.children))
+                for deputy in peer.remote_tasks.values()
             ]
             _require(not deputies, f"remote tasks are left: {deputies[:3]}")
-            targets = [(one.type, one.pinned, len(one.references)) for one in peer.proxies.values()]
+            targets = [(proxy.type, proxy.pinned, len(proxy.references)) for proxy in peer.proxies.values()]
             _require(not targets, f"proxies are left: {targets[:3]}")
         _require(not list(state.pending), "calls are still waiting")
         _require(not host.buffers, f"{len(host.buffers)} buffers are left in the host")

@@ -159,12 +159,12 @@ class CooperatingClient(SimulatedClient):
 
     def _lock(self) -> None:
         """Acquire a lock, or release one (§4.7)."""
-        mine = [one for one in self.buffers if one.lock]
+        mine = [buffer for buffer in self.buffers if buffer.lock]
         if mine:
             self._commit(mine[0])
             return
-        locks = [one for one in self.held.values() if one.object in self._promises.locks]
-        able = [one for one in locks if one.permissions & Permission.WRITE]
+        locks = [candidate for candidate in self.held.values() if candidate.object in self._promises.locks]
+        able = [lock for lock in locks if lock.permissions & Permission.WRITE]
         if able:
             reference = self._rng.choice(able)
             call = messages.AcquireWrite(reference.ref, 16, semantics=Semantics.EXCL, flags=int(Flag.BLANK))
@@ -232,22 +232,25 @@ class CooperatingClient(SimulatedClient):
         if program is None or program.object not in self._promises.keys:
             return
         handed = [
-            one
-            for one in (self._some(Permission.DELEGATE) for _ in range(self._rng.randint(0, 3)))
-            if one is not None and one.object in self._promises.keys
+            delegable
+            for delegable in (self._some(Permission.DELEGATE) for _ in range(self._rng.randint(0, 3)))
+            if delegable is not None and delegable.object in self._promises.keys
         ]
-        inputs = tuple(messages.Handed(one.ref, self._rng.choice((31, 3, 1, 9))) for one in handed)
+        inputs = tuple(messages.Handed(given.ref, self._rng.choice((31, 3, 1, 9))) for given in handed)
         host = self._rng.choice(("", *self._environment.host_names()))
         label = self._environment.fresh_label()
         flags = int(self._rng.choice((Flag.NONE, Flag.NON_BLOCKING)))
-        groups = tuple(one.ref for one in self.groups.values() if self._rng.random() < 0.7)
+        groups = tuple(group.ref for group in self.groups.values() if self._rng.random() < 0.7)
         call = messages.Run(
             program.ref, groups, inputs, label=label, brand=Brand.PURE, host=host, flags=flags
         )
         child = StartedTask(self.task)
         self._promises.children.append(child)
         grants: list[Grant] = []
-        for reference, mask in [(program, 5), *zip(handed, (one.permissions for one in inputs), strict=True)]:
+        for reference, mask in [
+            (program, 5),
+            *zip(handed, (argument.permissions for argument in inputs), strict=True),
+        ]:
             key = self._promises.keys.get(reference.object)
             if key is not None:
                 grant = self._promises.grant(
@@ -263,8 +266,8 @@ class CooperatingClient(SimulatedClient):
                     grant.granted_at = self._environment.now
                 self._take(result.reference)
 
-        where = (at_node(program, host),) if host else ()
-        self._call(call, then, about=(program, *handed, *where), everybody=not host)
+        at_host = (at_node(program, host),) if host else ()
+        self._call(call, then, about=(program, *handed, *at_host), everybody=not host)
 
     def start_many(self) -> None:
         """Start more tasks at once than a node of a slow cluster may run."""
@@ -297,10 +300,14 @@ class CooperatingClient(SimulatedClient):
         self._call(call, ignore_answer, about=(reference,), waits=isinstance(call, messages.ReadOnce))
 
     def _select(self) -> None:
-        references = [one for one in (self._some(Permission.READ) for _ in range(3)) if one is not None]
+        references = [
+            reference
+            for reference in (self._some(Permission.READ) for _ in range(3))
+            if reference is not None
+        ]
         if references:
             timeout = self._rng.choice((0, 200 * MS))
-            call = messages.Select(tuple(one.ref for one in references), timeout_ns=timeout)
+            call = messages.Select(tuple(reference.ref for reference in references), timeout_ns=timeout)
             self._call(call, ignore_answer, about=tuple(references))
 
     def _replicate(self) -> None:
@@ -320,19 +327,19 @@ class CooperatingClient(SimulatedClient):
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:
             del data
             if isinstance(result, messages.References):
-                for made in result.references:
-                    self._copied(origin, made, since)
+                for replica in result.references:
+                    self._copied(origin, replica, since)
 
         self._call(call, then, about=(reference, at_node(reference, host)))
 
-    def _copied(self, origin: ValueHistory, made: messages.Reference, since: int) -> None:
+    def _copied(self, origin: ValueHistory, replica: messages.Reference, since: int) -> None:
         """Record a replica: it has one of the values that the original had in the meantime."""
-        self._take(made)
-        durable = made.type is ObjectType.DURABLE_BLOB
-        promises, home = self._promises, self._home_of(made)
-        if made.object not in promises.registers:
-            promises.register(made.object, origin.key, home, None, durable=durable)
-            copy = promises.registers[made.object]
+        self._take(replica)
+        durable = replica.type is ObjectType.DURABLE_BLOB
+        promises, home = self._promises, self._home_of(replica)
+        if replica.object not in promises.registers:
+            promises.register(replica.object, origin.key, home, None, durable=durable)
+            copy = promises.registers[replica.object]
             copy.writes.extend(Write(value, since) for value in origin.possible(since))
 
     def _group(self) -> None:
@@ -354,13 +361,13 @@ class CooperatingClient(SimulatedClient):
             self._call(messages.Delete(reference.ref, int(Flag.DESTROY)), gone)
             return
 
-        def made(result: messages.AnyResult, data: list[bytes | None]) -> None:
+        def take_group(result: messages.AnyResult, data: list[bytes | None]) -> None:
             del data
             if isinstance(result, messages.Created) and result.name is not None:
                 self.groups[result.name] = result.reference
 
         home = self.welcome.groups[0]
-        self._call(messages.Create(ObjectType.GROUP, (home.ref,)), made)
+        self._call(messages.Create(ObjectType.GROUP, (home.ref,)), take_group)
 
     def _list(self) -> None:
         if self.welcome is not None and self.welcome.brand is not Brand.PURE:

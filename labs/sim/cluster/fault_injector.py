@@ -61,10 +61,10 @@ class FaultInjector:
         self.steps: Final[Counter[NodeId]] = Counter()
         self.troubled: Final[dict[NodeId, int]] = {}
 
-    def is_connected(self, one: NodeId, other: NodeId) -> bool:
+    def is_connected(self, first: NodeId, other: NodeId) -> bool:
         """Return True if messages between two nodes arrive, or if it is the same node."""
-        cut = self._network.cut & {(one, other), (other, one)}
-        return one == other or (not cut and self._network.connected(one, other))
+        cut = self._network.cut & {(first, other), (other, first)}
+        return first == other or (not cut and self._network.connected(first, other))
 
     def begin(self, until: int) -> None:
         """Start; the last fault begins before ``until``, in nanoseconds of virtual time."""
@@ -109,14 +109,14 @@ class FaultInjector:
 
     def _cut_off(self) -> None:
         """Cut the network between two nodes in both directions."""
-        one, other = self._rng.sample(list(self._machines), 2)
+        first, other = self._rng.sample(list(self._machines), 2)
         self.counts["cuts"] += 1
-        self._sever({(one, other), (other, one)})
+        self._sever({(first, other), (other, first)})
 
     def _cut_one_way(self) -> None:
-        one, other = self._rng.sample(list(self._machines), 2)
+        first, other = self._rng.sample(list(self._machines), 2)
         self.counts["one-way cuts"] += 1
-        self._sever({(one, other)})
+        self._sever({(first, other)})
 
     def _split(self) -> None:
         """Partition the cluster into two parts."""
@@ -125,15 +125,15 @@ class FaultInjector:
         left = set(nodes[: self._rng.randrange(1, len(nodes))])
         self.counts["partitions"] += 1
         self._sever(
-            {(one, other) for one, other in permutations(nodes, 2) if (one in left) != (other in left)}
+            {(first, other) for first, other in permutations(nodes, 2) if (first in left) != (other in left)}
         )
 
     def _break_connection(self) -> None:
-        one, other = self._rng.sample(list(self._machines), 2)
+        first, other = self._rng.sample(list(self._machines), 2)
         self.counts["broken connections"] += 1
-        self._mark_troubled(one, other)
+        self._mark_troubled(first, other)
         self._network.break_connection(
-            one, other, span_ns=self._rng.choice(((1 * MS, 5 * MS), (1 * MS, 900 * MS)))
+            first, other, span_ns=self._rng.choice(((1 * MS, 5 * MS), (1 * MS, 900 * MS)))
         )
 
     def _freeze(self) -> None:

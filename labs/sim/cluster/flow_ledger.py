@@ -105,14 +105,14 @@ class FlowLedger:
 
     def _releasable(self, who: Holder) -> Tags:
         """Return the tags for which a task may have a right to declassify that was not taken back."""
-        found: set[str] = set()
+        tags: set[str] = set()
         for target, label in self._labels.items():
             key = self._promises.keys.get(target)
-            if key is not None and not label <= found:
+            if key is not None and not label <= tags:
                 mask = self._promises.mask_of((who.task, who.label), key, quiet=True)
                 if mask & Permission.DECLASSIFY:
-                    found |= label
-        return frozenset(found)
+                    tags |= label
+        return frozenset(tags)
 
     def learn(self, task: int, tags: Tags, shown: Iterable[str] | None) -> None:
         """Record that a session or task has received something with these tags.
@@ -149,11 +149,11 @@ class FlowLedger:
 
     def show(self, target: int, label: Iterable[str]) -> None:
         """Record or compare the label of an object, which never changes and is the same on all nodes."""
-        found = frozenset(label)
-        if self._labels.setdefault(target, found) != found:
+        shown = frozenset(label)
+        if self._labels.setdefault(target, shown) != shown:
             was = ", ".join(sorted(self._labels[target])) or "nothing"
             raise BrokenPromiseError(
-                f"an object labelled {was} is shown as labelled {', '.join(sorted(found)) or 'nothing'}"
+                f"an object labelled {was} is shown as labelled {', '.join(sorted(shown)) or 'nothing'}"
             )
 
     def write(self, who: Holder, value: bytes, label: Tags) -> None:
@@ -167,8 +167,8 @@ class FlowLedger:
 
     def tags_of(self, value: bytes) -> Tags:
         """Return the tags of a value."""
-        found = self._contents.get(value)
-        return NOTHING if found is None else found.tags
+        content = self._contents.get(value)
+        return NOTHING if content is None else content.tags
 
     def stored(self, value: bytes, label: Iterable[str]) -> None:
         """Check a value that a node has stored in an object with this label."""

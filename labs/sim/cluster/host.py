@@ -113,7 +113,8 @@ class ClusterHost(SimHost):
             isinstance(event, events.Received) and isinstance(event.message, dcp.Gossip)
         )
         if gossip and all(
-            isinstance(one, effects.Send) and isinstance(one.message, dcp.Gossip) for one in outcome.after
+            isinstance(effect, effects.Send) and isinstance(effect.message, dcp.Gossip)
+            for effect in outcome.after
         ):
             self._idle += 1
             if self._idle % IDLE_CHECKED:

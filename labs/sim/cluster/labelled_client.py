@@ -85,13 +85,13 @@ class LabelledClient(CooperatingClient):
 
     def _hand_key(self) -> None:
         """Give a task the right to declassify what has the tags of an object."""
-        found = [
-            one
-            for one in self.held.values()
-            if one.permissions & Permission.DECLASSIFY and one.permissions & Permission.DELEGATE
+        candidates = [
+            candidate
+            for candidate in self.held.values()
+            if candidate.permissions & Permission.DECLASSIFY and candidate.permissions & Permission.DELEGATE
         ]
-        if found and self.tasks:
-            reference = self._rng.choice(found)
+        if candidates and self.tasks:
+            reference = self._rng.choice(candidates)
             if reference.object in self._promises.keys:
                 to = self._rng.choice(list(self.tasks.values()))
                 mask = self._rng.choice((Permission.EVERY, Permission.DECLASSIFY))
@@ -100,13 +100,13 @@ class LabelledClient(CooperatingClient):
     def _introduce(self) -> None:
         """Give a task a reference to another one, to which it may then delegate."""
         if len(self.tasks) > 1:
-            one, other = self._rng.sample(list(self.tasks.values()), 2)
-            self._call(messages.Copy(one.ref, other.ref), ignore_answer, about=(one, other))
+            task, other = self._rng.sample(list(self.tasks.values()), 2)
+            self._call(messages.Copy(task.ref, other.ref), ignore_answer, about=(task, other))
 
     def _confide(self) -> None:
         """Delegate a reference to another task, if that teaches the other a secret of this task."""
         reference = self._some(Permission.DELEGATE)
-        others = [one for one in self.tasks.values() if one.object != self.task]
+        others = [task for task in self.tasks.values() if task.object != self.task]
         if reference is None or not others or reference.object not in self._promises.keys:
             return
         if self._flows.known(self):
@@ -149,7 +149,7 @@ class LabelledClient(CooperatingClient):
         """Return the tags that all possible values of an object have."""
         reference = self.held.get(ref)
         register = None if reference is None else self._promises.registers.get(reference.object)
-        values = [] if register is None else [self._flows.tags_of(one.value) for one in register.writes]
+        values = [] if register is None else [self._flows.tags_of(write.value) for write in register.writes]
         return NOTHING.union(*values[:1]).intersection(*values) if values else NOTHING
 
     def _observer(self, call: messages.AnyCall) -> AnswerHandler:
@@ -183,9 +183,9 @@ class LabelledClient(CooperatingClient):
         self, parts: list[AnswerHandler], result: messages.AnyResult, data: list[bytes | None]
     ) -> None:
         if isinstance(result, messages.Results):
-            for part, one, part_data in zip(parts, result.results, data, strict=True):
-                if not isinstance(one, messages.Failure):
-                    part(one, [part_data])
+            for part, part_result, part_data in zip(parts, result.results, data, strict=True):
+                if not isinstance(part_result, messages.Failure):
+                    part(part_result, [part_data])
 
     def _value_read(self, result: messages.AnyResult, data: list[bytes | None]) -> None:
         if isinstance(result, messages.Buffer) and data[0] is not None:

@@ -274,6 +274,8 @@ class SimMachine:
     def stored(self, target: ObjectId, value: bytes) -> None:
         """Record a new content of an object."""
         if self.host is not None:
-            found = self.host.core.state.objects.get(target)
-            name, secrecy = (None, None) if found is None else (found.name, found.secrecy)
+            known_object = self.host.core.state.objects.get(target)
+            name, secrecy = (
+                (None, None) if known_object is None else (known_object.name, known_object.secrecy)
+            )
             self._listener.stored(target, name, value, secrecy)

@@ -101,9 +101,9 @@ class SimNetwork:
         self.slow_links: Final[dict[tuple[NodeId, NodeId], tuple[SlowServer, Slowness]]] = {}
 
     # -- connections --------------------------------------------------------------------------------
-    def start_dialing(self, one: NodeId, other: NodeId) -> None:
+    def start_dialing(self, first: NodeId, other: NodeId) -> None:
         """Check regularly if two nodes want a connection and have none."""
-        self._queue.after(self._span(DIAL_NS), partial(self._dial, one, other))
+        self._queue.after(self._span(DIAL_NS), partial(self._dial, first, other))
 
     def request_connection(self, node: NodeId, other: NodeId, *, on_demand: bool = False) -> None:
         """Keep a connection from one node to another from now on, or ``on_demand`` for the next gossip."""
@@ -117,28 +117,28 @@ class SimNetwork:
         self._wanted.discard((node, other))
         self.break_connection(node, other)
 
-    def connected(self, one: NodeId, other: NodeId) -> bool:
+    def connected(self, first: NodeId, other: NodeId) -> bool:
         """Return True if the two nodes are connected and both know it."""
-        connection = self._connections.get(_pair(one, other))
+        connection = self._connections.get(_pair(first, other))
         return (
             connection is not None
             and not connection.broken
-            and self._known.get((one, other)) is connection
-            and self._known.get((other, one)) is connection
+            and self._known.get((first, other)) is connection
+            and self._known.get((other, first)) is connection
         )
 
-    def _dial(self, one: NodeId, other: NodeId) -> None:
-        self.start_dialing(one, other)
-        connection = self._connections.get(_pair(one, other))
+    def _dial(self, first: NodeId, other: NodeId) -> None:
+        self.start_dialing(first, other)
+        connection = self._connections.get(_pair(first, other))
         if connection is not None and not connection.broken:
             return
-        wanted = {(one, other), (other, one)} & self._wanted
-        reached = self._endpoints.accepts(one) and self._endpoints.accepts(other)
-        if not wanted or not reached or {(one, other), (other, one)} & self.cut:
+        wanted = {(first, other), (other, first)} & self._wanted
+        reached = self._endpoints.accepts(first) and self._endpoints.accepts(other)
+        if not wanted or not reached or {(first, other), (other, first)} & self.cut:
             return
-        connection = SimConnection({node: self._endpoints.hello(node) for node in (one, other)})
-        self._connections[_pair(one, other)] = connection
-        for node, peer in ((one, other), (other, one)):
+        connection = SimConnection({node: self._endpoints.hello(node) for node in (first, other)})
+        self._connections[_pair(first, other)] = connection
+        for node, peer in ((first, other), (other, first)):
             up = partial(self._endpoints.post, node, partial(self._up, connection, node, peer))
             self._queue.after(self._span(NOTICED_NS), up)
 
@@ -161,9 +161,9 @@ class SimNetwork:
         if not self.rests:
             return
         self._queue.after(self._span(REST_NS), self.rest)
-        found = [pair for pair, connection in self._connections.items() if not connection.broken]
-        if found:
-            pair = self._rng.choice(found)
+        pairs = [pair for pair, connection in self._connections.items() if not connection.broken]
+        if pairs:
+            pair = self._rng.choice(pairs)
             connection = self._connections[pair]
             connection.broken = True
             self.counts["rests"] += 1
@@ -178,14 +178,16 @@ class SimNetwork:
             epoch = connection.hellos[peer].epoch
             host.step(events.PeerDown(host.now, peer, epoch, "it was not used", idle=True))
 
-    def break_connection(self, one: NodeId, other: NodeId, *, span_ns: tuple[int, int] = NOTICED_NS) -> None:
+    def break_connection(
+        self, first: NodeId, other: NodeId, *, span_ns: tuple[int, int] = NOTICED_NS
+    ) -> None:
         """Break the connection of two nodes; each notices at its own time."""
-        connection = self._connections.get(_pair(one, other))
+        connection = self._connections.get(_pair(first, other))
         if connection is None or connection.broken:
             return
         connection.broken = True
         self.counts["breaks"] += 1
-        for node, peer in ((one, other), (other, one)):
+        for node, peer in ((first, other), (other, first)):
             down = partial(self._endpoints.post, node, partial(self._down, connection, node, peer))
             self._queue.after(self._span(span_ns), down)
 
@@ -343,5 +345,5 @@ def _is_retirement(message: dcp.Message) -> bool:
     )
 
 
-def _pair(one: NodeId, other: NodeId) -> tuple[NodeId, NodeId]:
-    return (one, other) if one < other else (other, one)
+def _pair(first: NodeId, other: NodeId) -> tuple[NodeId, NodeId]:
+    return (first, other) if first < other else (other, first)

@@ -73,7 +73,7 @@ class Grant(Struct):
     @property
     def valid(self) -> bool:
         """Return True if the grant is not known to be retired."""
-        return not self.retired and (not self.source or any(one.valid for one in self.parents))
+        return not self.retired and (not self.source or any(parent.valid for parent in self.parents))
 
 
 class LockHold(Struct, frozen=True):
@@ -102,7 +102,7 @@ class PromiseLedger:
         self.grants: Final[dict[tuple[TaskKey, Key], list[Grant]]] = {}
         self.children: Final[list[StartedTask]] = []
         self.reported_ends: Final[Counter[tuple[int, int]]] = Counter()
-        self.found: Final[Counter[bool]] = Counter()  # lookups whose result was certain
+        self.lookups: Final[Counter[bool]] = Counter()  # lookups whose result was certain
         self._stored: Final[set[tuple[int, bytes]]] = set()
         self._created: Final[dict[bytes, bytes]] = {}
         self.locks: Final[set[int]] = set()
@@ -131,37 +131,39 @@ class PromiseLedger:
         self._writes_to(target).remove(write)
 
     def _writes_to(self, target: int) -> list[Write]:
-        found = self.registers.get(target)
-        return self._early_writes.setdefault(target, []) if found is None else found.writes
+        register = self.registers.get(target)
+        return self._early_writes.setdefault(target, []) if register is None else register.writes
 
     def read(self, target: int, value: bytes, since: int) -> None:
         """Check a value that a client has read."""
-        found = self.registers.get(target)
-        if found is None or not found.writes:
+        register = self.registers.get(target)
+        if register is None or not register.writes:
             return
-        if found.deleted_at is not None and since > found.deleted_at:
+        if register.deleted_at is not None and since > register.deleted_at:
             raise BrokenPromiseError(f"an object that was gone gave {value!r}")
-        if not found.allows(value, since):
-            raise BrokenPromiseError(f"read {value!r}, but the possible values are {found.possible(since)!r}")
+        if not register.allows(value, since):
+            raise BrokenPromiseError(
+                f"read {value!r}, but the possible values are {register.possible(since)!r}"
+            )
 
     # -- rights -------------------------------------------------------------------------------------
     def allow(self, task: TaskKey, key: Key, mask: int = int(Permission.ALL)) -> None:
         """Record that a task may resolve a name, or has created the object."""
-        found = self.grants.setdefault((task, key), [])
-        if not any(not one.source and one.mask == mask for one in found):
-            found.append(Grant(mask))
+        grants = self.grants.setdefault((task, key), [])
+        if not any(not grant.source and grant.mask == mask for grant in grants):
+            grants.append(Grant(mask))
 
     def grant(self, giver: tuple[TaskKey, ...], source: int, receiver: TaskKey, key: Key, mask: int) -> Grant:
         """Record the request for a delegation of a reference."""
-        parents = tuple(one for who in giver for one in self.grants.get((who, key), ()))
+        parents = tuple(parent for who in giver for parent in self.grants.get((who, key), ()))
         new = Grant(mask, source, parents)
         self.grants.setdefault((receiver, key), []).append(new)
         return new
 
     def retire(self, source: int, since: int) -> None:
         """Retire all grants from a reference that were made before this call was sent."""
-        for found in self.grants.values():
-            for grant in found:
+        for grants in self.grants.values():
+            for grant in grants:
                 if grant.source == source and grant.granted_at is not None and grant.granted_at < since:
                     grant.retired = True
 
@@ -171,8 +173,8 @@ class PromiseLedger:
         A retired reference may still be with its holder, unless the cluster is ``quiet``.
         """
         mask = 0
-        for one in who:
-            for grant in self.grants.get((one, key), ()):
+        for task in who:
+            for grant in self.grants.get((task, key), ()):
                 if grant.valid or not quiet:
                     mask |= grant.mask
         return mask

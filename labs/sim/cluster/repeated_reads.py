@@ -146,7 +146,7 @@ class RepeatedReads:
         """Return the clients on other nodes than the object's that may read it."""
         register = self._world.promises.registers.get(self._target)
         holders = [] if register is None else self._holders(Permission.READ)
-        return [one for one in holders if register is not None and one[0].node != register.home]
+        return [holder for holder in holders if register is not None and holder[0].node != register.home]
 
     def _change(self, left: int) -> None:
         """Let clients write the object some times. Then choose another one."""
@@ -192,8 +192,8 @@ class RepeatedReads:
             return
         for client in self._world.able_clients():
             if client.node == home.node:
-                held = [one for one in client.held.values() if one.object == target]
-                able = [one for one in held if one.permissions & Permission.WRITE]
+                held = [reference for reference in client.held.values() if reference.object == target]
+                able = [reference for reference in held if reference.permissions & Permission.WRITE]
                 if able:
                     client.overwrite(able[0], self._rng.randbytes(16), Semantics.ANY)
                 else:
@@ -207,9 +207,10 @@ class RepeatedReads:
         promises, key = self._world.promises, register.key
         givers = self._holders(Permission.READ | Permission.DELEGATE)
         takers = [
-            one
-            for one in self._world.able_clients()
-            if one.node != register.home and not promises.mask_of((one.task, one.label), key, quiet=False)
+            client
+            for client in self._world.able_clients()
+            if client.node != register.home
+            and not promises.mask_of((client.task, client.label), key, quiet=False)
         ]
         if not givers or not takers:
             return
@@ -217,14 +218,14 @@ class RepeatedReads:
         taker = self._rng.choice(takers)
         assert taker.welcome is not None  # noqa: S101 - it is able to make calls
 
-        def found(result: messages.References) -> None:
+        def delegate(result: messages.References) -> None:
             for to in result.references:
                 if to.object == TaskId(taker.task):
                     giver.give(reference, to, int(Permission.READ))
                     return
 
         self._kept_until = self._world.queue.now + RETIRED_NS
-        giver.lookup(taker.welcome.name, found, limit=1)
+        giver.lookup(taker.welcome.name, delegate, limit=1)
         self._world.queue.after(900 * MS, partial(self._lose_and_retire, giver, taker, reference))
 
     def _lose_and_retire(

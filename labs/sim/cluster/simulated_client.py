@@ -193,7 +193,11 @@ class SimulatedClient:
     ) -> None:
         self._seq += 1
         environment = self._environment
-        named = environment.host_names() if everybody else [one.node for one in about if one.node]
+        named = (
+            environment.host_names()
+            if everybody
+            else [reference.node for reference in about if reference.node]
+        )
         nodes = frozenset({self.node, *(environment.node_named(name) for name in named)})
         self.pending_calls[self._seq] = PendingCall(call, environment.now, then, nodes, waits)
         environment.call(self, self._seq, call)
@@ -215,8 +219,8 @@ class SimulatedClient:
             self.tasks[reference.ref] = reference
 
     def _some(self, right: Permission = Permission.NONE) -> messages.Reference | None:
-        found = [one for one in self.held.values() if one.permissions & right == right]
-        return self._rng.choice(found) if found else None
+        candidates = [candidate for candidate in self.held.values() if candidate.permissions & right == right]
+        return self._rng.choice(candidates) if candidates else None
 
     def _home_of(self, reference: messages.Reference) -> NodeId:
         return self._environment.node_named(reference.node) if reference.node else self.node
@@ -268,8 +272,8 @@ class SimulatedClient:
                 self._take(reference)
 
         call = messages.Create(kind, (group.ref,), name_kind, data=value, host=host)
-        where = () if not host else (at_node(group, host),)
-        self._call(call, then, about=where)
+        at_host = () if not host else (at_node(group, host),)
+        self._call(call, then, about=at_host)
 
     def _may_have(self, key: Key) -> None:
         """Record that the client may get a reference with all rights to an object."""
@@ -285,7 +289,7 @@ class SimulatedClient:
             self.lookup(self._rng.choice(names))
 
     def lookup(
-        self, name: bytes, found: Callable[[messages.References], None] | None = None, *, limit: int = 0
+        self, name: bytes, listener: Callable[[messages.References], None] | None = None, *, limit: int = 0
     ) -> None:
         """Resolve a name."""
         if self._environment.may_resolve(self, name):
@@ -298,8 +302,8 @@ class SimulatedClient:
                 self._environment.looked_up(self, expected, result, limit)
                 for reference in result.references:
                     self._take(reference)
-                if found is not None:
-                    found(result)
+                if listener is not None:
+                    listener(result)
 
         limit = limit or self._rng.choice((1, 2, 8))
         self._call(messages.Lookup(name, limit=limit), then, everybody=True)
@@ -387,7 +391,9 @@ class SimulatedClient:
 
     def _vector(self) -> None:
         chosen = {
-            one.object: one for one in (self._some(Permission.READ) for _ in range(4)) if one is not None
+            candidate.object: candidate
+            for candidate in (self._some(Permission.READ) for _ in range(4))
+            if candidate is not None
         }
         calls: list[messages.PlainCall] = []
         thens: list[AnswerHandler] = []
@@ -405,11 +411,11 @@ class SimulatedClient:
 
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:
             if isinstance(result, messages.Results):
-                for one, part, part_data in zip(thens, result.results, data, strict=True):
-                    one(part, [part_data])
+                for handler, part, part_data in zip(thens, result.results, data, strict=True):
+                    handler(part, [part_data])
             else:
-                for one in thens:
-                    one(result, [None])
+                for handler in thens:
+                    handler(result, [None])
 
         if calls:
             self._call(messages.Vector(tuple(calls)), then, about=tuple(chosen.values()))

@@ -186,7 +186,7 @@ class ClusterWorld:
         """
         self.queue.after(3 * S, self.injector.restart_often)
         self._run_faults(span_ns)
-        return self.promises.found[True]
+        return self.promises.lookups[True]
 
     def _run_faults(self, span_ns: int) -> None:
         for machine in self.machines.values():
@@ -250,7 +250,11 @@ class ClusterWorld:
         if not self.acting:
             return
         self.queue.after(self.rng.randint(*MOMENT_NS), self._act_once)
-        able = [one for one in self.clients.values() if self.machines[one.node].healthy and one.welcome]
+        able = [
+            candidate
+            for candidate in self.clients.values()
+            if self.machines[candidate.node].healthy and candidate.welcome
+        ]
         if not able:
             return
         client = self.rng.choice(able)
@@ -285,7 +289,10 @@ class ClusterWorld:
         """Open sessions at a node until there are enough."""
         if machine.host is None:
             return
-        while len([one for one in self.clients_at(machine.node) if self._is_session(one)]) < SESSIONS_EACH:
+        while (
+            len([client for client in self.clients_at(machine.node) if self._is_session(client)])
+            < SESSIONS_EACH
+        ):
             self.open_session(machine, STRANGER if self.rng.random() < 0.2 else NODE_OWNER)
 
     def open_session(self, machine: SimMachine, principal: Principal) -> SimulatedClient:
@@ -307,14 +314,14 @@ class ClusterWorld:
     def able_clients(self) -> list[CooperatingClient]:
         """Return the clients that can make calls now."""
         return [
-            one
-            for one in self.clients.values()
-            if self.machines[one.node].healthy and one.welcome is not None and not one.paused
+            client
+            for client in self.clients.values()
+            if self.machines[client.node].healthy and client.welcome is not None and not client.paused
         ]
 
     def clients_at(self, node: NodeId) -> list[SimulatedClient]:
         """Return the clients at a node."""
-        return [one for one in self.clients.values() if one.node == node]
+        return [client for client in self.clients.values() if client.node == node]
 
     def _is_session(self, client: SimulatedClient) -> bool:
         return not client.label
@@ -387,7 +394,11 @@ class ClusterWorld:
 
     def _look_up(self, name: bytes) -> None:
         """Let a random client look up a name and get everything that has it."""
-        able = [one for one in self.clients.values() if self.machines[one.node].healthy and one.welcome]
+        able = [
+            candidate
+            for candidate in self.clients.values()
+            if self.machines[candidate.node].healthy and candidate.welcome
+        ]
         if not able:
             return
         client = self.rng.choice(able)
@@ -401,9 +412,12 @@ class ClusterWorld:
         self.queue.after(self.rng.randint(*LOOKUP_NS), self._look_up_again)
         last = max(self.machines.values(), key=lambda machine: machine.started_at)
         of_last = [
-            one.key
-            for one in self.promises.registers.values()
-            if one.home == last.node and one.durable and not one.may_be_deleted and one.key in self._names
+            register.key
+            for register in self.promises.registers.values()
+            if register.home == last.node
+            and register.durable
+            and not register.may_be_deleted
+            and register.key in self._names
         ]
         names = of_last if of_last and self.rng.random() < 0.5 else list(self._names)
         if names:
@@ -490,8 +504,8 @@ class ClusterWorld:
         """Return the label that the core gives a task, or None if that cannot be known now."""
         client = self.clients.get(TaskId(task))
         host = None if client is None else self.machines[client.node].host
-        found = None if host is None else host.core.state.tasks.get(TaskId(task))
-        return None if found is None else found.secrecy
+        known_task = None if host is None else host.core.state.tasks.get(TaskId(task))
+        return None if known_task is None else known_task.secrecy
 
     def is_secret(self, target: int) -> bool:
         """Return True if no session of the node's owner may read an object."""
@@ -521,7 +535,7 @@ class ClusterWorld:
 
     def task_names(self) -> list[bytes]:
         """Return the names of the tasks and sessions that are alive."""
-        return [one.welcome.name for one in self.clients.values() if one.welcome is not None]
+        return [client.welcome.name for client in self.clients.values() if client.welcome is not None]
 
     def fresh_label(self) -> str:
         """Return a unique label."""
@@ -530,7 +544,7 @@ class ClusterWorld:
 
     def forget_group(self, name: bytes) -> None:
         """Stop giving this group to new sessions as part of their keyring."""
-        self._keyring[:] = [one for one in self._keyring if one != name]
+        self._keyring[:] = [key_name for key_name in self._keyring if key_name != name]
 
     def disbanded(self, client: SimulatedClient, name: bytes) -> None:
         """Record that the client's node has destroyed the group; while it is up, it informs the others."""
@@ -567,8 +581,8 @@ class ClusterWorld:
         self.machines[node].post_request(asker, number, action)
 
 
-def _random(what: str) -> Random:
-    return Random(what)  # noqa: S311 - a seed must give the same run
+def _random(seed: str) -> Random:
+    return Random(seed)  # noqa: S311 - a seed must give the same run
 
 
 def _random_policy(rng: Random) -> DeliveryPolicy:

@@ -76,10 +76,10 @@ class Device:
         self._begin(Operation.CREATE)
         if name in self._names:
             raise FileExistsError(errno.EEXIST, "file exists")
-        made = File()
-        self._names[name] = made
-        self._unsynced.setdefault(name, []).append(made)
-        return made
+        file = File()
+        self._names[name] = file
+        self._unsynced.setdefault(name, []).append(file)
+        return file
 
     def open(self, name: str) -> File:
         """Return the file with this name; raise FileNotFoundError if it does not exist."""

@@ -96,17 +96,17 @@ class ModelStore:
         """Return every record in the order of object ids, and remove extents that no row names."""
         self._refuse_in_panic()
         rows = [(schema.key_of(target), self._stored(run)) for target, run in sorted(self._now.rows.items())]
-        found = read_rows(rows)
-        for extent, row in found.named.items():
+        scan = read_rows(rows)
+        for extent, row in scan.named.items():
             size = self._extents.size(extent)
             if size != row.payload.size:
-                found.damaged.append(schema.damaged(row.record, f"has an extent of {size} bytes").message)
-        if not found.rows_lost:
-            self._extents.remove([extent for extent in self._extents.stored() if extent not in found.named])
-        self.damaged = found.damaged
-        self._bytes = found.content_bytes
+                scan.damaged.append(schema.damaged(row.record, f"has an extent of {size} bytes").message)
+        if not scan.rows_lost:
+            self._extents.remove([extent for extent in self._extents.stored() if extent not in scan.named])
+        self.damaged = scan.damaged
+        self._bytes = scan.content_bytes
         self._ready = True
-        return iter(found.records)
+        return iter(scan.records)
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Make all changes durable in one transaction, or none of them."""
@@ -154,13 +154,13 @@ class ModelStore:
 
     def records(self) -> dict[ObjectId, ObjectRecord | None]:
         """Return every record of the last commit, None for a damaged row."""
-        found: dict[ObjectId, ObjectRecord | None] = {}
+        records: dict[ObjectId, ObjectRecord | None] = {}
         for target, run in self._now.rows.items():
             try:
-                found[target] = schema.decode_row(target, self._stored(run)).record
+                records[target] = schema.decode_row(target, self._stored(run)).record
             except DamagedError:
-                found[target] = None
-        return found
+                records[target] = None
+        return records
 
     def close(self) -> None:
         """Refuse all further calls."""
@@ -255,10 +255,10 @@ class ModelStore:
         return self._pages_of(self._now) | self._pages_of(self._before)
 
     def _pages_of(self, snapshot: Snapshot) -> set[int]:
-        found = set(range(_METAS))
+        pages = set(range(_METAS))
         for run in (snapshot.tree, *snapshot.rows.values()):
-            found.update(self._pages(run))
-        return found
+            pages.update(self._pages(run))
+        return pages
 
     def _pages(self, run: PageRange) -> range:
         return range(run.first, run.first - (-run.size // self._device.page_bytes))
@@ -335,8 +335,8 @@ class ModelStore:
 
     def _read_meta(self, page: int) -> tuple[int, PageRange]:
         data = self._device.read_unchecked(self._file, page * self._device.page_bytes, _META.size)
-        found: tuple[int, int, int, int] = _META.unpack(data)
-        magic, first, size, number = found
+        meta: tuple[int, int, int, int] = _META.unpack(data)
+        magic, first, size, number = meta
         if magic != _MAGIC:
             raise DamagedError("the store has lost a meta page")
         return number, PageRange(first, size)

@@ -126,9 +126,9 @@ class ModelSession:
 
     def give_back(self, result: AnyResult) -> None:
         """Release the requests that a call has begun for a caller that was cancelled."""
-        for one in result.results if isinstance(result, messages.Results) else (result,):
-            if isinstance(one, messages.Buffer) and one.buffer in self._buffers:
-                self._end(self._buffers[one.buffer])
+        for part in result.results if isinstance(result, messages.Results) else (result,):
+            if isinstance(part, messages.Buffer) and part.buffer in self._buffers:
+                self._end(self._buffers[part.buffer])
 
     async def run(
         self, operation: Operation[T], make: Callable[[AnyCall], Awaitable[AnyResult]] | None = None
@@ -153,7 +153,7 @@ class ModelSession:
     async def call(self, call: AnyCall) -> AnyResult:
         """Return the answer to a call. Raises its refusal, and Killed."""
         if isinstance(call, messages.Vector):
-            return messages.Results(tuple([await self._part(one) for one in call.calls]))
+            return messages.Results(tuple([await self._part(part_call) for part_call in call.calls]))
         self._require_open()
         is_change = isinstance(call, _CHANGING) or (
             isinstance(call, messages.Delete) and bool(call.flags & Flag.DESTROY)
@@ -315,11 +315,11 @@ class ModelSession:
     async def _lookup(self, call: messages.Lookup) -> AnyResult:
         """Return references to the physical objects of a name, of all nodes that answer."""
         cluster, random = self.cluster, self.cluster.random
-        found = (await self._travel(self.number)).named(call.name)
-        if call.flags & Flag.LOCAL_ONLY or len(found) >= call.limit:
-            return messages.References(tuple(self._grant(one) for one in found[: call.limit]))
+        replicas = (await self._travel(self.number)).named(call.name)
+        if call.flags & Flag.LOCAL_ONLY or len(replicas) >= call.limit:
+            return messages.References(tuple(self._grant(replica) for replica in replicas[: call.limit]))
         if call.flags & _IN_VECTOR:
-            return messages.References(tuple(map(self._grant, found)), incomplete=True)
+            return messages.References(tuple(map(self._grant, replicas)), incomplete=True)
         incomplete = False
         asked: list[tuple[float, int]] = []
         for member in list(cluster.members(self.number))[1:]:
@@ -332,17 +332,17 @@ class ModelSession:
         for delay, number in sorted(asked):
             await trio.sleep_until(begun + delay)
             if cluster.reach(self.number, number):
-                found += cluster.nodes[number].named(call.name)
+                replicas += cluster.nodes[number].named(call.name)
             else:
                 silent = True
-            if len(found) >= call.limit:
+            if len(replicas) >= call.limit:
                 break
         else:
             if silent:
                 await trio.sleep_until(begun + _NO_ANSWER_S)
         self.in_doubt = self.in_doubt or incomplete or silent
         return messages.References(
-            tuple(self._grant(one) for one in found[: call.limit]), incomplete or silent
+            tuple(self._grant(replica) for replica in replicas[: call.limit]), incomplete or silent
         )
 
     # -- creating, copying, destroying --------------------------------------------------------------
@@ -352,23 +352,23 @@ class ModelSession:
         volatile = call.object_type is not ObjectType.DURABLE_BLOB
         if call.flags & Flag.KEPT:
             name, write = KEPT_NAME, -1
-            if any(one.type is call.object_type for one in node.named(name)):
+            if any(replica.type is call.object_type for replica in node.named(name)):
                 raise ExistsError("this node has these records already")
         else:
             name, write = cluster.random.randbytes(32), cluster.history.begin()
             cluster.creators[name] = self
         self._require_room(node, volatile=volatile)
-        made = cluster.new_replica(name, self.number, call.data or b"", write, volatile=volatile)
+        stored = cluster.new_replica(name, self.number, call.data or b"", write, volatile=volatile)
 
         def store() -> None:
-            node.replicas[made.object_id] = made
+            node.replicas[stored.object_id] = stored
 
         if volatile:
             store()
         else:
             await self._commit(node, store)
         self.written = write
-        return messages.Created(None if name == KEPT_NAME else name, self._grant(made))
+        return messages.Created(None if name == KEPT_NAME else name, self._grant(stored))
 
     @staticmethod
     def _require_room(node: ModelNode, *, volatile: bool = False) -> None:
@@ -381,12 +381,12 @@ class ModelSession:
         if not call.host:
             return messages.References((self._grant(replica),))
         ended = trio.Event()
-        made: list[StoredReplica] = []
+        replicas: list[StoredReplica] = []
         errors: list[DiosError] = []
 
         async def transfer() -> None:
             try:
-                made.append(await self._transferred(replica, call.host))
+                replicas.append(await self._transferred(replica, call.host))
             except DiosError as error:
                 errors.append(error)
             ended.set()
@@ -396,28 +396,28 @@ class ModelSession:
         await self._return(replica.node)
         if errors:
             raise errors[0]
-        return messages.References((self._grant(made[0]),))
+        return messages.References((self._grant(replicas[0]),))
 
-    async def _transferred(self, one: StoredReplica, host: str) -> StoredReplica:
+    async def _transferred(self, replica: StoredReplica, host: str) -> StoredReplica:
         cluster = self.cluster
         target = cluster.by_name(host)
         if target is None:
             raise UnreachableError(f"there is no node {host}")
-        self._require_sound(one)
-        data, v_w, write = one.data, one.v_w, one.write
+        self._require_sound(replica)
+        data, v_w, write = replica.data, replica.v_w, replica.write
         await trio.sleep(cluster.random.uniform(0, _TRANSFER_S))
-        if one.object_id not in cluster.nodes[one.node].replicas:
+        if replica.object_id not in cluster.nodes[replica.node].replicas:
             raise StaleError("the object was destroyed")
-        if not cluster.reach(one.node, target.number):
+        if not cluster.reach(replica.node, target.number):
             raise UnreachableError(f"{host} does not answer")
         self._require_room(target)
-        made = cluster.new_replica(one.name, target.number, data, write, v_w=v_w)
+        copied = cluster.new_replica(replica.name, target.number, data, write, v_w=v_w)
 
         def store() -> None:
-            target.replicas[made.object_id] = made
+            target.replicas[copied.object_id] = copied
 
         await self._commit(target, store)
-        return made
+        return copied
 
     async def _delete(self, call: messages.Delete) -> AnyResult:
         if call.flags & Flag.HANDLE_ONLY:
@@ -449,7 +449,7 @@ class ModelSession:
             return
         self.drops += 1
         if gone.name in history.acknowledged:
-            left = [one.write for one in cluster.living(gone.name)]
+            left = [replica.write for replica in cluster.living(gone.name)]
             if not any(history.has(write, gone.write) for write in left):
                 raise BrokenPromiseError(
                     f"the keeper on n{self.number} dropped the last replica of write {gone.write} "

@@ -67,7 +67,7 @@ class Claims:
 
     async def _contents(self, faults: list[Fault]) -> dict[str, bytes | Exception | None]:
         """Return the contents of all files as a program reads them, or the errors."""
-        found: dict[str, bytes | Exception | None] = {}
+        contents: dict[str, bytes | Exception | None] = {}
         node = self._cluster.random.choice([node for node in self._cluster.nodes if node.is_up])
 
         def work(program: ModelProgram) -> None:
@@ -81,15 +81,15 @@ class Claims:
             for path in self._users.files.paths:
                 entry = tree.files.get(path)
                 try:
-                    found[path] = None if entry is None else _content(files, entry)
+                    contents[path] = None if entry is None else _content(files, entry)
                 except (DiosError, OSError) as error:
-                    found[path] = error
+                    contents[path] = error
             unknown = tree.files.keys() - set(self._users.files.paths)
             faults.extend(Fault("listed", f"nobody has put {path}") for path in sorted(unknown))
             session.close()
 
         await ModelProgram(work).run()
-        return found
+        return contents
 
     def _check_contents(self, contents: dict[str, bytes | Exception | None]) -> Iterator[Fault]:
         now, files = self._cluster.now(), self._users.files
@@ -110,14 +110,14 @@ class Claims:
 
     def _check_list(self, promise: KeptPromise) -> Iterator[Fault]:
         replicas = self._cluster.living(self._users.list_name)
-        nodes = sorted(one.node for one in replicas)
+        nodes = sorted(replica.node for replica in replicas)
         up = sum(node.is_up for node in self._cluster.nodes)
         if len(set(nodes)) < min(promise.replicas, up):
             yield Fault("list", f"it is on the nodes {nodes}, and {promise.replicas} replicas are promised")
         if len(set(nodes)) < len(nodes):
             yield Fault("list", f"it is on the nodes {nodes}, more than once on one")
-        if len({decoded(one.data) for one in replicas}) > 1:
-            versions = ", ".join(f"n{one.node} version {one.v_w}" for one in replicas)
+        if len({decoded(replica.data) for replica in replicas}) > 1:
+            versions = ", ".join(f"n{replica.node} version {replica.v_w}" for replica in replicas)
             yield Fault("list", f"its replicas differ: {versions}")
         if fingerprint(self._users.list_name) in self._shown():
             yield Fault("conflict", "the list is in conflict")
@@ -151,7 +151,7 @@ class Claims:
     def _places(self, text: str, promise: KeptPromise, replicas: list[StoredReplica]) -> Iterator[Fault]:
         usable = [node for node in self._cluster.nodes if node.is_up]
         number = min(promise.replicas, len(usable))
-        there = [self._cluster.nodes[one.node] for one in replicas]
+        there = [self._cluster.nodes[replica.node] for replica in replicas]
         nodes = sorted(node.number for node in there)
         if len(nodes) != number or len(set(nodes)) != number:
             yield Fault("number", f"{text} is on the nodes {nodes}, and {number} replicas are promised")
@@ -163,14 +163,14 @@ class Claims:
     def _check_single(self, counts: Counter[str]) -> Iterator[Fault]:
         """Check the objects to which programs write."""
         cluster, history, conflicts = self._cluster, self._cluster.history, self._shown()
-        promises = {one.target: one for one in promises_of(cluster).living() if one.is_single}
+        promises = {promise.target: promise for promise in promises_of(cluster).living() if promise.is_single}
         for name in sorted(history.acknowledged):
             replicas = cluster.living(name)
             mark = fingerprint(name)
-            gone = history.missing(name, [one.write for one in replicas])
+            gone = history.missing(name, [replica.write for replica in replicas])
             if gone:
                 yield Fault("written", f"the acknowledged writes {gone} of {mark[:20]} are gone")
-            heads = history.heads(one.write for one in replicas)
+            heads = history.heads(replica.write for replica in replicas)
             if len(heads) > 1:
                 counts["conflicts"] += 1
                 if mark not in conflicts:
@@ -179,9 +179,9 @@ class Claims:
                     )
             elif mark in conflicts:
                 counts["cautious"] += 1
-            elif heads and name in promises and not all(one.damaged for one in replicas):
+            elif heads and name in promises and not all(replica.damaged for replica in replicas):
                 counts["restored"] += 1
-                if any(one.write not in heads for one in replicas):
+                if any(replica.write not in heads for replica in replicas):
                     yield Fault("bytes", f"a replica of {mark[:20]} is behind, and was not replaced")
                 yield from self._places(mark[:20], promises[name], replicas)
 
@@ -199,33 +199,33 @@ class Claims:
             for note in getattr(listed, "notes", ()):
                 needed.update(note.former.local_names)
         names = {
-            one.name: one
+            stray.name: stray
             for node in self._cluster.nodes
             if not node.lost
-            for one in node.replicas.values()
-            if one.type is ObjectType.DURABLE_BLOB and one.name not in needed
+            for stray in node.replicas.values()
+            if stray.type is ObjectType.DURABLE_BLOB and stray.name not in needed
         }
         for name, replica in sorted(names.items()):
             creator = self._cluster.creators.get(name)
             if name not in self._users.stored and (creator is None or creator.killed or creator.in_doubt):
                 counts["leftovers"] += 1
                 continue
-            where = sorted(one.node for one in self._cluster.living(name))
-            text = f"{fingerprint(name)[:20]} ({shown(replica.data)}) on the nodes {where}"
+            holders = sorted(holder.node for holder in self._cluster.living(name))
+            text = f"{fingerprint(name)[:20]} ({shown(replica.data)}) on the nodes {holders}"
             yield Fault("stray", f"no file and no promise needs {text}")
 
     def _shown(self) -> set[str]:
         """Return the fingerprints of the objects that a leading keeper shows as conflicts."""
         boards = [
-            one
+            replica
             for node in self._cluster.nodes
-            for one in node.replicas.values()
-            if one.name == KEPT_NAME and one.type is ObjectType.SHMEM_BLOB and one.data
+            for replica in node.replicas.values()
+            if replica.name == KEPT_NAME and replica.type is ObjectType.SHMEM_BLOB and replica.data
         ]
         return {
             mark
-            for one in boards
-            for mark, row in cast("dict[str, dict[str, object]]", json.loads(one.data)["objects"]).items()
+            for board in boards
+            for mark, row in cast("dict[str, dict[str, object]]", json.loads(board.data)["objects"]).items()
             if row["conflict"]
         }
 
@@ -238,5 +238,5 @@ def _content(files: GroupFiles, entry: CatalogueEntry) -> bytes:
 
 def promises_of(cluster: ModelCluster) -> KeptState:
     """Return the promises that living nodes have."""
-    copies = [one for one in cluster.living(KEPT_NAME) if one.data]
-    return records.merged(KeptState(records.decode(one.data).promises) for one in copies)
+    copies = [replica for replica in cluster.living(KEPT_NAME) if replica.data]
+    return records.merged(KeptState(records.decode(replica.data).promises) for replica in copies)

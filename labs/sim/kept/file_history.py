@@ -78,21 +78,23 @@ class FileHistory:
         A change is found by no read that began after a later change was acknowledged which itself began
         after this one was.
         """
-        changes = [one for one in self.of(path) if one.outcome is not Outcome.REFUSED]
-        over = [one for one in changes if one.outcome is Outcome.DONE and one.ended <= begun]
-        last = max((one.begun for one in over), default=float("-inf"))
+        changes = [change for change in self.of(path) if change.outcome is not Outcome.REFUSED]
+        over = [change for change in changes if change.outcome is Outcome.DONE and change.ended <= begun]
+        last = max((change.begun for change in over), default=float("-inf"))
         if not over:
             yield None
-        yield from (one for one in changes if one.begun <= ended and one.ended >= last)
+        yield from (change for change in changes if change.begun <= ended and change.ended >= last)
 
     def allowed(self, path: str, begun: float, ended: float) -> set[bytes | None]:
         """Return the contents that a read between two times may find; None is no file."""
-        found = self.candidates(path, begun, ended)
-        return {None if one is None else one.contents[path] for one in found}
+        candidates = self.candidates(path, begun, ended)
+        return {None if change is None else change.contents[path] for change in candidates}
 
     def is_excused(self, path: str, now: float) -> bool:
         """Return True if a content that the path should have was lost with all its disks."""
-        return any(one is not None and path in one.excused for one in self.candidates(path, now, now))
+        return any(
+            change is not None and path in change.excused for change in self.candidates(path, now, now)
+        )
 
     def present(self, now: float) -> Iterator[tuple[str, Change]]:
         """Yield the contents, acknowledged or not, that nothing may have replaced yet."""

@@ -25,11 +25,11 @@ class History:
 
     def after(self, parent: int, data: bytes) -> int:
         """Return the write of these bytes over ``parent``: the same one for all replicas that had it."""
-        found = self._same.get((parent, data))
-        if found is None:
-            found = self._same[parent, data] = len(self.parents)
-            self.parents[found] = parent
-        return found
+        write = self._same.get((parent, data))
+        if write is None:
+            write = self._same[parent, data] = len(self.parents)
+            self.parents[write] = parent
+        return write
 
     def acknowledge(self, name: bytes, write: int) -> None:
         """Note that a user has the acknowledgement of this write."""
@@ -45,7 +45,7 @@ class History:
     def heads(self, writes: Iterable[int]) -> set[int]:
         """Return the writes over which none of the others was made: more than one are a conflict."""
         every = set(writes)
-        return {one for one in every if not any(two != one and self.has(two, one) for two in every)}
+        return {write for write in every if not any(two != write and self.has(two, write) for two in every)}
 
     def forget_lost(self, name: bytes, living: Iterable[int]) -> None:
         """Excuse acknowledged writes that no living disk has, because the last one was lost for ever."""
@@ -57,4 +57,4 @@ class History:
         """Return the acknowledged writes of an object that no living disk has, nor a later one."""
         have = list(living)
         known = sorted(self.acknowledged.get(name, set()))
-        return [write for write in known if not any(self.has(one, write) for one in have)]
+        return [write for write in known if not any(self.has(survivor, write) for survivor in have)]

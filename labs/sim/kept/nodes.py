@@ -142,7 +142,7 @@ class ModelNode:
 
     def named(self, name: bytes) -> list[StoredReplica]:
         """Return the physical objects of a name."""
-        return [one for one in self.replicas.values() if one.name == name]
+        return [replica for replica in self.replicas.values() if replica.name == name]
 
 
 class ModelCluster:
@@ -181,10 +181,10 @@ class ModelCluster:
         return self._clock.current_time()
 
     # -- who reaches whom ---------------------------------------------------------------------------
-    def reach(self, one: int, other: int) -> bool:
+    def reach(self, first: int, other: int) -> bool:
         """Return True if messages of two nodes arrive."""
-        both = self.nodes[one].is_up and self.nodes[other].is_up
-        return both and (one == other or self._side[one] == self._side[other])
+        both = self.nodes[first].is_up and self.nodes[other].is_up
+        return both and (first == other or self._side[first] == self._side[other])
 
     def cut(self, sides: list[int]) -> None:
         """Divide the nodes into sides that do not reach each other."""
@@ -195,39 +195,39 @@ class ModelCluster:
     def note_silence(self) -> None:
         """Note since when nodes do not hear each other; to be called around each change."""
         now = trio.current_time()
-        for one in self.nodes:
+        for node in self.nodes:
             for other in self.nodes:
-                key = one.number, other.number
+                key = node.number, other.number
                 if self.reach(*key):
                     self._heard.pop(key, None)
                 else:
                     self._heard.setdefault(key, now)
 
-    def status(self, one: int, other: int) -> NodeStatus:
+    def status(self, observer: int, other: int) -> NodeStatus:
         """Return the state of another node as a node knows it."""
-        since = self._heard.get((one, other))
+        since = self._heard.get((observer, other))
         silent = 0.0 if since is None else trio.current_time() - since
         if silent < SUSPECT_S:
             return NodeStatus.ALIVE
         return NodeStatus.SUSPECT if silent < DEAD_S else NodeStatus.DEAD
 
-    def members(self, one: int) -> Iterator[NodeRow]:
+    def members(self, observer: int) -> Iterator[NodeRow]:
         """Yield the list of nodes as a node knows it, itself first."""
-        for node in sorted(self.nodes, key=lambda node: (node.number != one, node.name)):
+        for node in sorted(self.nodes, key=lambda node: (node.number != observer, node.name)):
             if not node.forgotten:
                 yield NodeRow(
                     node.number + 1,
                     node.name,
                     node.rack,
                     "",
-                    self.status(one, node.number),
+                    self.status(observer, node.number),
                     node.draining,
                     node.epoch,
                     0,
                     0,
                     1,
                     S,
-                    node.number == one,
+                    node.number == observer,
                 )
 
     def by_name(self, name: str) -> ModelNode | None:
@@ -239,9 +239,9 @@ class ModelCluster:
         self, name: bytes, node: int, data: bytes, write: int, *, v_w: int = 0, volatile: bool = False
     ) -> StoredReplica:
         """Make a physical object on a node."""
-        made = self.new_replica(name, node, data, write, v_w=v_w, volatile=volatile)
-        self.nodes[node].replicas[made.object_id] = made
-        return made
+        replica = self.new_replica(name, node, data, write, v_w=v_w, volatile=volatile)
+        self.nodes[node].replicas[replica.object_id] = replica
+        return replica
 
     def new_replica(
         self, name: bytes, node: int, data: bytes, write: int, *, v_w: int = 0, volatile: bool = False
@@ -270,15 +270,15 @@ class ModelCluster:
     def named(self, name: bytes) -> list[StoredReplica]:
         """Return the durable replicas on all disks, also on lost ones."""
         return [
-            one
+            replica
             for node in self.nodes
-            for one in node.replicas.values()
-            if one.name == name and one.type is ObjectType.DURABLE_BLOB
+            for replica in node.replicas.values()
+            if replica.name == name and replica.type is ObjectType.DURABLE_BLOB
         ]
 
     def living(self, name: bytes) -> list[StoredReplica]:
         """Return the durable replicas on disks that are not lost, also those of nodes that are down."""
-        return [one for one in self.named(name) if not self.nodes[one.node].lost]
+        return [replica for replica in self.named(name) if not self.nodes[replica.node].lost]
 
     def crash(self, node: ModelNode, *, for_ever: bool) -> None:
         """End a node; its disk stays, or is lost with it."""
@@ -296,19 +296,21 @@ class ModelCluster:
         for session in list(node.sessions):
             session.killed = not session.keeps and self.random.random() < 0.5
             session.close()
-        for one in list(node.replicas.values()):
-            one.a_r = one.a_w = 0
-            for buffer in one.buffers.values():
+        for replica in list(node.replicas.values()):
+            replica.a_r = replica.a_w = 0
+            for buffer in replica.buffers.values():
                 buffer.opened = False
-            one.buffers.clear()
-            if for_ever and one.harmed_at < 0:
-                one.harmed_at = self.now()
-            if one.type is not ObjectType.DURABLE_BLOB:
-                del node.replicas[one.object_id]
+            replica.buffers.clear()
+            if for_ever and replica.harmed_at < 0:
+                replica.harmed_at = self.now()
+            if replica.type is not ObjectType.DURABLE_BLOB:
+                del node.replicas[replica.object_id]
         self.note_silence()
         if for_ever:
             for name in sorted(self.history.acknowledged):
-                self.history.forget_lost(name, [one.write for one in self.living(name) if not one.damaged])
+                self.history.forget_lost(
+                    name, [survivor.write for survivor in self.living(name) if not survivor.damaged]
+                )
 
     def start(self, node: ModelNode) -> None:
         """Start a node again."""
@@ -318,13 +320,13 @@ class ModelCluster:
         node.stalled_until = 0.0
         self.note_silence()
 
-    def swap_disks(self, one: ModelNode, other: ModelNode) -> None:
+    def swap_disks(self, node: ModelNode, other: ModelNode) -> None:
         """Exchange the disks of the machines of two nodes that are down.
 
         The identity of a node is on its disk. So the nodes are on each other's machines then.
         """
-        one.rack, other.rack = other.rack, one.rack
-        one.clock_s, other.clock_s = other.clock_s, one.clock_s
+        node.rack, other.rack = other.rack, node.rack
+        node.clock_s, other.clock_s = other.clock_s, node.clock_s
 
     def damage(self, replica: StoredReplica) -> None:
         """Damage the bytes of a replica, which its node repairs from a sound one when it reaches one."""

@@ -109,7 +109,7 @@ class Safety:
     def sound(self, name: bytes, digest: bytes) -> list[StoredReplica]:
         """Return the replicas of an object that have the bytes of a digest."""
         living = self._cluster.living(name)
-        return [one for one in living if not one.damaged and digest_of(one.data) == digest]
+        return [replica for replica in living if not replica.damaged and digest_of(replica.data) == digest]
 
     def _disks(self, path: str, content: bytes, *, without: bytes = b"", compared: bool = False) -> _Disks:
         """Return where a content is, as a file or as a former one that a note keeps.
@@ -137,11 +137,13 @@ class Safety:
             return _IN_STORE
         if entry.tiered:
             return 0
-        places = [{one.node for one in self.sound(*row)} for row in objects_of(entry).items()]
+        places = [{replica.node for replica in self.sound(*row)} for row in objects_of(entry).items()]
         if compared and all(places):
             since = self._cluster.now() - _HARMED_S
             for nodes, name in zip(places, objects_of(entry), strict=True):
-                nodes.update(one.node for one in self._cluster.named(name) if one.harmed_at > since)
+                nodes.update(
+                    replica.node for replica in self._cluster.named(name) if replica.harmed_at > since
+                )
         return min(map(len, places))
 
     # -- faults -------------------------------------------------------------------------------------
@@ -183,10 +185,11 @@ class Safety:
             change.excused.add(path)
             self.lost += 1
             if min(gone) < least and self._is_latest(path, change):
-                what = "the bytes" if not disks.content else "the list entry"
+                subject = "the bytes" if not disks.content else "the list entry"
                 self._note(
                     "safe",
-                    f"{what} of {path}, acknowledged by {change.disks} disks at {change.ended:.3f}, were lost"
+                    f"{subject} of {path}, acknowledged by {change.disks} disks at {change.ended:.3f}, "
+                    "were lost"
                     f" with {min(gone)} of them",
                 )
 
@@ -215,9 +218,9 @@ class Safety:
         Fewer than SAFE_DISKS had its bytes, and the file before it stays as a former one.
         """
         now = self._cluster.now()
-        changes = [one for one in self._files.candidates(path, now, now) if one is not None]
-        careless = any(one.outcome is Outcome.OPEN and one.disks < SAFE_DISKS for one in changes)
-        contents = [content for one in changes if (content := one.contents[path]) is not None]
+        changes = [change for change in self._files.candidates(path, now, now) if change is not None]
+        careless = any(change.outcome is Outcome.OPEN and change.disks < SAFE_DISKS for change in changes)
+        contents = [content for change in changes if (content := change.contents[path]) is not None]
         return careless and any(self._disks(path, content).content for content in contents)
 
     def _is_latest(self, path: str, change: Change) -> bool:
@@ -267,9 +270,9 @@ class Safety:
     def _require_safe(self, path: str, digest: bytes, mark: bytes, how: str) -> None:
         now = self._cluster.now()
         done = [change for change in self._files.of(path) if change.outcome is Outcome.DONE]
-        safe = [one for one in done if one.disks >= SAFE_DISKS and path not in one.excused]
-        own = [one for one in safe if digest_of(one.contents[path] or b"") == digest]
-        over = [one for one in done if one in safe or one.contents[path] is None]
+        safe = [edit for edit in done if edit.disks >= SAFE_DISKS and path not in edit.excused]
+        own = [edit for edit in safe if digest_of(edit.contents[path] or b"") == digest]
+        over = [edit for edit in done if edit in safe or edit.contents[path] is None]
         if not any(all(later.begun <= change.ended for later in over) for change in own):
             return  # it was not acknowledged, or removed or replaced since
         since = min(change.begun for change in own)

@@ -122,7 +122,7 @@ def surroundings(
         def replace(owner: object, name: str, value: object) -> None:
             stack.enter_context(patch.object(owner, name, value))
 
-        modules = [one for name, one in list(sys.modules.items()) if name.startswith("dios.")]
+        modules = [loaded for name, loaded in list(sys.modules.items()) if name.startswith("dios.")]
         for module in modules:
             names: dict[str, object] = vars(module)
             if module.__name__.startswith(_LIBRARY) and names.get("time") is time:

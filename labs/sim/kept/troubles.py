@@ -59,7 +59,9 @@ class Troubles:
         end = trio.current_time() + span_s
         await trio.sleep(self._random.uniform(2, 12))
         while trio.current_time() < end and chosen:
-            action = self._random.choices([one for _, one in chosen], [weight for weight, _ in chosen])[0]
+            action = self._random.choices(
+                [trouble for _, trouble in chosen], [weight for weight, _ in chosen]
+            )[0]
             await self.make(action)
             if self._random.random() < 0.1:
                 await self._change_promise()
@@ -107,7 +109,7 @@ class Troubles:
         lost = sum(node.lost for node in nodes)
         if lost >= (len(nodes) - 1) // 2 or now - self._last_loss < _LOST_APART_S:
             return ""
-        node = self._random.choice([one for one in nodes if not one.lost])
+        node = self._random.choice([candidate for candidate in nodes if not candidate.lost])
         self._last_loss = now
         with self._users.safety.fault():
             self._crash(node, True)
@@ -158,13 +160,13 @@ class Troubles:
     def _swap(self) -> str:
         """Exchange the disks of two nodes while both are down."""
         living = [node for node in self._cluster.nodes if not node.lost]
-        one, other = self._random.sample(living, 2)
-        for node in (one, other):
+        first, other = self._random.sample(living, 2)
+        for node in (first, other):
             if node.is_up:
                 self._crash(node, False)
             self._later(10, lambda node=node: self._restart(node))  # type: ignore[misc]
-        self._cluster.swap_disks(one, other)
-        return f"swapped disks: {one.name} and {other.name}"
+        self._cluster.swap_disks(first, other)
+        return f"swapped disks: {first.name} and {other.name}"
 
     def _stall(self) -> str:
         node = self._random.choice(self._cluster.nodes)
@@ -173,22 +175,24 @@ class Troubles:
 
     def _sound_pairs(self) -> list[list[StoredReplica]]:
         """Return the sound replicas of each object that has several on nodes that are up."""
-        found: dict[bytes, list[StoredReplica]] = {}
+        by_name: dict[bytes, list[StoredReplica]] = {}
         for node in self._cluster.nodes:
             if node.is_up:
-                for one in node.replicas.values():
-                    if one.type is ObjectType.DURABLE_BLOB and one.write >= 0 and not one.damaged:
-                        found.setdefault(one.name, []).append(one)
-        return [several for several in found.values() if len({one.data for one in several}) < len(several)]
+                for replica in node.replicas.values():
+                    if replica.type is ObjectType.DURABLE_BLOB and replica.write >= 0 and not replica.damaged:
+                        by_name.setdefault(replica.name, []).append(replica)
+        return [
+            several for several in by_name.values() if len({twin.data for twin in several}) < len(several)
+        ]
 
     def _damage(self) -> str:
         """Damage replicas of two objects at once, each of which has the same bytes elsewhere."""
         several = self._sound_pairs()
         for replicas in self._random.sample(several, min(len(several), 2)):
-            one = self._random.choice(replicas)
-            if any(other.data == one.data for other in replicas if other is not one):
+            replica = self._random.choice(replicas)
+            if any(other.data == replica.data for other in replicas if other is not replica):
                 with self._users.safety.fault():
-                    self._cluster.damage(one)
+                    self._cluster.damage(replica)
         return "damaged" if several else ""
 
     def _stray(self) -> str:
@@ -202,33 +206,33 @@ class Troubles:
         several = [replicas for replicas in self._sound_pairs() if replicas[0].name in listed]
         if not several:
             return ""
-        one = self._random.choice(self._random.choice(several))
-        if sum(other.data == one.data for other in self._cluster.living(one.name)) < 2:
+        replica = self._random.choice(self._random.choice(several))
+        if sum(other.data == replica.data for other in self._cluster.living(replica.name)) < 2:
             return ""
         with self._users.safety.fault():
-            one.data = bytes([one.data[0] ^ 1]) + one.data[1:]
-        one.harmed_at = self._cluster.now()
-        one.v_w += self._random.randint(1, 3)
-        one.write = self._cluster.history.after(one.write, one.data)
-        self._users.strayed.add(one.name)
-        return f"stray write: n{one.node}"
+            replica.data = bytes([replica.data[0] ^ 1]) + replica.data[1:]
+        replica.harmed_at = self._cluster.now()
+        replica.v_w += self._random.randint(1, 3)
+        replica.write = self._cluster.history.after(replica.write, replica.data)
+        self._users.strayed.add(replica.name)
+        return f"stray write: n{replica.node}"
 
     # -- promises -----------------------------------------------------------------------------------
     async def _change_promise(self) -> None:
         """Promise another number, by the clock of any node, while all nodes that live reach each other."""
         cluster = self._cluster
         living = [node for node in cluster.nodes if not node.lost]
-        together = all(cluster.reach(one.number, two.number) for one in living for two in living)
+        together = all(cluster.reach(first.number, two.number) for first in living for two in living)
         if not together or any(node.full for node in living):
             return
         node, replicas = self._random.choice(living), self._random.randint(2, 3)
 
         def work(program: ModelProgram) -> None:
             client, files = self._users.open(program, ModelSession(cluster, node.number, self._users.group))
-            found = client.lookup(self._users.list_name, group=files.group)
+            references = client.lookup(self._users.list_name, group=files.group)
             promises = Promises(client)
             self._users.promised.append(replicas)
-            promises.keep_group(files.group, found[0], label=ALIAS, replicas=replicas, apart=self.apart)
+            promises.keep_group(files.group, references[0], label=ALIAS, replicas=replicas, apart=self.apart)
             self._users.promised[:] = [replicas]
 
         try:

@@ -105,9 +105,9 @@ class Users:
         def work(program: ModelProgram) -> None:
             node, files = self.open(program, ModelSession(self.cluster, 0, self.group))
             kind = ObjectType.DURABLE_BLOB
-            made = node.create(kind, groups=[files.group], data=catalogue.encode(()))
-            self.objects[CATALOGUE_ALIAS + ALIAS] = self.safety.list_name = made.name or b""
-            Promises(node).keep_group(files.group, made, label=ALIAS, replicas=replicas, apart=apart)
+            reference = node.create(kind, groups=[files.group], data=catalogue.encode(()))
+            self.objects[CATALOGUE_ALIAS + ALIAS] = self.safety.list_name = reference.name or b""
+            Promises(node).keep_group(files.group, reference, label=ALIAS, replicas=replicas, apart=apart)
 
         await ModelProgram(work).run()
         self.promised.append(replicas)
@@ -124,10 +124,10 @@ class Users:
             session = ModelSession(self.cluster, self.random.choice(up), self.group, kill_at=kill_at)
 
             def work(program: ModelProgram, session: ModelSession = session) -> None:
-                one = _OneProgram(self, program, session, number)
+                user = _OneProgram(self, program, session, number)
                 while self.cluster.now() < end and not session.closed:
                     program.sleep(self.random.expovariate(1 / _PAUSE_S))
-                    one.do_something()
+                    user.do_something()
 
             await ModelProgram(work).run()
             if session.killed:
@@ -265,9 +265,9 @@ class _OneProgram:
     @staticmethod
     def content_of(files: GroupFiles, entry: CatalogueEntry) -> bytes:
         """Return the bytes of a file. Raises as ``copy_out`` does."""
-        found = bytearray()
-        copy_out(files, entry, SimpleNamespace(write=found.extend))
-        return bytes(found)
+        content = bytearray()
+        copy_out(files, entry, SimpleNamespace(write=content.extend))
+        return bytes(content)
 
     def _tier(self) -> None:
         """Move a file into the store, or read one back."""
@@ -292,8 +292,8 @@ class _OneProgram:
             return
         large = bytes(limits.INLINE_BYTES_MAX + 1)
         data = self._random.choice((b"", b"", large, self._content()))
-        made = self._node.create(ObjectType.DURABLE_BLOB, groups=[self._files.group], data=data)
-        name, write = made.name or b"", self._session.written
+        reference = self._node.create(ObjectType.DURABLE_BLOB, groups=[self._files.group], data=data)
+        name, write = reference.name or b"", self._session.written
         self._users.created.add(name)
         replicas = self._random.randint(2, 3)
         Promises(self._node).keep_objects(self._files.group, {name: "object"}, replicas=replicas)
@@ -304,24 +304,24 @@ class _OneProgram:
         """Write new bytes to one replica of an object, in most cases to a latest one."""
         if not self._users.edited:
             return
-        found = self._node.lookup(self._random.choice(self._users.edited), group=self._files.group)
-        if not found:
+        references = self._node.lookup(self._random.choice(self._users.edited), group=self._files.group)
+        if not references:
             return
-        one = max(found, key=lambda one: (one.v_w, -one.object_id))
+        reference = max(references, key=lambda candidate: (candidate.v_w, -candidate.object_id))
         if self._random.random() < _CARELESS:
-            one = self._random.choice(found)
+            reference = self._random.choice(references)
         data = self._content() * self._random.choice((1, limits.INLINE_BYTES_MAX))
-        with one.write(len(data), Semantics.EXCL, blank=True, replace=True) as request:
-            if request.v_w != one.v_w:
+        with reference.write(len(data), Semantics.EXCL, blank=True, replace=True) as request:
+            if request.v_w != reference.v_w:
                 raise Conflict("another program was faster")
             request.fill(memoryview(data))
-        self._note_write(one.name or b"", self._session.written)
+        self._note_write(reference.name or b"", self._session.written)
         self._users.writes += 1
 
     def _note_write(self, name: bytes, write: int) -> None:
         history = self._users.cluster.history
         history.acknowledge(name, write)
-        history.forget_lost(name, [one.write for one in self._users.cluster.living(name)])
+        history.forget_lost(name, [replica.write for replica in self._users.cluster.living(name)])
 
 
 def where_raised(error: BaseException) -> str:

@@ -111,10 +111,10 @@ def simulate_kept(seed: int, programs: int = 0) -> KeptReport:
         broken = group.subgroup(BrokenPromiseError)
         if broken is None:
             raise
-        found: BaseException = broken
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-        raise found from None
+        cause: BaseException = broken
+        while isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        raise cause from None
     finally:
         trio_run._ALLOW_DETERMINISTIC_SCHEDULING = False  # type: ignore[misc] # noqa: SLF001 - the same
 
@@ -124,7 +124,9 @@ async def _simulate(random: Random, store: ModelTierStore, programs: int) -> Kep
         cluster = ModelCluster(random, random.randint(3, 5), random.choice((0, 2, 3)), History(), nursery)
         run, users = _Run(cluster), Users(cluster, GROUP, store)
         safety = users.safety
-        cluster.stored = lambda one: safety.note_list(one.data) if one.name == users.list_name else None
+        cluster.stored = lambda replica: (
+            safety.note_list(replica.data) if replica.name == users.list_name else None
+        )
         cluster.destroyed, store.removed = safety.note_destroyed, safety.note_removed
         replicas, apart = random.randint(2, 3), random.random() < 0.5
         users.log = safety.log = run.log

@@ -38,25 +38,25 @@ class Checker:
         """Return the number of damaged objects."""
         return len(self._spoilt)
 
-    def broken(self, what: str) -> BrokenPromiseError:
+    def broken(self, violation: str) -> BrokenPromiseError:
         """Return the error to raise."""
-        return BrokenPromiseError(f"{self._place}: {what}")
+        return BrokenPromiseError(f"{self._place}: {violation}")
 
     # -- after a start ------------------------------------------------------------------------------
     def check_after_start(self, host: SimHost, store: ModelStore, *, place: str) -> None:
         """Check that nothing acknowledged is lost, torn or invented, and that damage is reported."""
         self._place = place
         with self._device.at_rest():
-            found = self._found(host, store)
+            values = self._found(host, store)
             left_out = {self._key(target) for target, record in store.records().items() if record is None}
             for name, promise in self._memory.promises.items():
-                self._check_promise(name, promise, found, left_out)
-            self._check_strangers(found)
+                self._check_promise(name, promise, values, left_out)
+            self._check_strangers(values)
         self._memory.creating.clear()
 
     def _found(self, host: SimHost, store: ModelStore) -> dict[Name, bytes | None]:
         """Return the value of every named durable blob; None for a blob that is refused as damaged."""
-        found: dict[Name, bytes | None] = {}
+        values: dict[Name, bytes | None] = {}
         state = host.core.state
         every = [target.record() for target in state.objects.values()]
         every += [record for key, record in host.rows.records().items() if key not in state.objects]
@@ -66,13 +66,13 @@ class Checker:
             try:
                 value = stored_content(store.content, target.object)
             except DamagedError:
-                found[target.name] = None
+                values[target.name] = None
                 self._spoil(self._key(target.object))
                 continue
-            found[target.name] = value
+            values[target.name] = value
             if target.size != len(value):
                 raise self.broken(f"an object of {target.size} bytes has {len(value)}")
-        return found
+        return values
 
     def _spoil(self, key: Name | ObjectId) -> None:
         self._spoilt.add(key)
@@ -87,11 +87,11 @@ class Checker:
         self,
         name: Name,
         promise: ObjectPromise,
-        found: dict[Name, bytes | None],
+        values: dict[Name, bytes | None],
         left_out: set[Name | ObjectId],
     ) -> None:
-        value = found.get(name)
-        if name in found and value is None:
+        value = values.get(name)
+        if name in values and value is None:
             return  # damaged and refused: the promised value stays until the next write
         if name in left_out:
             self._spoil(name)
@@ -101,10 +101,10 @@ class Checker:
             )
         promise.acknowledged, promise.possible = value, []
 
-    def _check_strangers(self, found: dict[Name, bytes | None]) -> None:
+    def _check_strangers(self, values: dict[Name, bytes | None]) -> None:
         """Check that every object without a known name comes from a creation without an answer."""
         left = Counter(self._memory.creating)
-        for name, value in found.items():
+        for name, value in values.items():
             if name in self._memory.promises or name in self._strangers:
                 continue
             self._strangers.add(name)

@@ -123,10 +123,10 @@ def stored_content(read: Callable[[ObjectId], bytes], target: ObjectId) -> bytes
 
 def read_whole(store: Store, target: ObjectId) -> bytes:
     """Return the content of an object of any store as bytes."""
-    found = store.open_content(target)
-    if isinstance(found, InlineContent):
-        return found.data
+    content = store.open_content(target)
+    if isinstance(content, InlineContent):
+        return content.data
     try:
-        return os.pread(found.fd, found.size, 0)
+        return os.pread(content.fd, content.size, 0)
     finally:
-        os.close(found.fd)
+        os.close(content.fd)

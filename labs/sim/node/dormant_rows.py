@@ -46,9 +46,9 @@ class DormantRows:
     def records(self) -> dict[ObjectId, ObjectRecord]:
         """Return the records of all sound dormant rows, in the order of object ids."""
         with self._device.at_rest():
-            found = {key: record for key, record in self._store.records().items() if record is not None}
-        groups = log_groups_of(found.values())
-        return {key: found[key] for key in sorted(found) if is_dormant(found[key], groups)}
+            records = {key: record for key, record in self._store.records().items() if record is not None}
+        groups = log_groups_of(records.values())
+        return {key: records[key] for key in sorted(records) if is_dormant(records[key], groups)}
 
     def named(self, names: Sequence[InternalName]) -> Iterable[ObjectId]:
         """Return the objects with dormant rows under these names. Raises DamagedError in a panic."""

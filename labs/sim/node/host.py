@@ -267,8 +267,8 @@ class SimHost:
             raise error
         task, node, target = effect_kinds.parties_of(effect, after)
         changes = isinstance(effect, effects.ApplyWrite | effects.DuplicateContent)
-        what = type(error).__name__
-        self._posted.append(events.DefectFound(self.now, task, node, target, what, ends_object=changes))
+        defect = type(error).__name__
+        self._posted.append(events.DefectFound(self.now, task, node, target, defect, ends_object=changes))
 
     def _refused(self, effect: effects.Effect, failure: messages.Failure) -> bool:
         """Report a failure to the task; return False if the rest of the step must fail too."""

@@ -120,7 +120,9 @@ class WorkloadClient:
             return None
         if self._rng.random() < 0.4:
             # Much happens to a few objects, so that reads without a call meet writers.
-            popular = [each for each in self.references if each.object in self._memory.direct.popular]
+            popular = [
+                reference for reference in self.references if reference.object in self._memory.direct.popular
+            ]
             if popular:
                 return self._rng.choice(popular)
         return self._rng.choice(self.references)

@@ -189,7 +189,7 @@ class NodeWorld:
             self._run_something(self._rng.choice(list(self._clients.values())))
 
     def _run_something(self, client: WorkloadClient) -> None:
-        blobs = [one for one in client.references if one.type is ObjectType.SHMEM_BLOB]
+        blobs = [reference for reference in client.references if reference.type is ObjectType.SHMEM_BLOB]
         if client.welcome is not None and blobs:
             handed = messages.Handed(self._rng.choice(client.references).ref, self._rng.randrange(32))
             self._host.call(

@@ -85,7 +85,7 @@ class Session:
 
     def _called(self, host: ClusterHost | None, seq: int, call: messages.AnyCall) -> None:
         if host is not None and self.machine.host is host:
-            self.machine.post(lambda found: found.call(self.task, seq, call))
+            self.machine.post(lambda live_host: live_host.call(self.task, seq, call))
 
     def answered(self, seq: int, result: messages.AnyResult) -> None:
         """Pass an answer on."""
@@ -201,12 +201,12 @@ class ScaleMachine:
 
     def _sync(self, host: ClusterHost) -> None:
         if self.host is host and not host.settled:
-            self.post(lambda found: found.sync(limits.STEP_UNITS))
+            self.post(lambda live_host: live_host.sync(limits.STEP_UNITS))
 
     def _deadline_reached(self, host: ClusterHost, when: int) -> None:
         if self.host is host and self._wake == when:
             self._wake = 0
-            self.post(lambda found: found.advance(0))
+            self.post(lambda live_host: live_host.advance(0))
 
     # -- outputs of its host (HostOutputs) --------------------------------------------------------------
     def answered(self, task: TaskId, seq: int, result: messages.AnyResult, data: list[bytes | None]) -> None:
@@ -246,14 +246,14 @@ class ScaleMachine:
     def _spawned(self, host: ClusterHost | None, task: TaskId) -> None:
         if self.host is host and task in self.running:
             self._world.started += 1
-            self.post(lambda found: found.step(events.TaskStarted(found.now, task, 0)))
+            self.post(lambda live_host: live_host.step(events.TaskStarted(live_host.now, task, 0)))
             span = self._world.rng.randint(*self._world.task_ns)
             self._world.after(span, partial(self._ended, host, task, Cause.EXITED))
 
     def _ended(self, host: ClusterHost | None, task: TaskId, cause: Cause) -> None:
         if self.host is host and task in self.running:
             self.running.discard(task)
-            self.post(lambda found: found.step(events.TaskEnded(found.now, task, cause)))
+            self.post(lambda live_host: live_host.step(events.TaskEnded(live_host.now, task, cause)))
 
     def control(
         self, effect: effects.Kill | effects.Suspend | effects.Continue | effects.CloseConnection
@@ -327,9 +327,9 @@ class ScaleWorld(EventQueue):
         """End the partition."""
         self.cut.clear()
 
-    def reaches(self, one: NodeId, other: NodeId) -> bool:
+    def reaches(self, first: NodeId, other: NodeId) -> bool:
         """Return True if two nodes are on one side."""
-        return self.cut.get(one, 0) == self.cut.get(other, 0)
+        return self.cut.get(first, 0) == self.cut.get(other, 0)
 
     def open_session(self, node: NodeId, then: Then) -> Session:
         """Open a session of the nodes' own user; ``then`` gets the Welcome."""
@@ -353,7 +353,7 @@ class ScaleWorld(EventQueue):
         sides: dict[int, list[tuple[NodeId, int]]] = {}
         for node in self.running():
             sides.setdefault(self.cut.get(node, 0), []).append((node, self.machines[node].life))
-        truth = {side: tuple(sorted(found)) for side, found in sides.items()}
+        truth = {side: tuple(sorted(members)) for side, members in sides.items()}
         return sum(
             tuple(zip(view.nodes, view.epochs, strict=True)) != truth[self.cut.get(node, 0)]
             for node in self.running()
@@ -369,7 +369,7 @@ class ScaleWorld(EventQueue):
         """Let a node measure its load: its free memory moves a little all the time."""
         if host is not None and machine.host is host:
             free = MEMORY_BYTES - self.rng.randrange(2**20)
-            machine.post(lambda found: found.step(events.LoadMeasured(found.now, free)))
+            machine.post(lambda live_host: live_host.step(events.LoadMeasured(live_host.now, free)))
             self.after(limits.LOAD_PERIOD_MS * MS, partial(self._measure, machine, host))
 
     def _seek(self, machine: ScaleMachine, host: ClusterHost | None, seeds: tuple[NodeId, ...]) -> None:
@@ -397,21 +397,26 @@ class ScaleWorld(EventQueue):
             waiting.append(message)
 
     def _dialled(
-        self, one: ScaleMachine, host: ClusterHost | None, to: NodeId, waiting: list[dcp.Message]
+        self, machine: ScaleMachine, host: ClusterHost | None, to: NodeId, waiting: list[dcp.Message]
     ) -> None:
         two = self.machines[to]
-        if one.dialling.get(to) is waiting:
-            del one.dialling[to]
-        if one.host is None or one.host is not host or two.host is None or not self.reaches(one.node, to):
+        if machine.dialling.get(to) is waiting:
+            del machine.dialling[to]
+        if (
+            machine.host is None
+            or machine.host is not host
+            or two.host is None
+            or not self.reaches(machine.node, to)
+        ):
             return
-        if to not in one.connections:
-            link = _Connection((one.node, to), self.now)
-            one.connections[to] = two.connections[one.node] = link
+        if to not in machine.connections:
+            link = _Connection((machine.node, to), self.now)
+            machine.connections[to] = two.connections[machine.node] = link
             self.after(limits.PEER_IDLE_MS * MS, partial(self._rest, link))
-            self._up(one, two)
-            self._up(two, one)
+            self._up(machine, two)
+            self._up(two, machine)
         for message in waiting:
-            self.send(one, to, message, b"")
+            self.send(machine, to, message, b"")
 
     @staticmethod
     def _up(at: ScaleMachine, peer: ScaleMachine) -> None:
@@ -423,25 +428,25 @@ class ScaleWorld(EventQueue):
 
     def _rest(self, link: _Connection) -> None:
         """End a connection that was not used, unless a node keeps it."""
-        one, two = (self.machines[node] for node in link.ends)
+        first, two = (self.machines[node] for node in link.ends)
         if not link.open:
             return
         idle_at = link.used_ns + limits.PEER_IDLE_MS * MS
-        if idle_at > self.now or two.node in one.kept or one.node in two.kept:
+        if idle_at > self.now or two.node in first.kept or first.node in two.kept:
             self.at(max(idle_at, self.now + limits.PEER_IDLE_MS * MS // 4), partial(self._rest, link))
             return
         link.open = False
-        for at, peer in ((one, two), (two, one)):
+        for at, peer in ((first, two), (two, first)):
             at.connections.pop(peer.node, None)
             self._down(at, at.host, peer.node, peer.life, idle=True)
 
-    def break_connection(self, one: NodeId, other: NodeId) -> None:
+    def break_connection(self, first: NodeId, other: NodeId) -> None:
         """Break the connection of two nodes; each notices at its own time."""
-        link = self.machines[one].connections.pop(other, None)
-        self.machines[other].connections.pop(one, None)
+        link = self.machines[first].connections.pop(other, None)
+        self.machines[other].connections.pop(first, None)
         if link is not None and link.open:
             link.open = False
-            for node, gone in ((one, other), (other, one)):
+            for node, gone in ((first, other), (other, first)):
                 machine, life = self.machines[node], self.machines[gone].life
                 wait = self.rng.randrange(*BROKEN_NS)
                 self.after(wait, partial(self._down, machine, machine.host, gone, life, idle=False))
@@ -452,7 +457,9 @@ class ScaleWorld(EventQueue):
     ) -> None:
         if host is not None and machine.host is host and gone not in machine.connections:
             machine.post(
-                lambda found: found.step(events.PeerDown(found.now, gone, life, "it is gone", idle=idle))
+                lambda live_host: live_host.step(
+                    events.PeerDown(live_host.now, gone, life, "it is gone", idle=idle)
+                )
             )
 
     def send(self, machine: ScaleMachine, to: NodeId, message: dcp.Message, attached: bytes) -> None:
@@ -478,10 +485,10 @@ class ScaleWorld(EventQueue):
 
 
 def _cluster(host: ClusterHost) -> Cluster:
-    found = host.core.state.cluster
-    if found is None:
+    cluster = host.core.state.cluster
+    if cluster is None:
         raise InvariantError("a node has no cluster")
-    return found
+    return cluster
 
 
 def _kind(message: dcp.Message) -> str:
@@ -493,8 +500,8 @@ def _kind(message: dcp.Message) -> str:
     return type(message).__name__
 
 
-def require(result: messages.AnyResult, what: str) -> messages.AnyResult:
+def require(result: messages.AnyResult, subject: str) -> messages.AnyResult:
     """Return an answer that is no Failure; raise InvariantError otherwise."""
     if isinstance(result, messages.Failure):
-        raise InvariantError(f"{what} failed: {result.message}")
+        raise InvariantError(f"{subject} failed: {result.message}")
     return result

@@ -141,7 +141,7 @@ def _divide(total: int, shares: list[float], least: list[int]) -> list[int]:
 def _job_sizes(parameters: GoogleLike, tasks: int, users: int, rng: np.random.Generator) -> Ints:
     """Return the number of tasks in each job: Pareto, at least one job for each user, ``tasks`` in total."""
     most = max(1, int(parameters.job_share * parameters.tasks))
-    found: list[Ints] = [np.ones(users, np.int64)]
+    sizes: list[Ints] = [np.ones(users, np.int64)]
     left = tasks - users
     while left > 0:
         drawn = np.minimum(rng.pareto(parameters.pareto, max(64, left // 8)) + 1.0, most).astype(np.int64)
@@ -149,9 +149,9 @@ def _job_sizes(parameters: GoogleLike, tasks: int, users: int, rng: np.random.Ge
         drawn = drawn[: int(np.searchsorted(ends, left)) + 1]
         if drawn.sum() > left:
             drawn[-1] -= int(drawn.sum()) - left
-        found.append(drawn)
+        sizes.append(drawn)
         left -= int(drawn.sum())
-    return np.concatenate(found)
+    return np.concatenate(sizes)
 
 
 def _owners(parameters: GoogleLike, jobs: int, users: int, rng: np.random.Generator) -> Ints:

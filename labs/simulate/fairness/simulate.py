@@ -301,11 +301,11 @@ def prepare_simulation(
 
 def _times(given: ArrayLike, name: str) -> Ints:
     """Return whole microseconds (T,) as a copy."""
-    found = checked_numbers(name, given, (None,))
-    good = (found < TIME_US_MAX) & (np.floor(found) == found)
+    times = checked_numbers(name, given, (None,))
+    good = (times < TIME_US_MAX) & (np.floor(times) == times)
     if not good.all():
-        raise_first_invalid(name, found, good, "it must be whole microseconds from 0 to 2^53")
-    return found.astype(np.int64)
+        raise_first_invalid(name, times, good, "it must be whole microseconds from 0 to 2^53")
+    return times.astype(np.int64)
 
 
 def _check_length(shape: tuple[int, ...], rows: int, name: str) -> None:
@@ -316,13 +316,13 @@ def _check_length(shape: tuple[int, ...], rows: int, name: str) -> None:
 
 def _index_users(given: ArrayLike, arrival: Ints, population: Population) -> tuple[Ints, list[Hashable]]:
     """Return (each row's user, numbered by first submission; the users in this order)."""
-    made: Ints = np.asarray(given)  # names are possible too; they are only compared
-    _check_length(made.shape, arrival.size, "user")
-    if made.dtype.kind == "f" and not np.isfinite(made).all():
-        row = int(np.flatnonzero(~np.isfinite(made))[0])
-        message = f"user[{row}] is {made[row]}; it must be finite"
+    labels: Ints = np.asarray(given)  # names are possible too; they are only compared
+    _check_length(labels.shape, arrival.size, "user")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        row = int(np.flatnonzero(~np.isfinite(labels))[0])
+        message = f"user[{row}] is {labels[row]}; it must be finite"
         raise ValueError(message)
-    who, first, inverse = np.unique(made[arrival], return_index=True, return_inverse=True)
+    who, first, inverse = np.unique(labels[arrival], return_index=True, return_inverse=True)
     if population.names is not None:
         for place, name in zip(first.tolist(), who.tolist(), strict=True):
             if name not in population.names:

@@ -138,7 +138,7 @@ def reductions(plain: MechanismResult, other: MechanismResult) -> Floats:
 def compare(trace: FairTrace, plain: MechanismResult, other: MechanismResult) -> Comparison:
     """Return the comparison of one mechanism with plain DRF."""
     low = low_half(trace)
-    each = reductions(plain, other)
+    per_user = reductions(plain, other)
     before, after = plain.completed, other.completed
     users = float(np.nanmean(other.wait_s))
     low_s = float(other.wait_s[low].mean())
@@ -152,8 +152,8 @@ def compare(trace: FairTrace, plain: MechanismResult, other: MechanismResult) ->
         wait_tasks=_relative_change(other.task_wait_s, plain.task_wait_s),
         wait_low_s=low_s,
         wait_low=_relative_change(low_s, float(plain.wait_s[low].mean())),
-        each_mean=float(np.mean(-each)) if each.size else 0.0,
-        each_median=float(np.median(-each)) if each.size else 0.0,
+        each_mean=float(np.mean(-per_user)) if per_user.size else 0.0,
+        each_median=float(np.median(-per_user)) if per_user.size else 0.0,
         fewer=int((after < before).sum()),
         more=int((after > before).sum()),
         lost_most=float(np.max((before - after) / np.maximum(before, 1), initial=0.0)),

@@ -81,19 +81,19 @@ class PolicyRecord:
     def offer(self, instant: int, job: TiMra, payment: float) -> bool:
         """Offer a job that would pay ``payment``; return True if it is admitted."""
         begun = time.process_time()
-        found = allocate(self.datacenter, job, instant, policy=self.policy)
+        placement = allocate(self.datacenter, job, instant, policy=self.policy)
         self.job_s.append(time.process_time() - begun)
-        if not found:
-            self.refused_for[found.resource] += 1
+        if not placement:
+            self.refused_for[placement.resource] += 1
             return False
         self.admitted.jobs[instant] += 1
-        self.admitted.tasks[instant] += len(found.servers)
+        self.admitted.tasks[instant] += len(placement.servers)
         self.admitted.revenue[instant] += payment
-        span = self.used[instant : found.end]
-        span += (demand_over_time(self.datacenter, found) / self._has)[: len(span)]
-        place = found._arrays.place  # noqa: SLF001 - the places as they were reserved
-        apart = place[found.job.ends[:, 0]] != place[found.job.ends[:, 1]]
-        self.flow[instant : found.end] += (apart @ found.job.bandwidth)[: len(span)]
+        span = self.used[instant : placement.end]
+        span += (demand_over_time(self.datacenter, placement) / self._has)[: len(span)]
+        place = placement._arrays.place  # noqa: SLF001 - the places as they were reserved
+        apart = place[placement.job.ends[:, 0]] != place[placement.job.ends[:, 1]]
+        self.flow[instant : placement.end] += (apart @ placement.job.bandwidth)[: len(span)]
         return True
 
     def links_each(self, begin: int) -> float:
@@ -110,13 +110,15 @@ class PolicyRecord:
         self.booked[instant] = self.datacenter.utilisation()
 
 
-def demand_over_time(datacenter: Datacenter, found: Placement) -> Floats:
+def demand_over_time(datacenter: Datacenter, placement: Placement) -> Floats:
     """Return (T, 5) a job's demand over its own instants, with bandwidth on each link of its paths."""
-    job, site = found.job, datacenter.site
-    place = found._arrays.place  # noqa: SLF001 - the places as they were reserved
+    job, site = placement.job, datacenter.site
+    place = placement._arrays.place  # noqa: SLF001 - the places as they were reserved
     source, target = place[job.ends[:, 0]], place[job.ends[:, 1]]
-    one, other = site.rack[source], site.rack[target]
-    links = 2 * (source != target) + 2 * (one != other) + 2 * (site.pod[one] != site.pod[other])
+    source_rack, other = site.rack[source], site.rack[target]
+    links = (
+        2 * (source != target) + 2 * (source_rack != other) + 2 * (site.pod[source_rack] != site.pod[other])
+    )
     return np.column_stack((job.demand.sum(axis=0), links @ job.bandwidth))
 
 
@@ -140,7 +142,7 @@ class Simulation:
         policies: Sequence[str | Policy],
         instants: int,
     ) -> None:
-        chosen = [POLICIES[each] if isinstance(each, str) else each for each in policies]
+        chosen = [POLICIES[policy] if isinstance(policy, str) else policy for policy in policies]
         self.source: Final = source
         self.instants: Final = instants
         self.records: Final = [PolicyRecord(policy, make(), instants) for policy in chosen]
@@ -168,8 +170,8 @@ class Simulation:
 
     def payment(self, job: TiMra) -> float:
         """Return the payment for a job if it is admitted (section III-B, revenue)."""
-        each = (job.demand.sum(axis=(0, 1)) * self._price).sum() + job.bandwidth.sum() * self._link
-        return float(each * job.instant_s / self.records[0].datacenter.instant_s)
+        per_instant = (job.demand.sum(axis=(0, 1)) * self._price).sum() + job.bandwidth.sum() * self._link
+        return float(per_instant * job.instant_s / self.records[0].datacenter.instant_s)
 
 
 @dataclass(frozen=True)
@@ -196,15 +198,15 @@ class PolicySummary:
 def summarise(simulation: Simulation, begin: int) -> list[PolicySummary]:
     """Return the results of every policy from the instant ``begin`` to the last simulated one."""
     span = slice(begin, simulation.done)
-    arrivals = [float(each[span].sum()) for each in simulation.arrivals]
-    found = []
+    arrivals = [float(series[span].sum()) for series in simulation.arrivals]
+    summaries = []
     for record in simulation.records:
-        got = [float(each[span].sum()) for each in record.admitted]
+        got = [float(series[span].sum()) for series in record.admitted]
         jobs, tasks, revenue = (
             part / all_ if all_ else 1.0 for part, all_ in zip(got, arrivals, strict=True)
         )
         times = np.array(record.job_s or [0.0]) * 1e3
-        found.append(
+        summaries.append(
             PolicySummary(
                 *(record.policy.name, jobs, tasks, revenue, got[2]),
                 *(_mean(record.used[span]), _mean(record.booked[span])),
@@ -212,7 +214,7 @@ def summarise(simulation: Simulation, begin: int) -> list[PolicySummary]:
                 dict(record.refused_for),
             )
         )
-    return found
+    return summaries
 
 
 def _mean(parts: Floats) -> tuple[float, ...]:
@@ -264,7 +266,7 @@ def read_jobs(directory: Path) -> JobFiles:
     table = directory / "arrivals.csv"
     if not table.exists():
         return JobFiles({0: list(jobs.values())})
-    found: dict[int, list[TiMra]] = {}
+    by_instant: dict[int, list[TiMra]] = {}
     with table.open(newline="", encoding="utf-8") as lines:
         for number, row in enumerate(csv.reader(lines), 1):
             words = [word.strip() for word in row]
@@ -281,10 +283,10 @@ def read_jobs(directory: Path) -> JobFiles:
                 raise ValueError(
                     f"{place}: instant {instant} is too late; it must be below {PACKER_INSTANTS_MAX}"
                 )
-            found.setdefault(instant, []).append(jobs[name])
-    if not found:
+            by_instant.setdefault(instant, []).append(jobs[name])
+    if not by_instant:
         raise ValueError(f"{table} names no job; write lines as 0,NAME")
-    return JobFiles(found)
+    return JobFiles(by_instant)
 
 
 # Output

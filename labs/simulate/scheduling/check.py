@@ -39,7 +39,7 @@ def _tasks(state: ClusterState, world: World) -> None:
     if believed != actual:
         wrong = sorted(set(believed.items()) ^ set(actual.items()))[:5]
         raise InvariantError(f"the scheduler and the world disagree about the places of tasks: {wrong}")
-    waiting = {int(each) for each in tasks.id[rows[~running]]}
+    waiting = {int(task_id) for task_id in tasks.id[rows[~running]]}
     if waiting != world.waiting():
         wrong_ids = sorted(waiting ^ world.waiting())[:5]
         raise InvariantError(f"the scheduler and the world disagree about the waiting tasks: {wrong_ids}")

@@ -154,8 +154,8 @@ def _workload(options: SimulationOptions) -> SimulatedWorkload:
     )
 
 
-def _refuse(what: str, **given: float | bool | None) -> None:
-    """Raise an error for each given option that has no effect with ``what``."""
+def _refuse(option: str, **given: float | bool | None) -> None:
+    """Raise an error for each given option that has no effect with ``option``."""
     for name, value in given.items():
         if value is not None and value is not False:
-            raise InvalidError(f"--{name} has no effect with {what}; leave it out")
+            raise InvalidError(f"--{name} has no effect with {option}; leave it out")

@@ -83,24 +83,24 @@ class ComparedModel:
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells under ``COLUMNS``."""
-        found = self.summary
-        if found is None:
+        summary = self.summary
+        if summary is None:
             return (self.model, self.failure, *("" for _ in COLUMNS[2:]))
         return (
             self.model,
-            str(found.finished),
-            str(found.waiting),
-            _number(found.wait.p50),
-            _number(found.wait.p99),
-            _number(found.runtime.mean),
-            _number(found.makespan.mean),
+            str(summary.finished),
+            str(summary.waiting),
+            _number(summary.wait.p50),
+            _number(summary.wait.p99),
+            _number(summary.runtime.mean),
+            _number(summary.makespan.mean),
             _number(self.times_ideal),
-            str(found.preempted),
-            str(found.migrated),
-            f"{found.wasted_seconds:.0f}",
-            f"{100 * found.utilisation:.1f}",
-            _number(found.decision.p50, 1000),
-            _number(found.decision.p99, 1000),
+            str(summary.preempted),
+            str(summary.migrated),
+            f"{summary.wasted_seconds:.0f}",
+            f"{100 * summary.utilisation:.1f}",
+            _number(summary.decision.p50, 1000),
+            _number(summary.decision.p99, 1000),
         )
 
 
@@ -110,10 +110,10 @@ def models_of(wanted: Sequence[str]) -> list[str]:
     Raises:
         InvalidError: too many models, or one of them twice.
     """
-    found = list(wanted) or [QUEUE, QUEUE_LOAD, *MODELS]
-    if len(found) > COMPARED_MAX or len(set(found)) < len(found):
+    models = list(wanted) or [QUEUE, QUEUE_LOAD, *MODELS]
+    if len(models) > COMPARED_MAX or len(set(models)) < len(models):
         raise InvalidError(f"give each model once, and at most {COMPARED_MAX} of them")
-    return found
+    return models
 
 
 def compare(
@@ -151,44 +151,44 @@ def compare(
 
 def _compared(model: str, outcome: SimulationOutcome) -> ComparedModel:
     summary = summarise(outcome)
-    medians = [each.p50 for each in summary.normalised.values() if each.p50 is not None]
+    medians = [spread.p50 for spread in summary.normalised.values() if spread.p50 is not None]
     records = [*outcome.ended, *outcome.unfinished]
-    waits = tuple(float(each.waited) for each in records if each.placements)
+    waits = tuple(float(record.waited) for record in records if record.placements)
     ideal = float(np.mean(medians)) if medians else None
     failure = ""
     if summary.faults:
         failure = f"{summary.faults} faults: {'; '.join(summary.fault_texts[:1])}"
-    normalised = {name: [each.normalised for each in outcome.of(name)] for name in summary.normalised}
+    normalised = {name: [record.normalised for record in outcome.of(name)] for name in summary.normalised}
     return ComparedModel(model, summary, ideal, waits, normalised, failure, outcome.interrupted)
 
 
-def as_markdown(found: Sequence[ComparedModel], title: str, command: str) -> str:
+def as_markdown(compared: Sequence[ComparedModel], title: str, command: str) -> str:
     """Return the table as Markdown, with the command that makes it."""
     lines = [f"# {title}", "", f"`{command}`", "", f"| {' | '.join(COLUMNS)} |"]
     lines.append("| --- |" + " --: |" * (len(COLUMNS) - 1))
-    lines += [f"| {' | '.join(each.replace('|', '/') for each in one.cells())} |" for one in found]
+    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in model.cells())} |" for model in compared]
     return "\n".join(lines) + "\n"
 
 
-def write_comparison_plots(found: Sequence[ComparedModel], directory: Path) -> list[Path]:
+def write_comparison_plots(compared: Sequence[ComparedModel], directory: Path) -> list[Path]:
     """Write compare-waits-N.png, and compare-runtimes-N.png if tasks had programs, for eight models each.
 
     Raises:
         OSError: the directory cannot be written.
     """
-    good = [each for each in found if each.waits]
+    good = [model for model in compared if model.waits]
     written = []
     for at in range(0, len(good), PLOTTED):
         some, number = good[at : at + PLOTTED], at // PLOTTED + 1
-        waits = {each.model: distribution(np.maximum(each.waits, _LEAST_S)) for each in some}
+        waits = {model.model: distribution(np.maximum(model.waits, _LEAST_S)) for model in some}
         title = "Share of tasks by the seconds waited"
         pictures: list[Boxes | Lines] = [
             Lines(f"compare-waits-{number}", title, "seconds waited", "share of tasks", waits, log_x=True)
         ]
-        programs = sorted({name for each in some for name in each.normalised})
+        programs = sorted({name for model in some for name in model.normalised})
         if programs:
             runs = {
-                name: {each.model: each.normalised[name] for each in some if name in each.normalised}
+                name: {model.model: model.normalised[name] for model in some if name in model.normalised}
                 for name in programs
             }
             name, title = f"compare-runtimes-{number}", "Run time relative to the best idle machine"

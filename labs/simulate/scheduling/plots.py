@@ -52,14 +52,14 @@ def _pictures(outcome: SimulationOutcome) -> Iterable[Picture]:
     programs = sorted({record.name for record in outcome.ended if record.completed and record.instructions})
     if programs:
         runtimes = {
-            name: {outcome.model: [each.normalised for each in outcome.of(name)]} for name in programs
+            name: {outcome.model: [record.normalised for record in outcome.of(name)]} for name in programs
         }
         yield Boxes("runtimes", "Runtime relative to the best idle machine", "times ideal", runtimes)
 
 
-def _shares(name: str, what: str, of: str, series: dict[str, list[float]]) -> Lines:
+def _shares(name: str, quantity: str, of: str, series: dict[str, list[float]]) -> Lines:
     """Return the cumulative distributions of all series that have values."""
     curves: dict[str, tuple[Numbers, Numbers]] = {
-        each: distribution(values) for each, values in series.items() if values
+        label: distribution(values) for label, values in series.items() if values
     }
-    return Lines(name, f"Share of {of} by {what}", what, f"share of {of}", curves)
+    return Lines(name, f"Share of {of} by {quantity}", quantity, f"share of {of}", curves)

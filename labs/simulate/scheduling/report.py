@@ -34,7 +34,7 @@ class Spread:
         kept = np.array([value for value in values if math.isfinite(value)], np.float64)
         if not len(kept):
             return cls(0, None, None, None, None, None)
-        p50, p90, p99 = (float(each) for each in np.percentile(kept, (50, 90, 99)))
+        p50, p90, p99 = (float(percentile) for percentile in np.percentile(kept, (50, 90, 99)))
         return cls(len(kept), float(kept.mean()), p50, p90, p99, float(kept.max()))
 
 
@@ -190,7 +190,7 @@ def write_tables(outcome: SimulationOutcome, directory: Path) -> list[Path]:
         _write(
             directory / "levels.csv",
             UtilisationSample._fields,
-            (map(_field, each) for each in outcome.levels),
+            (map(_field, level) for level in outcome.levels),
         ),
     ]
 

@@ -342,7 +342,7 @@ class _Engine:
         outcome.migrated += line.migrated
         outcome.faults += len(done.faults)
         room = limits.SIMULATED_FAULTS_KEPT - len(outcome.fault_texts)
-        outcome.fault_texts += [f"{fault.where}: {fault.what}" for fault in done.faults[: max(0, room)]]
+        outcome.fault_texts += [f"{fault.source}: {fault.reason}" for fault in done.faults[: max(0, room)]]
         self._digest.add(self._now, done.deltas)
         if self._config.keep_deltas:
             outcome.deltas += [(self._now, delta) for delta in done.deltas]

@@ -57,5 +57,5 @@ def scheduler_for(
     own = ModelFile(read_source(model)) if model.endswith(SUFFIX) else None
     if "seed" in (catalogue.parameters(model) if own is None else own.parameters):
         given.setdefault("seed", seed)
-    made = catalogue.make(model, **given) if own is None else own.make(given)
-    return FlowScheduler(made, chosen, knowledge=knowledge)
+    cost_model = catalogue.make(model, **given) if own is None else own.make(given)
+    return FlowScheduler(cost_model, chosen, knowledge=knowledge)

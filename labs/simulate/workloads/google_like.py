@@ -122,17 +122,17 @@ class _GeneratedJob(NamedTuple):
 class GoogleWorkload:
     """The events of a ``GoogleLike``, generated on demand."""
 
-    def __init__(self, what: GoogleLike) -> None:
-        self._what = what
-        self._random = np.random.default_rng([what.seed, 3])
+    def __init__(self, parameters: GoogleLike) -> None:
+        self._what = parameters
+        self._random = np.random.default_rng([parameters.seed, 3])
         self._jobs = 0
         self._tasks = 0
         self._blocks: BlockMap | None = None
-        slots = what.machines * GOOGLE_SLOTS
+        slots = parameters.machines * GOOGLE_SLOTS
         self._job_tasks_max = max(1, min(JOB_TASKS_MAX, slots // 50))
-        self.batch_target = what.load * slots * (1 - SERVICE_SHARE)
+        self.batch_target = parameters.load * slots * (1 - SERVICE_SHARE)
         """The number of running batch tasks, averaged over a day."""
-        self.service_target = what.load * slots * SERVICE_SHARE
+        self.service_target = parameters.load * slots * SERVICE_SHARE
 
     def events(self) -> Iterator[Happening]:
         """Yield the machines, the tasks of the initial state, then arrivals until ``seconds`` are over."""

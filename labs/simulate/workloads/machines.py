@@ -96,7 +96,7 @@ def inner_tree(model: MachineModel) -> tuple[Inner, ...]:
             Inner(
                 Level.CORE,
                 f"core{socket}.{core}",
-                tuple(Inner(Level.THREAD, f"thread{socket}.{core}.{one}") for one in range(threads)),
+                tuple(Inner(Level.THREAD, f"thread{socket}.{core}.{thread}") for thread in range(threads)),
             )
             for core in range(cores)
         )

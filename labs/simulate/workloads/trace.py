@@ -212,7 +212,9 @@ class TraceWorkload:
         for row in task_rows(self._choice.directory, self._until_us):
             if hash64(row.job ^ _HASHES - 1) <= share:
                 self._note(row)
-        lives = sorted((life for each in self._lives.values() for life in each), key=lambda life: life.task)
+        lives = sorted(
+            (life for job_lives in self._lives.values() for life in job_lives), key=lambda life: life.task
+        )
         jobs = _jobs(lives)
         together: dict[tuple[float, int], list[_TaskHistory]] = {}
         for life in lives:

@@ -70,7 +70,7 @@ class Tally:
             for (operation, outcome), count in result.notes.counts.items()
             if outcome == "done" and operation != "read"
         )
-        self.findings.update({str(one.kind) for one in result.findings})
+        self.findings.update({str(finding.kind) for finding in result.findings})
 
 
 def play(folder: Path, wish: Wish, enough: Callable[[], bool], say: Callable[[str], None]) -> Tally:
@@ -111,13 +111,13 @@ def play(folder: Path, wish: Wish, enough: Callable[[], bool], say: Callable[[st
                 say(f"  again: {wish.again(number)}")
             else:
                 shutil.rmtree(result.folder)
-            if any(one.kind is Broken.NODE for one in result.findings):
+            if any(finding.kind is Broken.NODE for finding in result.findings):
                 rounds = None
     return tally
 
 
 def _line(result: Result) -> str:
-    parts = ", ".join(f"{what} {took:.1f}" for what, took in result.seconds.items())
+    parts = ", ".join(f"{part} {took:.1f}" for part, took in result.seconds.items())
     calls = Counter[str]()
     for (_, outcome), count in result.notes.counts.items():
         calls[outcome] += count

@@ -91,7 +91,7 @@ def put_steps(
         yield "store"
         for path, value in values.items():
             staged.add_bytes(path, content(value))
-        named({fingerprint(name): values[one.file] for one in staged.stored() for name in one.names})
+        named({fingerprint(name): values[entry.file] for entry in staged.stored() for name in entry.names})
         yield "hold"
         staged.hold(staged.disks)
     except BaseException:
@@ -173,8 +173,8 @@ class Client:
         step, why = "", ""
         outcome = Outcome.DONE
         try:
-            for each in steps(files, begun):
-                step = each
+            for latest in steps(files, begun):
+                step = latest
         except FileNotFoundError as error:
             outcome, why = Outcome.FAILED, f"{step}: {error}"
             self._note_absent(begun, error)
@@ -264,19 +264,19 @@ class Client:
 
     def _read(self) -> None:
         path = self._any_path()
-        found: dict[str, int] = {}
+        values: dict[str, int] = {}
 
         def steps(files: GroupFiles, begun: Note) -> Iterator[str]:
             yield "read"
-            begun.values = found
+            begun.values = values
             data = self._read_path(files, path)
             if data is None:
-                found[path] = ABSENT
+                values[path] = ABSENT
                 return
             value = value_of(data)
             if value is None:
                 raise ValueError(f"{path} has {len(data)} bytes that were never put: {data[:40]!r}")
-            found[path] = value
+            values[path] = value
 
         self._call("read", {}, steps)
 

@@ -108,8 +108,8 @@ class KeptNode:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the node."""
-        found = clean_environment(self.folder)
-        return found if self.machinery is None else found | self.machinery.environment()
+        variables = clean_environment(self.folder)
+        return variables if self.machinery is None else variables | self.machinery.environment()
 
     def end_of_log(self, lines: int = 12) -> str:
         """Return the end of the node's log."""
@@ -134,12 +134,12 @@ class KeptCluster:
         spaces: list[MachineNamespaces | None] = [None] * count
         self._network: Network | None = None
         try:
-            made = [MachineNamespaces(f"n{number + 1}") for number in range(count)]
-            for each in made:
-                self._stack.callback(each.close)
-            self._network = Network(made)
+            machines = [MachineNamespaces(f"n{number + 1}") for number in range(count)]
+            for machine in machines:
+                self._stack.callback(machine.close)
+            self._network = Network(machines)
             self._stack.callback(self._network.close)
-            spaces = [*made]
+            spaces = [*machines]
         except NotHereError as error:
             say(f"no partitions: {error}")
         self.nodes: Final = [
@@ -316,8 +316,8 @@ class KeptCluster:
         """Cut some nodes off from the others, in both directions or in that from them."""
         assert self._network is not None
         there = {node.number for node in side}
-        pairs = [(one, two) for one in there for two in range(len(self.nodes)) if two not in there]
-        self._network.cut(pairs if one_way else [*pairs, *((two, one) for one, two in pairs)])
+        pairs = [(near, two) for near in there for two in range(len(self.nodes)) if two not in there]
+        self._network.cut(pairs if one_way else [*pairs, *((two, near) for near, two in pairs)])
 
     def heal_network(self) -> None:
         """Let all nodes reach each other again."""
@@ -350,9 +350,9 @@ class KeptCluster:
         """Return the nodes as a node sees them, with their status."""
         with dios.connect(str(node.socket), groups=(), start=False) as session:
             return {
-                one.name: "alive" if one.here else one.status.name.lower()
-                for one in session.nodes()
-                if one.status is not NodeStatus.LEFT
+                member.name: "alive" if member.here else member.status.name.lower()
+                for member in session.nodes()
+                if member.status is not NodeStatus.LEFT
             }
 
     def wait_agreed(self) -> None:
@@ -364,7 +364,9 @@ class KeptCluster:
                 seen = [self.seen_by(node) for node in self.nodes]
             except (DiosError, OSError):
                 return False
-            return all({name for name, status in one.items() if status == "alive"} == wanted for one in seen)
+            return all(
+                {name for name, status in view.items() if status == "alive"} == wanted for view in seen
+            )
 
         wait_until(agreed, f"all nodes see {sorted(wanted)}", AGREE_S)
 

@@ -49,14 +49,14 @@ class KeptGroup:
             group = node.create_group()
             keyring = Keyring.load()
             keyring.add(self.alias, Name(group.name or b""))
-            made = KeyringCatalogue(node, keyring, self.alias, group).create()
-            Promises(node).keep_group(group, made, label=self.alias, replicas=self.wanted.files)
+            list_reference = KeyringCatalogue(node, keyring, self.alias, group).create()
+            Promises(node).keep_group(group, list_reference, label=self.alias, replicas=self.wanted.files)
         with self.files(socket) as files:
             # Before that the list is on one disk, and programs that replace and remove leave no notes.
             if not settled(lambda: self._is_replicated(files), CONVERGE_S):
                 told = Promises(files.node).promise(files.group)
                 with _looked_up(files, self._list_name()) as several:
-                    there = [(one.node, one.v_w) for one in several]
+                    there = [(reference.node, reference.v_w) for reference in several]
                 raise AssertionError(f"a new list is on {there} after {CONVERGE_S:g} s: {told}")
 
     def _is_replicated(self, files: GroupFiles) -> bool:
@@ -70,11 +70,11 @@ class KeptGroup:
     def files(self, socket: Path) -> Iterator[GroupFiles]:
         """Open the files of the group on a node."""
         groups = ReachableGroups(str(socket))  # it closes the connection with its own end
-        found = groups.files(self.alias)
+        group_files = groups.files(self.alias)
         try:
-            yield found
+            yield group_files
         finally:
-            found.node.close()
+            group_files.node.close()
 
     # -- convergence --------------------------------------------------------------------------------
     def wait_kept(self, socket: Path, seen: Observation) -> None:
@@ -113,25 +113,32 @@ class KeptGroup:
             )
             return
         uneven = [path for path, several in seen.replicas.items() if len(several) != self.wanted.of(path)]
-        seen.kept = not uneven and all(one.same for several in seen.replicas.values() for one in several)
+        seen.kept = not uneven and all(
+            replica.same for several in seen.replicas.values() for replica in several
+        )
         if not seen.kept:
             seen.why = f"the keeper says yes, but {len(uneven)} objects have another number: {uneven[:3]}"
 
     def _replicas(self, files: GroupFiles, entries: tuple[CatalogueEntry, ...]) -> dict[str, list[Replica]]:
-        found: dict[str, list[Replica]] = {}
+        replicas: dict[str, list[Replica]] = {}
         for entry in entries:
             for name in entry.names:
                 with _looked_up(files, name) as several:
-                    found[entry.file] = [
-                        Replica(one.node, one.v_w, blake3(one.read_bytes()).digest() == entry.digest)
-                        for one in several
+                    replicas[entry.file] = [
+                        Replica(
+                            reference.node,
+                            reference.v_w,
+                            blake3(reference.read_bytes()).digest() == entry.digest,
+                        )
+                        for reference in several
                     ]
         with _looked_up(files, self._list_name()) as several:
-            lists = [catalogue.decode_all(frame.content_of(one.read_bytes())) for one in several]
-            found[THE_LIST] = [
-                Replica(one.node, one.v_w, each == lists[0]) for one, each in zip(several, lists, strict=True)
+            lists = [catalogue.decode_all(frame.content_of(reference.read_bytes())) for reference in several]
+            replicas[THE_LIST] = [
+                Replica(reference.node, reference.v_w, decoded == lists[0])
+                for reference, decoded in zip(several, lists, strict=True)
             ]
-        return found
+        return replicas
 
     # -- reading ------------------------------------------------------------------------------------
     def read_all(self, socket: Path, paths: set[str]) -> dict[str, int | str]:
@@ -153,9 +160,9 @@ class KeptGroup:
             known = {fingerprint(name) for entry in tree.entries for name in entry.local_names}
             known |= {fingerprint(name) for note in tree.notes for name in note.former.local_names}
             known |= {fingerprint(bytes(name)) for name in Keyring.load().objects.values()}
-            for one in node.lookup(KEPT_RECORDS.special_name):
-                known.add(one.fingerprint)
-                one.close()
+            for record in node.lookup(KEPT_RECORDS.special_name):
+                known.add(record.fingerprint)
+                record.close()
             owner = f"uid:{os.getuid()}"
             return [
                 str(row["fingerprint"])
@@ -175,8 +182,8 @@ class KeptGroup:
             with contextlib.suppress(DiosError):
                 Promises(files.node).end(files.group.fingerprint)
             with _looked_up(files, self._list_name()) as several:
-                for one in several:
-                    one.destroy()
+                for reference in several:
+                    reference.destroy()
             files.group.destroy()
         keyring = Keyring.load()
         with contextlib.suppress(DiosError):
@@ -196,13 +203,13 @@ def _read(files: GroupFiles, path: str) -> int | str:
 
 @contextlib.contextmanager
 def _looked_up(files: GroupFiles, name: bytes) -> Iterator[list[dios.Reference]]:
-    found = files.node.lookup(name, group=files.group)
+    references = files.node.lookup(name, group=files.group)
     try:
-        yield [one for one in found if one.type is ObjectType.DURABLE_BLOB]
+        yield [replica for replica in references if replica.type is ObjectType.DURABLE_BLOB]
     finally:
-        for one in found:
+        for reference in references:
             with contextlib.suppress(DiosError):
-                one.close()
+                reference.close()
 
 
 def make_recipient(folder: Path) -> Path:

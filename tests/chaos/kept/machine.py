@@ -32,13 +32,13 @@ def shim() -> Path:
         raise NoCompilerError("no C compiler is installed (on Debian or Ubuntu: apt install gcc)")
     folder = tempfile.mkdtemp(prefix="dios-chaos-shim-")
     atexit.register(_remove, folder, os.getpid())
-    made = Path(folder) / "shim.so"
+    library = Path(folder) / "shim.so"
     flags = ["-O2", "-Wall", "-shared", "-fPIC"]
-    words = [compiler, *flags, "-o", str(made), str(SOURCE), "-ldl", "-lpthread"]
+    words = [compiler, *flags, "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NoCompilerError(f"{compiler} cannot make the library: {done.stderr.strip()}")
-    return made
+    return library
 
 
 def _remove(folder: str, owner: int) -> None:

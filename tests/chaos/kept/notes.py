@@ -41,7 +41,7 @@ class Notes:
 
 def read_notes(files: Iterable[Path]) -> Notes:
     """Read the notes of programs. A last line that a kill has cut off is no note."""
-    found = Notes()
+    gathered = Notes()
     for file in files:
         calls: dict[int, list[Note]] = {}
         for line in file.read_bytes().splitlines():
@@ -52,26 +52,26 @@ def read_notes(files: Iterable[Path]) -> Notes:
             calls.setdefault(note.call, []).append(note)
         former_ns = 0
         for notes in calls.values():
-            _add(found, file.stem, notes, former_ns)
+            _add(gathered, file.stem, notes, former_ns)
             former_ns = notes[-1].moment_ns
-    return found
+    return gathered
 
 
-def _add(found: Notes, program: str, notes: list[Note], former_ns: int) -> None:
+def _add(gathered: Notes, program: str, notes: list[Note], former_ns: int) -> None:
     begun = notes[0]
-    answer = next((one for one in notes if one.outcome), None)
+    answer = next((note for note in notes if note.outcome), None)
     outcome = Outcome(answer.outcome) if answer else Outcome.UNKNOWN
-    found.counts[begun.operation, str(outcome)] += 1
-    named = {mark: value for one in notes for mark, value in one.objects.items()}
-    found.objects |= named
+    gathered.counts[begun.operation, str(outcome)] += 1
+    named = {mark: value for note in notes for mark, value in note.objects.items()}
+    gathered.objects |= named
     if begun.operation == "put" and not named:
-        found.unnamed += len(begun.values)
+        gathered.unnamed += len(begun.values)
     elif begun.operation in _BRINGING_BACK and outcome is Outcome.UNKNOWN:
-        found.unnamed += 1
+        gathered.unnamed += 1
     if answer is not None:
-        found.last_ns = max(found.last_ns, answer.moment_ns)
+        gathered.last_ns = max(gathered.last_ns, answer.moment_ns)
         if answer.why.startswith("unexpected"):
-            found.unexpected.append(f"{begun.operation} by {program}: {answer.why}")
+            gathered.unexpected.append(f"{begun.operation} by {program}: {answer.why}")
     if outcome is Outcome.FAILED or (begun.operation == "read" and outcome is not Outcome.DONE):
         return
     values = answer.values if answer is not None and begun.operation == "read" else begun.values
@@ -82,8 +82,8 @@ def _add(found: Notes, program: str, notes: list[Note], former_ns: int) -> None:
         # A reader may not know the latest changes of others, but knows its own.
         called = min(called, max(called - STALE_NS, former_ns))
     for path, value in values.items():
-        found.operations.setdefault(path, []).append(
+        gathered.operations.setdefault(path, []).append(
             Operation(path, action, value, called, program, returned)
         )
         if begun.operation == "put" and outcome is Outcome.DONE:
-            found.acknowledged[value] = path
+            gathered.acknowledged[value] = path

@@ -71,10 +71,10 @@ class Fault(NamedTuple):
     amount_s: float = 0.0
 
     def __str__(self) -> str:
-        where = "program" if self.kind is Kind.PROGRAM else "node"
+        target = "program" if self.kind is Kind.PROGRAM else "node"
         names = " and ".join(str(number + 1) for number in self.nodes)
         amount = f" by {self.amount_s:+g} s" if self.amount_s else ""
-        return f"{self.at_s:.1f} s: {self.kind} of {where} {names}{amount} for {self.lasting_s:g} s"
+        return f"{self.at_s:.1f} s: {self.kind} of {target} {names}{amount} for {self.lasting_s:g} s"
 
 
 class Plan(NamedTuple):
@@ -131,4 +131,4 @@ def planned(
             amount = rng.choice((0.2, 2.0, 30.0))
         lasting = rng.choice(LASTING_S)
         faults.append(Fault(kind, chosen, rng.uniform(0.3, LOAD_S - 0.5), lasting, amount))
-    return Plan(seed, replicas, rng.random() < 0.6, tuple(sorted(faults, key=lambda one: one.at_s)))
+    return Plan(seed, replicas, rng.random() < 0.6, tuple(sorted(faults, key=lambda fault: fault.at_s)))

@@ -109,12 +109,12 @@ def cut_power(folder: Path, rng: random.Random) -> Lost:
     """Revert a random part of what the journal in ``folder`` says was not synced, and clear it."""
     files, changes, safe = _unsynced(read_journal(folder))
     share = rng.choice((1.0, 1.0, 0.5))
-    pages = sum(_revert_file(one, rng, share) for one in files.values())
+    pages = sum(_revert_file(file, rng, share) for file in files.values())
     kept = _cut_position(changes, safe, rng)
     for change in reversed(changes[kept:]):
         _revert_change(change)
     clear(folder)
-    total = sum(len(one.pages) for one in files.values()) + len(changes) - safe
+    total = sum(len(file.pages) for file in files.values()) + len(changes) - safe
     return Lost(pages, len(changes) - kept, total)
 
 
@@ -128,17 +128,17 @@ def _unsynced(records: Iterator[Record]) -> tuple[dict[int, _Unsynced], list[Rec
             case Change.WRITE:
                 _note_write(files, record)
             case Change.SYNC if record.inode in files:
-                one = files[record.inode]
-                for page in [page for page, at in one.since.items() if at < record.upto]:
-                    del one.pages[page], one.since[page]
-                if not one.pages:
+                file = files[record.inode]
+                for page in [page for page, at in file.since.items() if at < record.upto]:
+                    del file.pages[page], file.since[page]
+                if not file.pages:
                     del files[record.inode]
             case Change.WROTE_SYNCED if record.inode in files:
-                one = files[record.inode]
+                file = files[record.inode]
                 for page in range(record.offset // PAGE, -(-(record.offset + record.length) // PAGE)):
-                    one.pages.pop(page, None)
-                    one.since.pop(page, None)
-                if not one.pages:
+                    file.pages.pop(page, None)
+                    file.since.pop(page, None)
+                if not file.pages:
                     del files[record.inode]
             case Change.SYNC_FOLDER:
                 before = [
@@ -151,42 +151,42 @@ def _unsynced(records: Iterator[Record]) -> tuple[dict[int, _Unsynced], list[Rec
             case Change.CREATE | Change.RENAME | Change.REMOVE:
                 changes.append(record)
                 if record.kind is Change.RENAME:
-                    for one in files.values():
-                        if one.path == record.first:
-                            one.path = record.second
+                    for file in files.values():
+                        if file.path == record.first:
+                            file.path = record.second
             case _:
                 pass
     return files, changes, safe
 
 
 def _note_write(files: dict[int, _Unsynced], record: Record) -> None:
-    one = files.setdefault(record.inode, _Unsynced(record.first, record.size))
+    file = files.setdefault(record.inode, _Unsynced(record.first, record.size))
     for start in range(0, record.length, PAGE):
         page = (record.offset + start) // PAGE
-        if page not in one.pages:
-            one.pages[page] = record.data[start : start + PAGE]
-            one.since[page] = record.at
+        if page not in file.pages:
+            file.pages[page] = record.data[start : start + PAGE]
+            file.since[page] = record.at
 
 
-def _revert_file(one: _Unsynced, rng: random.Random, share: float) -> int:
+def _revert_file(file: _Unsynced, rng: random.Random, share: float) -> int:
     """Write the former bytes of some pages of a file; return their number."""
-    gone = [page for page in sorted(one.pages) if rng.random() < share]
+    gone = [page for page in sorted(file.pages) if rng.random() < share]
     try:
-        mode = Path(one.path).stat().st_mode
-        Path(one.path).chmod(0o600)
-        fd = os.open(one.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        mode = Path(file.path).stat().st_mode
+        Path(file.path).chmod(0o600)
+        fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return 0
     try:
         size = os.fstat(fd).st_size
         for page in gone:
-            former = one.pages[page].ljust(PAGE, b"\0")[: max(0, size - page * PAGE)]
+            former = file.pages[page].ljust(PAGE, b"\0")[: max(0, size - page * PAGE)]
             os.pwrite(fd, former, page * PAGE)
-        if gone and size > one.size and rng.random() < share:
-            os.ftruncate(fd, one.size)
+        if gone and size > file.size and rng.random() < share:
+            os.ftruncate(fd, file.size)
     finally:
         os.close(fd)
-        Path(one.path).chmod(mode & 0o7777)
+        Path(file.path).chmod(mode & 0o7777)
     return len(gone)
 
 

@@ -153,7 +153,7 @@ class Rounds:
         faults = Faults(self._cluster, plan, programs.kill, self._say)
         troubles = self._suffer(programs, programs_count, faults, laps)
         seen = Observation()
-        if not any(one.kind is Broken.NODE for one in troubles):
+        if not any(finding.kind is Broken.NODE for finding in troubles):
             group.wait_kept(nodes[0].socket, seen)
         laps.end("converge")
         notes = programs.notes()

@@ -83,35 +83,37 @@ class Observation:
 
 def judge(notes: Notes, seen: Observation, wanted: Wanted) -> list[Finding]:
     """Return all broken promises of a round."""
-    found = [Finding(Broken.UNEXPECTED, text) for text in notes.unexpected]
+    findings = [Finding(Broken.UNEXPECTED, text) for text in notes.unexpected]
     if seen.conflicts:
-        found.append(Finding(Broken.CONFLICT, f"{seen.conflicts} objects: {seen.why}"))
+        findings.append(Finding(Broken.CONFLICT, f"{seen.conflicts} objects: {seen.why}"))
     elif not seen.kept:
-        found.append(Finding(Broken.NOT_KEPT, seen.why))
-    found += judge_paths(notes, seen.reads)
-    found += judge_lists(seen.reads)
-    found += judge_replicas(seen.replicas, wanted)
-    found += judge_orphans(notes, seen.orphans)
-    return found
+        findings.append(Finding(Broken.NOT_KEPT, seen.why))
+    findings += judge_paths(notes, seen.reads)
+    findings += judge_lists(seen.reads)
+    findings += judge_replicas(seen.replicas, wanted)
+    findings += judge_orphans(notes, seen.orphans)
+    return findings
 
 
 def judge_paths(notes: Notes, reads: Mapping[str, Mapping[str, int | str]]) -> list[Finding]:
     """Check that each path is a register: a single order of all calls explains what each node reads."""
-    found = [
+    findings = [
         Finding(Broken.UNREADABLE, f"the list on {node}: {reason}")
         for node, values in reads.items()
         for reason in {value for value in values.values() if _is_of_list(value)}
     ]
     reads = {node: values for node, values in reads.items() if not any(map(_is_of_list, values.values()))}
-    paths = sorted({*notes.operations, *(path for one in reads.values() for path in one)})
+    paths = sorted({*notes.operations, *(path for readings in reads.values() for path in readings)})
     for path in paths:
         operations = list(notes.operations.get(path, ()))
-        after = max([notes.last_ns, *(one.returned or one.called for one in operations)]) + 1
+        after = (
+            max([notes.last_ns, *(operation.returned or operation.called for operation in operations)]) + 1
+        )
         for number, (node, values) in enumerate(sorted(reads.items())):
             value = values.get(path, ABSENT)
             if isinstance(value, str):
                 kind = Broken.WRONG_BYTES if "never put" in value else Broken.UNREADABLE
-                found.append(Finding(kind, f"{path} on {node}: {value}"))
+                findings.append(Finding(kind, f"{path} on {node}: {value}"))
                 continue
             moment = after + 2 * number
             operations.append(
@@ -119,8 +121,8 @@ def judge_paths(notes: Notes, reads: Mapping[str, Mapping[str, int | str]]) -> l
             )
         wrong = violation(operations)
         if wrong is not None:
-            found.append(_explained(path, operations, notes, wrong))
-    return found
+            findings.append(_explained(path, operations, notes, wrong))
+    return findings
 
 
 def _is_of_list(value: int | str) -> bool:
@@ -129,12 +131,12 @@ def _is_of_list(value: int | str) -> bool:
 
 def _explained(path: str, operations: list[Operation], notes: Notes, wrong: str) -> Finding:
     """Return the finding for a path: a loss, if its last acknowledged write was a put and it is absent."""
-    writes = [one for one in operations if one.action is Action.WRITE]
-    known = [one for one in writes if one.returned is not None]
-    last = max(known, key=lambda one: one.returned or 0, default=None)
-    final = [one.value for one in operations if one.client.startswith("the last reader")]
+    writes = [operation for operation in operations if operation.action is Action.WRITE]
+    known = [write for write in writes if write.returned is not None]
+    last = max(known, key=lambda write: write.returned or 0, default=None)
+    final = [operation.value for operation in operations if operation.client.startswith("the last reader")]
     if last is not None and last.value in notes.acknowledged and ABSENT in final:
-        later = [one for one in writes if one.value == ABSENT and one.called > last.called]
+        later = [write for write in writes if write.value == ABSENT and write.called > last.called]
         if not later:
             shown = Counter("absent" if value == ABSENT else str(value) for value in final)
             return Finding(Broken.LOST, f"{path} had {last.value}; the nodes read {dict(shown)}")
@@ -158,17 +160,17 @@ def judge_lists(reads: Mapping[str, Mapping[str, int | str]]) -> list[Finding]:
 
 def judge_replicas(replicas: Mapping[str, list[Replica]], wanted: Wanted) -> list[Finding]:
     """Check that each object has exactly the promised number of replicas, on different nodes, all equal."""
-    found = []
+    findings = []
     for path, several in sorted(replicas.items()):
-        nodes = [one.node for one in several]
+        nodes = [replica.node for replica in several]
         number = wanted.of(path)
         if len(nodes) != number or len(set(nodes)) != len(nodes):
-            found.append(Finding(Broken.REPLICAS, f"{path} is on {sorted(nodes)}, {number} are promised"))
-        if not all(one.same for one in several):
-            bad = sorted(one.node for one in several if not one.same)
+            findings.append(Finding(Broken.REPLICAS, f"{path} is on {sorted(nodes)}, {number} are promised"))
+        if not all(replica.same for replica in several):
+            bad = sorted(replica.node for replica in several if not replica.same)
             kind = Broken.LISTS_DIFFER if path == THE_LIST else Broken.WRONG_BYTES
-            found.append(Finding(kind, f"the replicas of {path} on {bad} have other bytes"))
-    return found
+            findings.append(Finding(kind, f"the replicas of {path} on {bad} have other bytes"))
+    return findings
 
 
 def judge_orphans(notes: Notes, orphans: Mapping[str, list[str]]) -> list[Finding]:
@@ -176,7 +178,7 @@ def judge_orphans(notes: Notes, orphans: Mapping[str, list[str]]) -> list[Findin
 
     A put that failed, or whose program was killed, may leave objects that were never listed.
     """
-    found = []
+    findings = []
     unknown: set[str] = set()
     for node, marks in sorted(orphans.items()):
         for mark in marks:
@@ -185,13 +187,13 @@ def judge_orphans(notes: Notes, orphans: Mapping[str, list[str]]) -> list[Findin
                 unknown.add(mark)
             elif value in notes.acknowledged:
                 path = notes.acknowledged[value]
-                found.append(Finding(Broken.LEFT_OVER, f"{mark} of {path} ({value}) on {node}"))
+                findings.append(Finding(Broken.LEFT_OVER, f"{mark} of {path} ({value}) on {node}"))
     if len(unknown) > notes.unnamed:
-        found.append(
+        findings.append(
             Finding(
                 Broken.LEFT_OVER,
                 f"{len(unknown)} objects that no program knows, at most {notes.unnamed} can be of "
                 f"unfinished calls: {sorted(unknown)[:4]}",
             )
         )
-    return found
+    return findings

@@ -39,14 +39,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     }
     someone.types("dios up --nodes 3 --pool-size 1")
     try:
-        found = Site(someone)
+        live_site = Site(someone)
         someone.writes(
             "where.py",
             "import os\nprint(sorted(os.sched_getaffinity(0)), os.environ['DIOS_TASK_DEVICES'], flush=True)\n"
             "import time\ntime.sleep(600)\n",
         )
-        wait_until(found.is_whole, "one coordinator attends to all nodes and has read them", LOADED_S)
-        yield found
+        wait_until(live_site.is_whole, "one coordinator attends to all nodes and has read them", LOADED_S)
+        yield live_site
     finally:
         someone.types("dios down")
 
@@ -80,15 +80,19 @@ def test_processors_that_are_called_sufficient_start_the_run(site: Site) -> None
     try:
         site.until("large", "waiting")
         explanation = msgspec.convert(site.ask("dios explain large")["explanation"], Explanation)
-        (change,) = [one for one in explanation.counterfactuals if set(one.amounts) == {"cpus"}]
-        assert {one.name for one in explanation.free} == set(NODES)
+        (change,) = [
+            counterfactual
+            for counterfactual in explanation.counterfactuals
+            if set(counterfactual.amounts) == {"cpus"}
+        ]
+        assert {node.name for node in explanation.free} == set(NODES)
         site.person.types(f"dios run short.py --cpus {change.amounts['cpus']}")
     finally:
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=60)
 
 
-@pytest.mark.parametrize("option", [each for each, (half, _, _) in DIMENSIONS.items() if half])
+@pytest.mark.parametrize("option", [dimension for dimension, (half, _, _) in DIMENSIONS.items() if half])
 def test_what_is_reserved_is_not_reserved_twice(site: Site, option: str) -> None:
     """Three runs that need most of a node fill three nodes; the fourth waits, and `explain` says for what."""
     half, _, word = DIMENSIONS[option]
@@ -125,7 +129,7 @@ def test_a_placement_names_threads_and_the_task_runs_there(site: Site) -> None:
     """Under CoCo the runs of a node have a thread each, and `describe` and `explain` name it."""
     site.person.types("dios sched set-model coco")
     try:
-        found = []
+        processors = []
         for number in range(CPUS):
             label = f"bound{number}"
             site.person.types(f"dios run where.py --detach --constraint node=n2 --title {label}")
@@ -133,9 +137,9 @@ def test_a_placement_names_threads_and_the_task_runs_there(site: Site) -> None:
             wait_until(lambda name=label: printed(site, name) != "", f"{label} has printed", 60)
             row = json.loads(site.person.types(f"dios describe {label} --json").stdout)
             assert printed(site, label).startswith(f"{row['processors']} ")
-            found += row["processors"]
+            processors += row["processors"]
             assert f"n2/cpu{row['processors'][0]}" in site.person.types(f"dios explain {label}").stdout
-        assert len(set(found)) == CPUS
+        assert len(set(processors)) == CPUS
     finally:
         site.person.types("dios sched reset")
 

@@ -25,10 +25,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     del someone.environment["DIOS_COORDINATOR"]
     someone.types("dios up --nodes 3 --racks 2 --pool-size 1")
     try:
-        found = Site(someone)
-        wait_until(found.is_whole, "one coordinator attends to all nodes and has read them", LOADED_S)
+        live_site = Site(someone)
+        wait_until(live_site.is_whole, "one coordinator attends to all nodes and has read them", LOADED_S)
         someone.types("dios group create analytics")
-        yield found
+        yield live_site
     finally:
         someone.types("dios down")
 
@@ -176,11 +176,11 @@ def test_services_are_placed_apart_from_batch_work(site: Site) -> None:
     site.person.types("dios sched set-model hawk reserved=0.67")
     try:
         nodes: dict[str, set[object]] = {"--long-running": set(), "--batch": set()}
-        for kind, found in nodes.items():
+        for kind, names in nodes.items():
             for number in range(3):
                 line = f"dios run long.py --detach --title {kind[2:]}{number} {kind}"
                 site.person.types(line)
-                found |= {row["node"] for row in site.until(f"{kind[2:]}{number}", "running")}
+                names |= {row["node"] for row in site.until(f"{kind[2:]}{number}", "running")}
         assert len(nodes["--long-running"]) == 1
         assert nodes["--batch"] - nodes["--long-running"]
     finally:
@@ -244,8 +244,8 @@ def test_fair_shares_bound_the_wait_of_a_job(site: Site) -> None:
         for label, shares in (("first", {"first": 6}), ("second", {"first": 3, "second": 3})):
             line = f"dios run long.py --gang 1/6 --cpus {CPUS / 2} --restartable --title {label}"
             runs.append(site.person.starts(line))
-            for one, count in shares.items():
-                site.until(one, "running", count)
+            for job, count in shares.items():
+                site.until(job, "running", count)
     finally:
         for run in runs:
             run.send_signal(signal.SIGINT)

@@ -25,9 +25,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     someone.environment.pop("DIOS_MEASURE", None)
     someone.types("dios up --nodes 3 --pool-size 1")
     try:
-        found = Site(someone)
-        wait_until(found.is_whole, "one coordinator attends to all nodes and has read them", LOADED_S)
-        yield found
+        live_site = Site(someone)
+        wait_until(live_site.is_whole, "one coordinator attends to all nodes and has read them", LOADED_S)
+        yield live_site
     finally:
         someone.types("dios down")
 

@@ -108,6 +108,6 @@ def test_best_effort_fills_idle_reservations_and_yields(person: Person) -> None:
                 time.sleep(0.01)
             assert ticks(spare) - before[1] < span // 3
     finally:
-        for each in (waits, *spares):
-            each.kill()
-            each.communicate()
+        for process in (waits, *spares):
+            process.kill()
+            process.communicate()

@@ -34,9 +34,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     del someone.environment["DIOS_COORDINATOR"]
     someone.types("dios up --nodes 3 --pool-size 1 --link-rate 80MiB")
     try:
-        found = Site(someone)
-        wait_until(found.is_whole, "one coordinator attends to all nodes and has read them", LOADED_S)
-        yield found
+        live_site = Site(someone)
+        wait_until(live_site.is_whole, "one coordinator attends to all nodes and has read them", LOADED_S)
+        yield live_site
     finally:
         someone.types("dios down")
 
@@ -106,7 +106,9 @@ def test_what_is_promised_is_nobody_elses(site: Site) -> None:
     holder = site.person.starts(f"dios run {file}")
     try:
         wait_until(
-            lambda: bool(jobs(site)) and all(one["running"] for one in jobs(site)[0].members), "it runs", 60
+            lambda: bool(jobs(site)) and all(member["running"] for member in jobs(site)[0].members),
+            "it runs",
+            60,
         )
         run = site.person.starts("dios run short.py --cpus 1 --title later")
         site.until("later", "waiting")
@@ -144,7 +146,7 @@ def test_a_job_that_may_wait_begins_when_room_comes(site: Site) -> None:
     )
     waits = site.person.starts(f"dios run {second} --may-wait 1h --json")
     try:
-        wait_until(lambda: "patient" in [one.job for one in jobs(site)], "it is admitted", 60)
+        wait_until(lambda: "patient" in [job.job for job in jobs(site)], "it is admitted", 60)
         assert "patient waits for its start in" in site.person.types("dios explain patient").stdout
         assert " in " in site.person.types("dios pack ls").stdout
         site.person.types("dios pack release before")

@@ -32,14 +32,16 @@ JOB = 7
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two nodes with coordinators."""
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "1"}
-    made = local_cluster.make(tmp_path_factory.mktemp("nodes") / "cluster", nodes=2, settings=settings)
+    live_cluster = local_cluster.make(
+        tmp_path_factory.mktemp("nodes") / "cluster", nodes=2, settings=settings
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DIOS_COORDINATOR", "on")
         try:
-            local_cluster.start(made)
-            yield made
+            local_cluster.start(live_cluster)
+            yield live_cluster
         finally:
-            local_cluster.stop(made)
+            local_cluster.stop(live_cluster)
 
 
 @pytest.fixture
@@ -59,10 +61,10 @@ def node(cluster: LocalCluster) -> Iterator[dios.Node]:
 def asked(node: dios.Node, question: dict[str, object]) -> dict[str, object]:
     """The answer of the scheduler; none while it has no coordinator that answers."""
     try:
-        found: dict[str, object] = json.loads(node.ask_scheduler(json.dumps(question).encode()))
+        answer: dict[str, object] = json.loads(node.ask_scheduler(json.dumps(question).encode()))
     except dios.UnreachableError:
         return {}
-    return found
+    return answer
 
 
 def is_scheduled(node: dios.Node) -> bool:

@@ -82,8 +82,8 @@ class Site:
     def account(self) -> dict[str, object]:
         """Return the user's row of `dios shares`."""
         rows = json.loads(self.person.types("dios shares --json").stdout)["principals"]
-        found: dict[str, object] = next((row for row in rows if row["principal"] == WHO), {})
-        return found
+        account: dict[str, object] = next((row for row in rows if row["principal"] == WHO), {})
+        return account
 
     def end_child(self, pid: int) -> None:
         """End a process of the user, and with it what it waits for."""
@@ -107,18 +107,18 @@ def site() -> Iterator[Site]:
     os.chown(folder / "user", USER, USER)
     nodes = folder / "nodes"
     someone.types(f"dios up --nodes 1 --keep --dir {nodes} --pool-size 2 --allowed-uids {USER}")
-    found = Site(someone, nodes)
+    live_site = Site(someone, nodes)
     try:
         for place in (nodes, nodes / "n1"):
             place.chmod(0o711)
         wait_until(lambda: is_scheduled(someone), "the cluster is scheduled", LOADED_S)
         someone.types(f"dios quota set {WHO} tasks=1")
-        found.user_does(lambda node: node.run(SLEEPS, host="n1"))
-        wait_until(lambda: found.account().get("running") == 1, "the first task runs", 120)
-        yield found
+        live_site.user_does(lambda node: node.run(SLEEPS, host="n1"))
+        wait_until(lambda: live_site.account().get("running") == 1, "the first task runs", 120)
+        yield live_site
     finally:
-        for pid in list(found.children):
-            found.end_child(pid)
+        for pid in list(live_site.children):
+            live_site.end_child(pid)
         someone.types(f"dios down --dir {nodes}")
         shutil.rmtree(folder)
 

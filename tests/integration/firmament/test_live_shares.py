@@ -81,7 +81,9 @@ class Site:
 
         data = trio.run(ask)
         accounts = decode(data).accounts if data else ()
-        return max((max(one.commitments) for one in accounts if one.principal == who), default=0.0)
+        return max(
+            (max(account.commitments) for account in accounts if account.principal == who), default=0.0
+        )
 
     def clear(self) -> None:
         """End whoever still runs something."""
@@ -95,12 +97,12 @@ class Site:
 async def _run_many(socket: Path, count: int, seconds: int) -> None:
     async with open_node(socket, groups=()) as node, trio.open_nursery() as nursery:
 
-        async def one() -> None:
+        async def run_task() -> None:
             task = await _started(node, seconds)
             await _patiently(task.wait)
 
         for _ in range(count):
-            nursery.start_soon(one)
+            nursery.start_soon(run_task)
 
 
 async def _started(node: dios.AsyncNode, seconds: int) -> dios.AsyncTask:
@@ -135,9 +137,9 @@ def site() -> Iterator[Site]:
     try:
         for place in (nodes, nodes / "n1"):
             place.chmod(0o711)
-        found = Site(someone, nodes)
+        live_site = Site(someone, nodes)
         wait_until(lambda: is_attended(someone), "both are attended to", LOADED_S)
-        yield found
+        yield live_site
     finally:
         someone.types(f"dios down --dir {nodes}")
         shutil.rmtree(folder)
@@ -208,10 +210,10 @@ def test_shares_outlive_a_restart_of_everything(site: Site) -> None:
     site.person.types(f"dios up --keep --dir {site.nodes}")
     wait_until(lambda: is_attended(site.person), "the cluster is scheduled again", LOADED_S)
     wait_until(lambda: who in site.shares(), "the principal is known again", 60)
-    found = site.shares()[who]
-    assert found["weight"] == 3
+    share = site.shares()[who]
+    assert share["weight"] == 3
     faded = before * math.exp(-(time.monotonic() - began + 15) / 60)
-    assert float(str(found["commitment"])) >= faded
+    assert float(str(share["commitment"])) >= faded
     site.person.types(f"dios quota set {who} --weight 1")
 
 

@@ -62,12 +62,12 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
     run.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(run))
     settings = {"coordinator": "off", "pool_size": "1", "accept_weaker_sandbox": "yes"}
-    made = local_cluster.make(tmp_path / "cluster", nodes=2, settings=settings)
+    live_cluster = local_cluster.make(tmp_path / "cluster", nodes=2, settings=settings)
     try:
-        local_cluster.start(made)
-        yield made
+        local_cluster.start(live_cluster)
+        yield live_cluster
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(live_cluster)
 
 
 def test_a_run_with_needs_is_placed_while_kernels_are_compiled(cluster: LocalCluster) -> None:
@@ -89,11 +89,11 @@ def test_a_run_with_needs_is_placed_while_kernels_are_compiled(cluster: LocalClu
                     assert "'compiled': 3" in str(status["kernels"])
                     task = await user.run(LONG, label="fits", work=dios.work(constraints=["node=n2"], cpus=1))
                     nursery.start_soon(_run, user)
-                    found = await _explain(user, "too large", "waiting")
-                    assert "too small: 4000 CPUs wanted" in str(found["lines"])
-                    assert "kernels are being compiled (3 of 150)" in str(found["lines"])
-                    found = await _explain(user, "fits", "running")
-                    assert found["node"] == "n2"
+                    explanation = await _explain(user, "too large", "waiting")
+                    assert "too small: 4000 CPUs wanted" in str(explanation["lines"])
+                    assert "kernels are being compiled (3 of 150)" in str(explanation["lines"])
+                    explanation = await _explain(user, "fits", "running")
+                    assert explanation["node"] == "n2"
                     await task.delete()
                 nursery.cancel_scope.cancel()
 
@@ -143,19 +143,19 @@ async def _run(user: AsyncNode) -> None:
 async def _status(user: AsyncNode, nodes: int) -> dict[str, object]:
     """Return the status once a coordinator knows all nodes."""
     while True:
-        found = await _ask(user, {"ask": "status"})
-        rows = found.get("nodes")
+        status = await _ask(user, {"ask": "status"})
+        rows = status.get("nodes")
         if isinstance(rows, list) and len(rows) == nodes:
-            return found
+            return status
         await trio.sleep(0.1)
 
 
 async def _explain(user: AsyncNode, label: str, phase: str) -> dict[str, object]:
     """Return the explanation once the task is in this phase."""
     while True:
-        found = await _ask(user, {"ask": "explain", "task": label})
-        if found.get("phase") == phase:
-            return found
+        explanation = await _ask(user, {"ask": "explain", "task": label})
+        if explanation.get("phase") == phase:
+            return explanation
         await trio.sleep(0.1)
 
 
@@ -164,5 +164,5 @@ async def _ask(user: AsyncNode, question: dict[str, str]) -> dict[str, object]:
         answer = await user.ask_scheduler(json.dumps(question).encode())
     except dios.UnreachableError:
         return {}
-    found: dict[str, object] = json.loads(answer)
-    return found
+    reply: dict[str, object] = json.loads(answer)
+    return reply

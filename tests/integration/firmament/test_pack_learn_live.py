@@ -100,15 +100,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         "dios up --nodes 2 --pool-size 1 --link-rate 200MiB --store-rate 400MiB --remote-cache-bytes 0"
     )
     try:
-        found = Site(someone)
+        live_site = Site(someone)
         for name, text in (("busy.py", BUSY), ("store.py", STORE), ("read.py", READ), ("phases.toml", JOB)):
             someone.writes(name, text)
         someone.types("dios group create analytics")
         for number in (1, 2):
             someone.writes(f"data{number}", "x" * BYTES)
             someone.types(f"dios put data{number} --group analytics --node n{number}")
-        wait_until(lambda: is_whole(found), "one coordinator attends to both nodes", LOADED_S)
-        yield found
+        wait_until(lambda: is_whole(live_site), "one coordinator attends to both nodes", LOADED_S)
+        yield live_site
     finally:
         someone.types("dios down")
 
@@ -125,15 +125,15 @@ def is_whole(site: Site) -> bool:
 
 def learned(site: Site, runs: int) -> dict[str, Member]:
     """What is known of the job's tasks, once it is of so many runs of each."""
-    found: dict[str, Member] = {}
+    members: dict[str, Member] = {}
 
     def known() -> bool:
         told = site.ask("dios pack learn phases")
-        found.update({one.member: one for one in convert(told["members"], list[Member])})
-        return len(found) == 5 and all(one.runs == runs for one in found.values())
+        members.update({member.member: member for member in convert(told["members"], list[Member])})
+        return len(members) == 5 and all(member.runs == runs for member in members.values())
 
     wait_until(known, f"{runs} runs of all tasks are known", 60)
-    return found
+    return members
 
 
 @pytest.mark.extended
@@ -143,15 +143,15 @@ def test_a_job_is_run_as_it_was_learned(site: Site) -> None:
     person.types("dios run phases.toml")
     members = learned(site, 1)
     busy, store, read = members["busy.0"], members["store"], members["read.0"]
-    assert all(one.completed == 1 for one in members.values())
+    assert all(member.completed == 1 for member in members.values())
     # How much at which second is the machine's business, too: it is tried without one (test_courses_traced).
     assert busy.largest_usage("cpu_milli") > 0
     assert busy.largest_usage("memory") > 50_000_000
     assert store.largest_usage("disk_write") > 0
     assert store.start_s > 4
     # One of the inputs of each came from another node, also where they were two on one.
-    for one in (read, members["read.1"]):
-        assert one.largest_usage("received") > 0
+    for reader in (read, members["read.1"]):
+        assert reader.largest_usage("received") > 0
 
     person.types("dios pack learn phases --from phases.toml --spare-s 60 --out tight.toml")
     job = TiMra.from_toml(person.home / "tight.toml")

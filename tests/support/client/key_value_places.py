@@ -129,16 +129,16 @@ class MemoryPlaces:
         """Replicate a value on a majority at least."""
         self.world.names += 1
         name = b"value %d" % self.world.names
-        made = 0
+        copies = 0
         for machine in map(int, hosts):
             try:
                 self.world.reach(machine)
             except UnreachableError:
                 continue
             self.world.values[machine][name] = value
-            made += 1
-        if made <= len(hosts) // 2:
-            raise UnreachableError(f"{made} machines take the value")
+            copies += 1
+        if copies <= len(hosts) // 2:
+            raise UnreachableError(f"{copies} machines take the value")
         return name
 
     def fetch(self, name: bytes) -> bytes | None:
@@ -162,7 +162,7 @@ class MemoryPlaces:
     def restore(self, name: bytes, hosts: Sequence[str]) -> int:
         """On each of these machines that answers and has it not."""
         value = self.fetch(name)
-        made = 0
+        copies = 0
         for machine in map(int, hosts):
             if (
                 value is not None
@@ -170,8 +170,8 @@ class MemoryPlaces:
                 and name not in self.world.values[machine]
             ):
                 self.world.values[machine][name] = value
-                made += 1
-        return made
+                copies += 1
+        return copies
 
 
 class Interleaved:

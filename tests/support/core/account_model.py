@@ -65,15 +65,15 @@ class Books:
     # -- adding up ----------------------------------------------------------------------------------
     def used(self, model: Model, waiting: dict[int, int]) -> Counter[tuple[Account, Resource]]:
         """Everything that is used now; ``waiting`` are the calls of each task that wait."""
-        found: Counter[tuple[Account, Resource]] = Counter()
+        usage: Counter[tuple[Account, Resource]] = Counter()
         lines = {task: tuple(self.above(model, task)) for task in model.people}
         lines[0] = ()
 
         def count(task: int, names: Iterable[bytes], resource: Resource, amount: int = 1) -> None:
             for account in lines[task]:
-                found[account, resource] += amount
+                usage[account, resource] += amount
             for name in names:
-                found[(Scope.GROUP, name), resource] += amount
+                usage[(Scope.GROUP, name), resource] += amount
 
         kept: dict[int, Bytes] = {}
         for thing in model.things.values():
@@ -93,7 +93,7 @@ class Books:
         for person in model.people.values():
             if not person.session and not person.ended:
                 count(person.parent, person.granted, Resource.TASKS)
-        return found
+        return usage
 
     def fits(self, used: Counter[tuple[Account, Resource]], needs: Iterable[Need]) -> bool:
         """Whether nobody comes over its limit."""
@@ -120,7 +120,7 @@ class Books:
         """What a next version of this size needs."""
         new = self.holders(model, thing.bytes) and not self._fits(thing, size)
         more = size - (0 if new else thing.bytes.size)
-        return [(one, Resource.BYTES, more) for one in self.whose(model, thing.creator, thing.shared)]
+        return [(account, Resource.BYTES, more) for account in self.whose(model, thing.creator, thing.shared)]
 
     def rewrite(self, model: Model, thing: Thing) -> None:
         """The object has another version, of its size."""
@@ -147,7 +147,7 @@ class Books:
     def disown(model: Model) -> None:
         """What only the node keeps of failed tasks is counted with nobody."""
         for thing in model.failed_programs:
-            alone = thing.run_by == sum(1 for one in model.failed_programs if one is thing)
+            alone = thing.run_by == sum(1 for program in model.failed_programs if program is thing)
             named = thing.deletion is Deletion.IMMEDIATE and thing.name is not None
             if thing.alive and thing.creator and alone and not named and not model.holders(thing):
                 thing.creator, thing.shared = 0, frozenset()

@@ -152,14 +152,14 @@ def serves_unchecked(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(step: Step, row: Pending, progress: ReadProgress) -> None:
         cache = step.require_cluster().versions
-        found = cache.versions.get(progress.key)
-        if found is None or not isinstance(row.call, messages.ReadOnce):
+        version = cache.versions.get(progress.key)
+        if version is None or not isinstance(row.call, messages.ReadOnce):
             honest(step, row, progress)
             return
-        cache.use(found, step.now)
-        progress.payload = found.payload
+        cache.use(version, step.now)
+        progress.payload = version.payload
         step.payload_size = 0
-        step.continue_with(FitRead(row.id), messages.Buffer(0, found.length, 0, found.v_w))
+        step.continue_with(FitRead(row.id), messages.Buffer(0, version.length, 0, version.v_w))
 
     patch.setattr(cached_reads, "_ask", hasty)
 
@@ -207,8 +207,10 @@ def lends_leases(patch: pytest.MonkeyPatch) -> None:
 
     def any_lease(cluster: Cluster, target: Proxy, ref: int) -> HeldLease | None:
         refs = [*target.references, ref]
-        leases = [cluster.leases.held.get((target.home, RefId(one))) for one in refs]
-        return max((one for one in leases if one is not None), key=lambda one: one.ends, default=None)
+        leases = [cluster.leases.held.get((target.home, RefId(ref_id))) for ref_id in refs]
+        return max(
+            (lease for lease in leases if lease is not None), key=lambda lease: lease.ends, default=None
+        )
 
     patch.setattr(held_leases, "lease_of", any_lease)
 
@@ -285,8 +287,8 @@ def restarts_forget_labels(patch: pytest.MonkeyPatch) -> None:
     honest = PhysicalObject.from_record.__func__  # type: ignore[attr-defined] # it is a class method
 
     def careless(cls: type, record: ObjectRecord, *accounts: object) -> PhysicalObject:
-        found = honest(cls, replace(record, secrecy=()), *accounts)
-        assert isinstance(found, PhysicalObject)
-        return found
+        restored = honest(cls, replace(record, secrecy=()), *accounts)
+        assert isinstance(restored, PhysicalObject)
+        return restored
 
     patch.setattr(PhysicalObject, "from_record", classmethod(careless))

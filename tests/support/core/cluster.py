@@ -203,20 +203,20 @@ class ClusterNode(Node):
     def _answered(self, effect: _AnyAnswer) -> None:
         """Give an answer to who waits for it, here or on another node."""
         parts = effect.parts if isinstance(effect, effects.AnswerVector) else (effect,)
-        found = [self._filled(part) for part in parts]
-        beside = b"".join(data for _, data in found)
+        answers = [self._filled(part) for part in parts]
+        beside = b"".join(data for _, data in answers)
         if effect.task in self.core.state.remote_tasks:
-            found = [(_bare(result, data), data) for result, data in found]
-            result = found[0][0]
+            answers = [(_bare(result, data), data) for result, data in answers]
+            result = answers[0][0]
             if isinstance(effect, effects.AnswerVector):
-                result = messages.Results(tuple(cast("messages.PlainResult", one) for one, _ in found))
+                result = messages.Results(tuple(cast("messages.PlainResult", plain) for plain, _ in answers))
             elif isinstance(effect, effects.AnswerBytes):
                 result, beside = replace(effect.result, data=beside), b""
             elif isinstance(result, messages.Buffer) and 0 < len(beside) <= self.inline_bytes:
                 result, beside = replace(result, data=beside), b""
             self.cluster.reply(self, effect.task, effect.seq, result, beside)
             return
-        self.parts[effect.task, effect.seq] = found
+        self.parts[effect.task, effect.seq] = answers
         self.received[effect.task, effect.seq] = beside
         if isinstance(effect, effects.AnswerReceived):
             self.answers[effect.task, effect.seq] = effect.result
@@ -256,8 +256,8 @@ class ClusterNode(Node):
 
     def session(self, principal: Principal = OWNER, groups: tuple[bytes, ...] = ()) -> Citizen:
         """Open a session."""
-        found = super().session(principal, groups)
-        return Citizen(self, found.task, found.welcome)
+        client = super().session(principal, groups)
+        return Citizen(self, client.task, client.welcome)
 
     def crash(self) -> None:
         """Be started anew: durable objects and their contents are all that is left."""
@@ -326,18 +326,18 @@ class Cluster:
         self.drop: Callable[[Parcel], bool] = lambda parcel: False  # noqa: ARG005 - by default nothing is lost
         self.select: Callable[[int], int] = lambda waiting: 0  # noqa: ARG005 - by default in their order
         self.nodes = [ClusterNode(self, number, rack) for number, rack in enumerate(racks, 1)]
-        for one in self.nodes:
+        for node in self.nodes:
             for other in self.nodes:
-                if one is not other:
-                    self.connect(one, other)
+                if node is not other:
+                    self.connect(node, other)
         self.settle()
 
-    def connect(self, one: ClusterNode, other: ClusterNode) -> None:
-        """Tell ``one`` that it is connected with ``other``."""
+    def connect(self, node: ClusterNode, other: ClusterNode) -> None:
+        """Tell ``node`` that it is connected with ``other``."""
         name, address = f"n{other.node}", f"10.0.0.{other.node}:7117"
-        one.step(events.PeerUp(one.now, other.node, other.epoch, name, other.rack, address))
-        if one.removed:
-            self.post(one, other.node, Removal(tuple(sorted(one.removed))))
+        node.step(events.PeerUp(node.now, other.node, other.epoch, name, other.rack, address))
+        if node.removed:
+            self.post(node, other.node, Removal(tuple(sorted(node.removed))))
 
     def by_id(self, node: NodeId) -> ClusterNode:
         """The node with an id."""
@@ -378,18 +378,18 @@ class Cluster:
                 node.step(events.TimerFired(node.now))
             self.settle()
 
-    def part(self, one: ClusterNode, other: ClusterNode) -> None:
+    def part(self, node: ClusterNode, other: ClusterNode) -> None:
         """Cut the connection of two."""
-        self.cut.add(frozenset({one.node, other.node}))
-        for here, there in ((one, other), (other, one)):
+        self.cut.add(frozenset({node.node, other.node}))
+        for here, there in ((node, other), (other, node)):
             here.step(events.PeerDown(here.now, there.node, there.epoch, "cut"))
 
     def heal(self) -> None:
         """Connect all again."""
         pairs, self.cut = [sorted(pair) for pair in self.cut], set()
-        for one, other in pairs:
-            self.connect(self.by_id(one), self.by_id(other))
-            self.connect(self.by_id(other), self.by_id(one))
+        for node_id, other in pairs:
+            self.connect(self.by_id(node_id), self.by_id(other))
+            self.connect(self.by_id(other), self.by_id(node_id))
         self.settle()
 
     def wait(self, client: Client, seq: int, milliseconds: int = 20_000) -> object:
@@ -412,15 +412,15 @@ class Cluster:
 
     def start_spawned(self) -> list[Citizen]:
         """Let the processes of new tasks begin; each as a client."""
-        found: list[Citizen] = []
+        citizens: list[Citizen] = []
         for node, task in self.spawned:
             welcome = node.answers[task, 0]
             assert isinstance(welcome, messages.Welcome)
             node.step(events.TaskStarted(node.now, task, 100))
-            found.append(Citizen(node, task, welcome))
+            citizens.append(Citizen(node, task, welcome))
         self.spawned.clear()
         self.settle()
-        return found
+        return citizens
 
     def end(self, client: Client, cause: Cause = Cause.EXITED) -> None:
         """A task's process ends."""

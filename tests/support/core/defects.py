@@ -80,25 +80,25 @@ class Injector:
             # The timers of the node itself run for no task and no other node, so a defect in them ends it.
             timers = self._spared(cluster_events.time_passed)
             patches.append(mock.patch.object(cluster_events, "time_passed", timers))
-            for each in patches:
-                each.start()
+            for patch in patches:
+                patch.start()
             try:
                 yield
             finally:
-                for each in patches:
-                    each.stop()
+                for patch in patches:
+                    patch.stop()
 
     @contextmanager
     def in_effects(self) -> Iterator[None]:
         """Inject defects into the hosts of simulated nodes, in effects on which no promise depends."""
-        one = SimHost._one
+        original = SimHost._one
 
         def raising(host: SimHost, effect: Effect) -> None:
             promised = isinstance(effect, ESSENTIAL) or (isinstance(effect, ApplyWrite) and effect.durable)
             if not promised and self._wanted() and self._rng.randrange(self._every) == 0:
                 self.raised += 1
                 raise InjectedError("on purpose")
-            one(host, effect)
+            original(host, effect)
 
         with mock.patch.object(SimHost, "_one", raising):
             yield

@@ -49,7 +49,7 @@ class Driver(RuleBasedStateMachine):
 
     # -- picking ------------------------------------------------------------------------------------
     def _client(self, pick: int) -> Client:
-        able = [one for one in self.model.people if self._able(one)]
+        able = [person for person in self.model.people if self._able(person)]
         if not able:
             return self._arrive(self.node.session())
         return self.clients[able[pick % len(able)]]
@@ -63,19 +63,19 @@ class Driver(RuleBasedStateMachine):
     ) -> Handle | None:
         """A reference of the client, or of anybody who can make calls."""
         mine = [
-            one
-            for one in self.model.handles.values()
-            if (self._able(one.task) if client is None else one.task == client.task)
-            and (kinds is None or one.thing.type in kinds)
+            handle
+            for handle in self.model.handles.values()
+            if (self._able(handle.task) if client is None else handle.task == client.task)
+            and (kinds is None or handle.thing.type in kinds)
         ]
         return mine[pick % len(mine)] if mine else None
 
     def _request(self, client: Client | None, pick: int) -> Request | None:
         """A buffer of the client, or of anybody who can make calls."""
         mine = [
-            one
-            for one in self.model.requests.values()
-            if (self._able(one.handle.task) if client is None else one.handle.task == client.task)
+            request
+            for request in self.model.requests.values()
+            if (self._able(request.handle.task) if client is None else request.handle.task == client.task)
         ]
         return mine[pick % len(mine)] if mine else None
 
@@ -83,11 +83,11 @@ class Driver(RuleBasedStateMachine):
         """A group of the client's, mostly one of which it is no member: there the rights differ."""
         members = self.model.people[client.task].members
         mine = [
-            one
-            for one in self.model.handles.values()
-            if one.task == client.task and one.thing.type is ObjectType.GROUP
+            handle
+            for handle in self.model.handles.values()
+            if handle.task == client.task and handle.thing.type is ObjectType.GROUP
         ]
-        strange = [one for one in mine if one.thing.name not in members]
+        strange = [handle for handle in mine if handle.thing.name not in members]
         chosen = strange if strange and pick % 4 else mine
         return chosen[pick % len(chosen)] if chosen else None
 
@@ -95,19 +95,21 @@ class Driver(RuleBasedStateMachine):
         """The names of groups that the client can resolve and is no member of."""
         members = self.model.people[client.task].members
         return [
-            one.name
-            for one in self.model.things.values()
-            if one.alive
-            and one.type is ObjectType.GROUP
-            and one.groups & members
-            and one.name is not None
-            and one.name not in members
+            thing.name
+            for thing in self.model.things.values()
+            if thing.alive
+            and thing.type is ObjectType.GROUP
+            and thing.groups & members
+            and thing.name is not None
+            and thing.name not in members
         ]
 
     def names_in(self, group: Handle) -> list[bytes]:
         """The names of what lives in a group."""
-        living = [one for one in self.model.things.values() if one.alive and group.thing.name in one.groups]
-        return [one.name for one in living if one.name is not None]
+        living = [
+            thing for thing in self.model.things.values() if thing.alive and group.thing.name in thing.groups
+        ]
+        return [thing.name for thing in living if thing.name is not None]
 
     # -- saying -------------------------------------------------------------------------------------
     def _call(self, client: Client, call: messages.AnyCall) -> object:
@@ -141,7 +143,7 @@ class Driver(RuleBasedStateMachine):
 
     # -- becoming -----------------------------------------------------------------------------------
     def _thing(self, public: messages.Reference, **options: object) -> Thing:
-        made = Thing(
+        thing = Thing(
             public.object,
             public.type,
             options.pop("name", None),  # type: ignore[arg-type]
@@ -151,10 +153,10 @@ class Driver(RuleBasedStateMachine):
             size=public.size,
             **options,  # type: ignore[arg-type]
         )
-        made.bytes = Books.first(made)
-        assert made.id not in self.model.things
-        self.model.things[made.id] = made
-        return made
+        thing.bytes = Books.first(thing)
+        assert thing.id not in self.model.things
+        self.model.things[thing.id] = thing
+        return thing
 
     def _arrive(self, client: Client, parent: int = 0, members: set[bytes] | None = None) -> Client:
         """A session or task has begun: know its own object, console, groups and default references."""
@@ -169,7 +171,7 @@ class Driver(RuleBasedStateMachine):
         self._thing(welcome.self_ref, name=welcome.name, groups=frozenset({home.name}), pinned=True)
         self._thing(welcome.console, pinned=True)
         if members is None or not members:
-            names = {self.node.core.state.objects[ObjectId(one.object)].name for one in welcome.groups}
+            names = {self.node.core.state.objects[ObjectId(group.object)].name for group in welcome.groups}
             known = {thing.name for thing in self.model.things.values()}
             for public in welcome.groups:
                 name = self.node.core.state.objects[ObjectId(public.object)].name
@@ -215,13 +217,17 @@ class Driver(RuleBasedStateMachine):
             for task in state.tasks.values()
             for reference in task.table
         }
-        assert held == {(one.id, one.task, one.thing.id, one.rights) for one in model.handles.values()}
+        assert held == {
+            (handle.id, handle.task, handle.thing.id, handle.rights) for handle in model.handles.values()
+        }
         buffers = {
             (buffer.id, task.id, buffer.active)
             for task in state.tasks.values()
             for buffer in task.buffers.values()
         }
-        assert buffers == {(one.id, one.handle.task, one.active) for one in model.requests.values()}
+        assert buffers == {
+            (request.id, request.handle.task, request.active) for request in model.requests.values()
+        }
         for person in model.people.values():
             task = state.tasks.get(TaskId(person.id))
             assert task is None or _asked_for(state, task) == person.members
@@ -230,7 +236,9 @@ class Driver(RuleBasedStateMachine):
     def _compare_accounts(self) -> None:
         """Everybody's account says what adding up from nothing gives."""
         used, state = self._used(), self.node.core.state
-        accounts = {(Scope.PRINCIPAL, one.subject): one for one in state.principals.values()}
+        accounts = {
+            (Scope.PRINCIPAL, principal.subject): principal for principal in state.principals.values()
+        }
         accounts |= {(Scope.TASK, task.id): task.account for task in state.tasks.values()}  # type: ignore[misc]
         for (scope, subject), account in accounts.items():
             expected = [used[(scope, subject), resource] for resource in COUNTED]

@@ -78,10 +78,10 @@ class Walk:
             data=b"bytes" if kind is ObjectType.SHMEM_BLOB else None,
             secrecy=label,
         )
-        made = self.owner.ask(messages.Created, call).reference
-        assert made.secrecy == label
-        self.things[made.object] = Thing(made.object, kind, label, raw=raw)
-        self.held[made.object] = made.ref
+        reference = self.owner.ask(messages.Created, call).reference
+        assert reference.secrecy == label
+        self.things[reference.object] = Thing(reference.object, kind, label, raw=raw)
+        self.held[reference.object] = reference.ref
 
     def begin(self, parent: Person | None = None) -> None:
         """The owner, or a task, starts a pure task."""
@@ -92,8 +92,8 @@ class Walk:
         if parent is not None:
             person.knows |= parent.knows
             # The owner resolves the child, to hand it things like all others.
-            (found,) = self.owner.lookup(client.welcome.name)
-            client.reference = found
+            (reference,) = self.owner.lookup(client.welcome.name)
+            client.reference = reference
         self.people.append(person)
 
     def hand(self, person: Person, number: int) -> None:
@@ -203,16 +203,16 @@ class Walk:
         allowed = not bare or self.may_write(person, frozenset())
         if not self.expect(person, call, allowed=allowed):
             return
-        made = self.node.answers[person.client.task, self.node.seq]
-        assert isinstance(made, messages.Created)
-        thing = Thing(made.reference.object, ObjectType.SHMEM_BLOB, made.reference.secrecy)
+        created = self.node.answers[person.client.task, self.node.seq]
+        assert isinstance(created, messages.Created)
+        thing = Thing(created.reference.object, ObjectType.SHMEM_BLOB, created.reference.secrecy)
         thing.content |= self.told(person)
         self.things[thing.number] = thing
-        person.refs[thing.number] = made.reference.ref
+        person.refs[thing.number] = created.reference.ref
         control = self.control(person, None)
         if thing.label == self.label(person) and self.expect(
             person,
-            messages.Copy(made.reference.ref, control),
+            messages.Copy(created.reference.ref, control),
             allowed=True,  # the session of the owner of all tags may learn everything
         ):
             given = self.owner.event()

@@ -75,12 +75,12 @@ class FullNode(Node):
     def copies(self, client: Client, ref: int, count: int, to: int = 0) -> list[int]:
         """Delegate a reference to the task itself, or to another one, many times."""
         receiver = to or client.self_ref
-        found: list[int] = []
+        refs: list[int] = []
         for _ in range(count):
             answer = client.call(messages.Copy(ref, receiver, ALL))
             if isinstance(answer, messages.References):
-                found.append(answer.references[0].ref)
-        return found
+                refs.append(answer.references[0].ref)
+        return refs
 
     def room(self, client: Client) -> int:
         """Return the number of references that fit the table of a task."""
@@ -88,9 +88,9 @@ class FullNode(Node):
 
     def wait_with(self, client: Client, calls: Iterable[messages.AnyCall]) -> list[int]:
         """Make calls that wait; return their sequence numbers."""
-        found = [client.send(call) for call in calls]
-        assert all(client.answer(seq) is None for seq in found)
-        return found
+        seqs = [client.send(call) for call in calls]
+        assert all(client.answer(seq) is None for seq in seqs)
+        return seqs
 
 
 class Scene:
@@ -131,7 +131,11 @@ class Scene:
             for _ in range(most - len(open_buffers)):
                 client.call(kind(self.blob))
         self.read, self.written = (
-            [(int(one.reference.id), int(one.id)) for one in task.buffers.values() if one.mode is mode]
+            [
+                (int(held_buffer.reference.id), int(held_buffer.id))
+                for held_buffer in task.buffers.values()
+                if held_buffer.mode is mode
+            ]
             for mode in Mode
         )
         while node.room(client) < room and self._copies:

@@ -235,16 +235,16 @@ def _innocent_calls(client: Client) -> _Calls:
     while True:
         stat = yield messages.Stat(client.self_ref)
         assert isinstance(stat, messages.References), stat
-        made = yield messages.Create(ObjectType.SHMEM_BLOB, (client.groups[0],))
-        assert isinstance(made, messages.Created), made
-        ref = made.reference.ref
+        created = yield messages.Create(ObjectType.SHMEM_BLOB, (client.groups[0],))
+        assert isinstance(created, messages.Created), created
+        ref = created.reference.ref
         wrote = yield messages.WriteOnce(ref, b"innocent")
         assert isinstance(wrote, messages.Committed), wrote
-        assert made.name is not None
-        found = yield messages.Lookup(made.name)
-        assert isinstance(found, messages.References), found
-        assert [one.object for one in found.references] == [made.reference.object]
-        yield messages.Delete(found.references[0].ref)
+        assert created.name is not None
+        answer = yield messages.Lookup(created.name)
+        assert isinstance(answer, messages.References), answer
+        assert [reference.object for reference in answer.references] == [created.reference.object]
+        yield messages.Delete(answer.references[0].ref)
         gone = yield messages.Delete(ref, int(Flag.DESTROY))
         assert isinstance(gone, messages.Done), gone
         ran = yield messages.Run(program.reference.ref)

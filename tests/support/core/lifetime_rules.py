@@ -37,12 +37,14 @@ class Fate(Driver):
     # -- what calls need ----------------------------------------------------------------------------
     def _to_make(self, client: Client, groups: frozenset[bytes], size: int, *more: Resource) -> list[Need]:
         whose = self.books.whose(self.model, client.task, groups)
-        needs = [(one, resource, 1) for one in whose for resource in (Resource.OBJECTS, *more)]
-        return needs + [(one, Resource.BYTES, size) for one in whose]
+        needs = [(account, resource, 1) for account in whose for resource in (Resource.OBJECTS, *more)]
+        return needs + [(account, Resource.BYTES, size) for account in whose]
 
     def _to_hold(self, client: Client, things: Iterable[Thing]) -> list[Need]:
-        whose = [one for thing in things for one in self.books.whose(self.model, client.task, thing.shared)]
-        return [(one, Resource.REFERENCES, 1) for one in whose]
+        whose = [
+            account for thing in things for account in self.books.whose(self.model, client.task, thing.shared)
+        ]
+        return [(account, Resource.REFERENCES, 1) for account in whose]
 
     def _to_run(self, client: Client, program: Handle, handed: Handle, grouped: Handle | None) -> list[Need]:
         above = list(self.books.above(self.model, client.task))
@@ -50,14 +52,14 @@ class Fate(Driver):
         things = [program.thing, handed.thing, *([] if grouped is None else [grouped.thing])]
         shared = [name for thing in things for name in thing.shared]
         return [
-            *((one, Resource.REFERENCES, _NEW_TASK_REFERENCES + 1) for one in above),
-            *((one, Resource.TASKS, 1) for one in [*above, *self.books.groups(named)]),
-            *((one, Resource.REFERENCES, 1) for one in self.books.groups(shared)),
+            *((account, Resource.REFERENCES, _NEW_TASK_REFERENCES + 1) for account in above),
+            *((account, Resource.TASKS, 1) for account in [*above, *self.books.groups(named)]),
+            *((account, Resource.REFERENCES, 1) for account in self.books.groups(shared)),
         ]
 
     def _to_delegate(self, client: Client, handle: Handle, to: int, *, copied: bool) -> bool:
         whose = self.books.whose(self.model, to, handle.thing.shared)
-        needs = [(one, Resource.REFERENCES, 1) for one in whose]
+        needs = [(account, Resource.REFERENCES, 1) for account in whose]
         if copied:
             needs += self._to_make(client, handle.thing.shared, handle.thing.size)
         return self._room(needs)
@@ -67,11 +69,16 @@ class Fate(Driver):
         length = thing.size or 4096
         if request is None:
             whose = self.books.whose(self.model, handle.task, thing.shared)
-            needs = [(one, Resource.REQUESTS, 1) for one in whose]
+            needs = [(account, Resource.REQUESTS, 1) for account in whose]
             if mode is Mode.WRITE and not thing.raw:
-                needs += [(one, Resource.BYTES, length) for one in self.books.above(self.model, handle.task)]
+                needs += [
+                    (account, Resource.BYTES, length) for account in self.books.above(self.model, handle.task)
+                ]
         elif iov is not AcquireIov.REUSE:
-            needs = [(one, Resource.REQUESTS, 1) for one in self.books.groups(thing.shared - request.serves)]
+            needs = [
+                (account, Resource.REQUESTS, 1)
+                for account in self.books.groups(thing.shared - request.serves)
+            ]
         if mode is Mode.WRITE and thing.raw:
             needs += self.books.growth(self.model, thing, length)
         return needs
@@ -108,21 +115,21 @@ class Fate(Driver):
         subject = handle.thing.id if scope is Scope.TASK else handle.thing.name
         return (scope, subject), messages.SetLimits(scope, none, handle.id)
 
-    @rule(who=PICKS, what=PICKS, scope=st.sampled_from(SCOPES), resource=st.sampled_from(COUNTED), room=PICKS)
-    def set_limits(self, who: int, what: int, scope: Scope, resource: Resource, room: int) -> None:
+    @rule(who=PICKS, pick=PICKS, scope=st.sampled_from(SCOPES), resource=st.sampled_from(COUNTED), room=PICKS)
+    def set_limits(self, who: int, pick: int, scope: Scope, resource: Resource, room: int) -> None:
         """The node's own user limits somebody, a little above or below what is used, or lifts a limit."""
         able = [
-            one.id
-            for one in self.model.people.values()
-            if self._able(one.id) and one.session and one.principal == OWNER
+            person.id
+            for person in self.model.people.values()
+            if self._able(person.id) and person.session and person.principal == OWNER
         ]
         if not able:
             return
         client = self.clients[able[who % len(able)]]
-        found = self._account(client, scope, what)
-        if found is None:
+        chosen = self._account(client, scope, pick)
+        if chosen is None:
             return
-        account, call = found
+        account, call = chosen
         wide = 10 if resource is Resource.BYTES else 1
         value = max(self._used()[account, resource] + wide * (room % 7 - 2), 0) if room % 2 else None
         self._granted(
@@ -135,11 +142,11 @@ class Fate(Driver):
         if value is not None:
             self.books.limits[account, resource] = value
 
-    @rule(who=PICKS, what=PICKS)
-    def describe(self, who: int, what: int) -> None:
+    @rule(who=PICKS, pick=PICKS)
+    def describe(self, who: int, pick: int) -> None:
         """Who may read a task that was started is told what it uses, and nobody else."""
         client = self._client(who)
-        handle = self._handle(client, what, {ObjectType.TASK})
+        handle = self._handle(client, pick, {ObjectType.TASK})
         if handle is None:
             return
         fine = bool(handle.rights & Permission.READ) and not self.model.people[handle.thing.id].session
@@ -150,54 +157,56 @@ class Fate(Driver):
             assert [told.usage.used[resource] for resource in COUNTED] == expected
             assert told.memory_limit_bytes == TASK_MEMORY_BYTES_DEFAULT
 
-    @rule(what=PICKS, everyone=st.booleans())
-    def retire(self, what: int, *, everyone: bool) -> None:
+    @rule(pick=PICKS, everyone=st.booleans())
+    def retire(self, pick: int, *, everyone: bool) -> None:
         """Just what was delegated from a reference goes, or of its object to anybody else."""
-        handle = self._handle(None, what)
-        if handle is None or (handle.thing.type is ObjectType.TASK and what % 4):
+        handle = self._handle(None, pick)
+        if handle is None or (handle.thing.type is ObjectType.TASK and pick % 4):
             return
         client = self.clients[handle.task]
         victims = self.model.came_from(handle)
         if everyone:
             every = [
-                one
-                for one in self.model.handles.values()
-                if one.thing is handle.thing and one.given and handle.thing.alive
+                delegated
+                for delegated in self.model.handles.values()
+                if delegated.thing is handle.thing and delegated.given and handle.thing.alive
             ]
-            further = [other for one in every for other in self.model.came_from(one)]
+            further = [other for delegated in every for other in self.model.came_from(delegated)]
             victims = [
-                one for one in {id(one): one for one in every + further}.values() if one.task != client.task
+                reached
+                for reached in {id(reached): reached for reached in every + further}.values()
+                if reached.task != client.task
             ]
         fine = not everyone or bool(handle.rights & Permission.DELETE)
         call = messages.Retire(handle.id, int(Flag.EVERYONE) if everyone else 0)
         answer = self._granted(client, messages.Done, call, fine=fine)
         if answer is not None:
             assert answer.value == len(victims)
-            for one in victims:
-                self.model.drop(one)
+            for victim in victims:
+                self.model.drop(victim)
 
     # -- tasks, time and the store ------------------------------------------------------------------
-    @rule(who=PICKS, what=PICKS, resume=st.booleans())
-    def pause_or_resume(self, who: int, what: int, *, resume: bool) -> None:
+    @rule(who=PICKS, pick=PICKS, resume=st.booleans())
+    def pause_or_resume(self, who: int, pick: int, *, resume: bool) -> None:
         """Pausing changes no reference, counter or right of anybody."""
         client = self._client(who)
-        handle = self._handle(client, what, {ObjectType.TASK})
+        handle = self._handle(client, pick, {ObjectType.TASK})
         if handle is not None:
             self._call(client, messages.Resume(handle.id) if resume else messages.Pause(handle.id))
 
-    @rule(who=PICKS, what=PICKS, mode=MODES)
-    def attach(self, who: int, what: int, mode: Mode) -> None:
+    @rule(who=PICKS, pick=PICKS, mode=MODES)
+    def attach(self, who: int, pick: int, mode: Mode) -> None:
         """Attaching an end changes nothing the model knows."""
         client = self._client(who)
-        handle = self._handle(client, what, {ObjectType.SHMEM_STREAM})
+        handle = self._handle(client, pick, {ObjectType.SHMEM_STREAM})
         if handle is not None:
             self._call(client, messages.Attach(handle.id, mode))
 
-    @rule(who=PICKS, what=PICKS, patience=st.sampled_from([0, 5, 50, None]))
-    def select(self, who: int, what: int, patience: int | None) -> None:
+    @rule(who=PICKS, pick=PICKS, patience=st.sampled_from([0, 5, 50, None]))
+    def select(self, who: int, pick: int, patience: int | None) -> None:
         """A select may wait; time, deletion and death must not upset it."""
         client = self._client(who)
-        handle = self._handle(client, what)
+        handle = self._handle(client, pick)
         if handle is not None and len(self.node.core.state.pending) < 50:
             client.send(messages.Select((handle.id,), timeout_ns=patience))
 
@@ -212,7 +221,7 @@ class Fate(Driver):
     @rule(who=PICKS, crash=st.booleans())
     def end(self, who: int, *, crash: bool) -> None:
         """A process or a session is gone."""
-        living = [one for one in self.model.people.values() if not one.ended]
+        living = [candidate for candidate in self.model.people.values() if not candidate.ended]
         if not living:
             return
         person = living[who % len(living)]
@@ -261,9 +270,9 @@ class Fate(Driver):
             account: Account = (Scope.GROUP, thing.name)
             if thing.id in homes:
                 account = (Scope.PRINCIPAL, record.owner)
-            self.books.limits = {key: one for key, one in self.books.limits.items() if key[0] != account}
+            self.books.limits = {key: limit for key, limit in self.books.limits.items() if key[0] != account}
             self.books.limits |= {
-                (account, one.resource): one.value for one in record.limits if one.value is not None
+                (account, bound.resource): bound.value for bound in record.limits if bound.value is not None
             }
 
     def _go_back(self, number: int, record: ObjectRecord, written: ObjectRecord | None) -> None:

@@ -22,11 +22,11 @@ class Office:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.admin = node.session()
-        made = self.admin.create(ObjectType.GROUP, groups=(self.admin.groups[0],))
-        self.group_ref = made.reference.ref
-        assert made.name is not None
-        self.group_name = made.name
-        self.group_print = made.reference.fingerprint
+        group = self.admin.create(ObjectType.GROUP, groups=(self.admin.groups[0],))
+        self.group_ref = group.reference.ref
+        assert group.name is not None
+        self.group_name = group.name
+        self.group_print = group.reference.fingerprint
         self.worker = self.admin.run(groups=(self.group_ref,))
 
     def row(
@@ -42,8 +42,8 @@ class Office:
 
     def ref_of(self, task: Client) -> int:
         """A reference of the node's own user to any task of its principal."""
-        found = self.admin.lookup(task.welcome.name)
-        return found[0].ref
+        references = self.admin.lookup(task.welcome.name)
+        return references[0].ref
 
     def used(
         self, scope: Scope, resource: Resource, *, task: Client | None = None, principal: str = "uid:1000"
@@ -82,7 +82,7 @@ class Office:
 def over(client: Client, call: messages.AnyCall) -> str:
     """Make a call that is over a limit: refused, audited, and nothing changed. What is said."""
     assert client.refused(call) == Code.EDQUOT
-    (record,) = [one for one in client.node.outcome.after if isinstance(one, effects.Audit)]
+    (record,) = [effect for effect in client.node.outcome.after if isinstance(effect, effects.Audit)]
     assert record.outcome == "denied"
     answer = client.answer(client.node.seq)
     assert isinstance(answer, messages.Failure)
@@ -103,7 +103,7 @@ def anonymous(data: bytes = b"", kind: ObjectType = ObjectType.SHMEM_BLOB) -> me
 def started(client: Client, call: messages.Run) -> Client:
     """Start a task with a call that does not wait, and be it."""
     created = client.ask(messages.Created, call)
-    spawn = next(one for one in client.node.outcome.after if isinstance(one, effects.Spawn))
+    spawn = next(effect for effect in client.node.outcome.after if isinstance(effect, effects.Spawn))
     welcome = client.node.answers[spawn.task, 0]
     assert isinstance(welcome, messages.Welcome)
     child = Client(client.node, spawn.task, welcome)

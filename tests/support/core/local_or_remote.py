@@ -35,9 +35,9 @@ class Site:
     ) -> tuple[int, int]:
         """An object of the other's, and both references to it."""
         call = messages.Create(kind, (self.other.groups[0],), buffering=buffering, data=data)
-        made = self.other.ask(messages.Created, call)
-        (found,) = self.me.lookup(made.name)
-        return found.ref, made.reference.ref
+        created = self.other.ask(messages.Created, call)
+        (reference,) = self.me.lookup(created.name)
+        return reference.ref, created.reference.ref
 
     def acquire(self, mode: Mode, level: Semantics = Semantics.ANY, who: Citizen | None = None) -> int:
         """The buffer of an acquire that is admitted."""

@@ -74,7 +74,7 @@ class CoreMachine(Fate):
         state = self.node.core.state
         group = state.groups.get(presented[0])  # type: ignore[call-overload]
         client = self.node.session(principal, presented)
-        welcomed = {one.object for one in client.welcome.groups}
+        welcomed = {joined.object for joined in client.welcome.groups}
         home = state.homes[principal].id
         mine = group is not None and group.owner == principal
         assert welcomed == {home} | ({group.id} if mine and group is not None else set())
@@ -110,7 +110,7 @@ class CoreMachine(Fate):
         created = self._granted(client, messages.Created, call, fine=fine, room=room)
         if created is None:
             return
-        spawn = next(one for one in self.node.outcome.after if isinstance(one, effects.Spawn))
+        spawn = next(effect for effect in self.node.outcome.after if isinstance(effect, effects.Spawn))
         welcome = self.node.answers[spawn.task, 0]
         assert isinstance(welcome, messages.Welcome)
         assert welcome.brand is Brand.PURE
@@ -144,7 +144,7 @@ class CoreMachine(Fate):
             data=b"x" * (named % 9) if kind in BLOBS else None,
         )
         named_in = set() if handle is None or call.name_kind is NameKind.ANONYMOUS else {handle.thing.name}
-        groups = frozenset(one for one in named_in if one is not None)
+        groups = frozenset(name for name in named_in if name is not None)
         size = named % 9 if kind in BLOBS else STREAM_RING_BYTES_DEFAULT * (kind is ObjectType.SHMEM_STREAM)
         room = self._room(self._to_make(client, groups, size, Resource.REFERENCES))
         created = self._granted(client, messages.Created, call, fine=fine, room=room)
@@ -173,18 +173,18 @@ class CoreMachine(Fate):
             wanted = inside[name % len(inside)]
         call = messages.Lookup(wanted, 0 if handle is None else handle.id)
         fine = handle is None or handle.thing.alive
-        expected = self.model.found(client.task, wanted, handle)
-        room = self._room(self._to_hold(client, [self.model.things[one] for one in expected]))
+        expected = self.model.resolve(client.task, wanted, handle)
+        room = self._room(self._to_hold(client, [self.model.things[thing_id] for thing_id in expected]))
         answer = self._granted(client, messages.References, call, fine=fine, room=room)
         if answer is not None:
-            assert {one.object for one in answer.references} == expected
-            for one in answer.references:
-                self.model.granted(client.task, one, ALL)
+            assert {reference.object for reference in answer.references} == expected
+            for public in answer.references:
+                self.model.granted(client.task, public, ALL)
 
-    @rule(who=PICKS, what=PICKS, to=PICKS, rights=RIGHTS, durable=st.booleans())
-    def delegate(self, who: int, what: int, to: int, rights: int, *, durable: bool) -> None:
+    @rule(who=PICKS, pick=PICKS, to=PICKS, rights=RIGHTS, durable=st.booleans())
+    def delegate(self, who: int, pick: int, to: int, rights: int, *, durable: bool) -> None:
         """Rights only shrink; a durable copy is a new object."""
-        handle = self._handle(None, what, BLOBS if who % 2 else None)
+        handle = self._handle(None, pick, BLOBS if who % 2 else None)
         client = self.clients[handle.task] if handle is not None else self._client(who)
         receiver = self._handle(client, to, {ObjectType.TASK})
         if handle is None or receiver is None:
@@ -200,7 +200,7 @@ class CoreMachine(Fate):
             and (not durable or handle.thing.type in BLOBS)
             and (copied or handle.thing.type is not ObjectType.PRIVMEM_BLOB or person.id == client.task)
         )
-        life = LIVES[what % len(LIVES)]
+        life = LIVES[pick % len(LIVES)]
         call = messages.Copy(
             handle.id,
             receiver.id,
@@ -220,24 +220,26 @@ class CoreMachine(Fate):
             is None
         ):
             return
-        public = next(one.reference for one in self.node.outcome.after if isinstance(one, effects.BindSlot))
+        public = next(
+            effect.reference for effect in self.node.outcome.after if isinstance(effect, effects.BindSlot)
+        )
         if copied:
             origin = handle.thing
-            made = self._thing(
+            duplicate = self._thing(
                 public, name=origin.name, groups=origin.groups, creator=client.task, shared=origin.shared
             )
-            assert made.type is ObjectType.DURABLE_BLOB
-            made.v_r, made.v_w = origin.v_r, origin.v_w
+            assert duplicate.type is ObjectType.DURABLE_BLOB
+            duplicate.v_r, duplicate.v_w = origin.v_r, origin.v_w
         else:
             assert public.object == handle.thing.id
         end = self.node.now + life if life else 0
         came = None if copied else handle
         self.model.granted(person.id, public, handle.rights & rights, came, end, given=True)
 
-    @rule(who=PICKS, what=PICKS, flags=st.sampled_from([0, 0, 16, 256]))
-    def delete(self, who: int, what: int, flags: int) -> None:
+    @rule(who=PICKS, pick=PICKS, flags=st.sampled_from([0, 0, 16, 256]))
+    def delete(self, who: int, pick: int, flags: int) -> None:
         """A handle goes; the object as its deletion mode says."""
-        handle = self._handle(None, what)
+        handle = self._handle(None, pick)
         if handle is None or (handle.thing.type is ObjectType.TASK and who % 4):
             return  # ends of tasks are rare, or nothing else would happen
         client = self.clients[handle.task]
@@ -265,10 +267,10 @@ class CoreMachine(Fate):
             self.model.condemn(person, by=by)
 
     # -- requests -----------------------------------------------------------------------------------
-    @rule(who=PICKS, what=PICKS, mode=MODES, level=LEVELS, other=PICKS, iov=st.sampled_from(AcquireIov))
-    def acquire(self, who: int, what: int, mode: Mode, level: Semantics, other: int, iov: AcquireIov) -> None:
+    @rule(who=PICKS, pick=PICKS, mode=MODES, level=LEVELS, other=PICKS, iov=st.sampled_from(AcquireIov))
+    def acquire(self, who: int, pick: int, mode: Mode, level: Semantics, other: int, iov: AcquireIov) -> None:
         """Admitted exactly beside what the table allows, with every buffer option but NONE."""
-        handle = self._handle(None, what, BLOBS)
+        handle = self._handle(None, pick, BLOBS)
         client = self.clients[handle.task] if handle is not None else self._client(who)
         request = self._request(client, other) if iov in {AcquireIov.TAKE, AcquireIov.BORROW} else None
         if iov is AcquireIov.REUSE:
@@ -312,10 +314,10 @@ class CoreMachine(Fate):
             request.held = handle.thing.bytes
         self.model.begin(request, level)
 
-    @rule(what=PICKS)
-    def commit(self, what: int) -> None:
+    @rule(pick=PICKS)
+    def commit(self, pick: int) -> None:
         """Holds exactly when the level held."""
-        request = self._request(None, what)
+        request = self._request(None, pick)
         if request is None:
             return
         client = self.clients[request.handle.task]
@@ -334,10 +336,10 @@ class CoreMachine(Fate):
         if held and mode is Mode.WRITE:
             self._written(thing, request.offset + request.length)
 
-    @rule(what=PICKS, to=PICKS, move=st.booleans())
-    def commit_elsewhere(self, what: int, to: int, *, move: bool) -> None:
+    @rule(pick=PICKS, to=PICKS, move=st.booleans())
+    def commit_elsewhere(self, pick: int, to: int, *, move: bool) -> None:
         """A buffer written to another object: valid as its original, owned as the option says."""
-        request = self._request(None, what)
+        request = self._request(None, pick)
         if request is None:
             return
         client = self.clients[request.handle.task]
@@ -361,7 +363,7 @@ class CoreMachine(Fate):
             assert answer.code != Code.ECANCELED
             return
         serves = self.books.groups(target.thing.shared - request.serves) if move else []
-        needs = [(one, Resource.REQUESTS, 1) for one in serves]
+        needs = [(account, Resource.REQUESTS, 1) for account in serves]
         if not self._grows(target.thing, request.length, answer, needs):
             return
         held = self.model.holds(request)
@@ -379,10 +381,10 @@ class CoreMachine(Fate):
             request.handle, request.mode, request.committed = target, Mode.WRITE, False
             moved(request, target.thing, None)
 
-    @rule(what=PICKS, committing=st.booleans())
-    def release(self, what: int, *, committing: bool) -> None:
+    @rule(pick=PICKS, committing=st.booleans())
+    def release(self, pick: int, *, committing: bool) -> None:
         """A buffer goes back once; committed first where the flag says so."""
-        request = self._request(None, what)
+        request = self._request(None, pick)
         if request is None:
             return
         client = self.clients[request.handle.task]
@@ -403,10 +405,10 @@ class CoreMachine(Fate):
             self._written(thing, end)
         self.model.release(request)
 
-    @rule(what=PICKS, mode=MODES, level=LEVELS, size=st.integers(0, 12), vector=st.booleans())
-    def once(self, what: int, mode: Mode, level: Semantics, size: int, *, vector: bool) -> None:
+    @rule(pick=PICKS, mode=MODES, level=LEVELS, size=st.integers(0, 12), vector=st.booleans())
+    def once(self, pick: int, mode: Mode, level: Semantics, size: int, *, vector: bool) -> None:
         """A compound, alone or in a vector with its neighbours."""
-        handle = self._handle(None, what, BLOBS)
+        handle = self._handle(None, pick, BLOBS)
         if handle is None:
             return
         client = self.clients[handle.task]
@@ -435,18 +437,18 @@ class CoreMachine(Fate):
                 self._written(thing, size)
 
     # -- foreign and forged -------------------------------------------------------------------------
-    @rule(who=PICKS, what=PICKS)
-    def use_a_foreign_reference(self, who: int, what: int) -> None:
+    @rule(who=PICKS, pick=PICKS)
+    def use_a_foreign_reference(self, who: int, pick: int) -> None:
         """A reference or buffer of anybody else is EBADF, and nothing happens."""
         client = self._client(who)
-        others = [one.id for one in self.model.handles.values() if one.task != client.task]
-        ref = others[what % len(others)] if others else what
+        others = [handle.id for handle in self.model.handles.values() if handle.task != client.task]
+        ref = others[pick % len(others)] if others else pick
         calls = (messages.Stat(ref), messages.ReadOnce(ref), messages.Delete(ref), messages.Copy(ref, ref))
-        assert client.refused(calls[what % len(calls)]) == Code.EBADF
-        foreign = [one for one in self.model.requests.values() if one.handle.task != client.task]
-        mine = self._handle(client, what, BLOBS)
+        assert client.refused(calls[pick % len(calls)]) == Code.EBADF
+        foreign = [request for request in self.model.requests.values() if request.handle.task != client.task]
+        mine = self._handle(client, pick, BLOBS)
         if foreign and mine is not None:
-            buffer = foreign[what % len(foreign)].id
+            buffer = foreign[pick % len(foreign)].id
             assert client.refused(messages.ReleaseRead(mine.id, buffer)) == Code.EBADF
 
     # -- snapshots ----------------------------------------------------------------------------------

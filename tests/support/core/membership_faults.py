@@ -64,12 +64,12 @@ def _misfortune(world: GossipWorld, rng: Random) -> None:
     elif kind == "heal":
         world.heal()
     elif kind in {"part", "one way", "break"}:
-        one = rng.sample(ids, rng.randrange(len(ids) + 1))
-        other = [other for other in ids if other not in one]
+        side = rng.sample(ids, rng.randrange(len(ids) + 1))
+        other = [other for other in ids if other not in side]
         if kind == "break":
-            world.break_links(one, other)
+            world.break_links(side, other)
         else:
-            world.part(one, other, both_ways=kind == "part")
+            world.part(side, other, both_ways=kind == "part")
 
 
 def heal_everything(world: GossipWorld) -> None:

@@ -133,19 +133,19 @@ class GossipWorld(EventQueue):
         """The process goes on, and finds what has come in the meantime, in any order with its timer."""
         machine = self.nodes[node]
         machine.frozen = False
-        found, machine.waiting = machine.waiting, []
+        actions, machine.waiting = machine.waiting, []
         if self.rng.random() < 0.5:
-            found.insert(0, lambda: self._tick(machine))
+            actions.insert(0, lambda: self._tick(machine))
         else:
-            found.append(lambda: self._tick(machine))
-        for action in found:
+            actions.append(lambda: self._tick(machine))
+        for action in actions:
             self.at(self.now + self.rng.randrange(MS), action)
 
-    def part(self, one: list[NodeId], other: list[NodeId], *, both_ways: bool = True) -> None:
-        """Nothing that ``one`` sends reaches ``other``, and the other way round."""
-        self.cut.update((a, b) for a in one for b in other if a != b)
+    def part(self, side: list[NodeId], other: list[NodeId], *, both_ways: bool = True) -> None:
+        """Nothing that ``side`` sends reaches ``other``, and the other way round."""
+        self.cut.update((a, b) for a in side for b in other if a != b)
         if both_ways:
-            self.cut.update((b, a) for a in one for b in other if a != b)
+            self.cut.update((b, a) for a in side for b in other if a != b)
 
     def tell(self, sender: NodeId, to: NodeId, message: GossipMessage) -> None:
         """Let a message that no process has made come from a node at once."""
@@ -156,9 +156,9 @@ class GossipWorld(EventQueue):
         """Let a node do something of its own."""
         self._call(self.nodes[node], action)
 
-    def break_links(self, one: list[NodeId], other: list[NodeId]) -> None:
+    def break_links(self, side: list[NodeId], other: list[NodeId]) -> None:
         """Both ends notice that their connection is gone."""
-        for a in one:
+        for a in side:
             for b in other:
                 if self._links.pop(frozenset((a, b)), None) is not None:
                     self._notice(a, b)
@@ -171,7 +171,7 @@ class GossipWorld(EventQueue):
     # -- the truth ----------------------------------------------------------------------------------
     def differences(self) -> list[str]:
         """Where a running node's table is not what is so."""
-        found: list[str] = []
+        faults: list[str] = []
         for observer in self.running():
             rows = self.view(observer).members
             for node, machine in self.nodes.items():
@@ -180,12 +180,12 @@ class GossipWorld(EventQueue):
                 row = rows.get(node)
                 if machine.membership is None:
                     if row is not None and row.status in {NodeStatus.ALIVE, NodeStatus.SUSPECT}:
-                        found.append(f"{observer} takes {node} for {row.status}")
+                        faults.append(f"{observer} takes {node} for {row.status}")
                 elif row is None:
-                    found.append(f"{observer} does not know {node}")
+                    faults.append(f"{observer} does not know {node}")
                 elif row.epoch != machine.epoch or row.status is not NodeStatus.ALIVE:
-                    found.append(f"{observer} has {node} {row.status} in epoch {row.epoch}/{machine.epoch}")
-        return found
+                    faults.append(f"{observer} has {node} {row.status} in epoch {row.epoch}/{machine.epoch}")
+        return faults
 
     def converges(self, within_ns: int) -> bool:
         """Whether all tables come to be true."""
@@ -243,22 +243,22 @@ class GossipWorld(EventQueue):
 
     def _dial(self, a: NodeId, b: NodeId) -> None:
         link = frozenset((a, b))
-        one, two = self.nodes[a], self.nodes[b]
-        dialer = one.membership
+        caller, two = self.nodes[a], self.nodes[b]
+        dialer = caller.membership
 
         def act() -> None:
-            if link in self._links or dialer is None or one.membership is not dialer or one.frozen:
+            if link in self._links or dialer is None or caller.membership is not dialer or caller.frozen:
                 return
             if {(a, b), (b, a)} & self.cut or two.frozen:
                 return
             if two.membership is None:
                 if b in dialer.members:
-                    self._call(one, lambda view, now: view.disconnected(now, b))
+                    self._call(caller, lambda view, now: view.disconnected(now, b))
                 return
             self._links[link] = next(self._made)
             # What a hello tells is less than the whole row.
             ours, theirs = (replace(n.own, incarnation=0, version=0) for n in (dialer, two.membership))
-            self._call(one, lambda view, now: view.connected(now, theirs))
+            self._call(caller, lambda view, now: view.connected(now, theirs))
             self._call(two, lambda view, now: view.connected(now, ours))
 
         self.at(self.now + 2 * self._delay(), act)

@@ -118,19 +118,21 @@ class Model:
     # -- looking ------------------------------------------------------------------------------------
     def handle(self, task: int, ref: int) -> Handle | None:
         """The task's own reference."""
-        found = self.handles.get(ref)
-        return found if found is not None and found.task == task else None
+        handle = self.handles.get(ref)
+        return handle if handle is not None and handle.task == task else None
 
     def holders(self, thing: Thing) -> set[int]:
         """The references that count."""
-        return {one.id for one in self.handles.values() if one.thing is thing} if thing.alive else set()
+        return (
+            {handle.id for handle in self.handles.values() if handle.thing is thing} if thing.alive else set()
+        )
 
     def active(self, thing: Thing, mode: Mode) -> int:
         """a_r or a_w."""
         return sum(
             1
-            for one in self.requests.values()
-            if one.active and one.mode is mode and one.handle.thing is thing
+            for request in self.requests.values()
+            if request.active and request.mode is mode and request.handle.thing is thing
         )
 
     def admitted(self, thing: Thing, level: Semantics) -> bool:
@@ -146,14 +148,14 @@ class Model:
         thing = request.handle.thing
         since = thing.log[request.since :]
         others = [entry for entry in since if entry[1] != request.id]
-        if any(what == "dirty" for what, _, _ in since):
+        if any(event == "dirty" for event, _, _ in since):
             return False
         busy = {
-            one.mode
-            for one in self.requests.values()
-            if one.active and one is not request and one.handle.thing is thing
+            rival.mode
+            for rival in self.requests.values()
+            if rival.active and rival is not request and rival.handle.thing is thing
         }
-        done = {mode for what, _, mode in others if what == "commit"}
+        done = {mode for event, _, mode in others if event == "commit"}
         if request.level is Semantics.EXCL:
             return not others and not busy
         if request.level is Semantics.MRSW:
@@ -162,7 +164,7 @@ class Model:
             return Mode.READ not in done | busy
         return True
 
-    def found(self, task: int, name: bytes, group: Handle | None) -> set[int]:
+    def resolve(self, task: int, name: bytes, group: Handle | None) -> set[int]:
         """What a resolution gives: the ids of objects within the task's reach."""
         members = self.people[task].members
         if group is not None:
@@ -177,7 +179,7 @@ class Model:
             and thing.groups & wanted
             and (
                 thing.type is not ObjectType.PRIVMEM_BLOB
-                or any(one.task == task and one.thing is thing for one in self.handles.values())
+                or any(handle.task == task and handle.thing is thing for handle in self.handles.values())
             )
         }
 
@@ -277,12 +279,12 @@ class Model:
 
     def came_from(self, handle: Handle) -> list[Handle]:
         """What was delegated from a reference, directly and further on."""
-        found = [one for one in self.handles.values() if one.origin is handle]
-        return found + [further for one in found for further in self.came_from(one)]
+        children = [child for child in self.handles.values() if child.origin is handle]
+        return children + [further for child in children for further in self.came_from(child)]
 
     def expire(self, now: int) -> None:
         """Time has passed."""
-        for handle in [one for one in self.handles.values() if 0 < one.expires <= now]:
+        for handle in [candidate for candidate in self.handles.values() if 0 < candidate.expires <= now]:
             self.drop(handle)
 
     def destroy(self, thing: Thing) -> None:
@@ -327,7 +329,7 @@ class Model:
         person.ended = True
         if person.program is not None:
             self._let_go(person.program, failed=person.failed if person.dying else crash)
-        for handle in [one for one in self.handles.values() if one.task == task]:
+        for handle in [candidate for candidate in self.handles.values() if candidate.task == task]:
             self.drop(handle)
         if person.session:
             self.things[task].pinned = self.things[person.console].pinned = False

@@ -45,7 +45,9 @@ class Walk:
 
     def name(self) -> int:
         """Mostly a group's name: what follows from having resolved one is the interesting part."""
-        groups = {one.name for one in self.machine.model.things.values() if one.type is ObjectType.GROUP}
+        groups = {
+            thing.name for thing in self.machine.model.things.values() if thing.type is ObjectType.GROUP
+        }
         places = [place for place, known in enumerate(self.machine.names) if known in groups]
         return self.rng.choice(places) if places and self.flip() else self.select()
 
@@ -117,7 +119,7 @@ class Walk:
 
 def walk(seed: int, steps: int) -> CoreMachine:
     """A long random walk over the same rules: deeper than an example that can be shrunk gets."""
-    made = Walk(seed)
+    walker = Walk(seed)
     for _ in range(steps):
-        made.step()
-    return made.machine
+        walker.step()
+    return walker.machine

@@ -23,46 +23,46 @@ class DictRows:
     def log_groups(self) -> set[Name]:
         """The groups of logs."""
         return {
-            logs_group(one.name)
-            for one in self.stored.values()
-            if one.type is ObjectType.GROUP and one.deletion is Deletion.IMMORTAL and one.name
+            logs_group(record.name)
+            for record in self.stored.values()
+            if record.type is ObjectType.GROUP and record.deletion is Deletion.IMMORTAL and record.name
         }
 
     def dormant(self) -> list[ObjectRecord]:
         """Return the dormant records."""
         groups = self.log_groups
-        return [one for _, one in sorted(self.stored.items()) if is_dormant(one, groups)]
+        return [record for _, record in sorted(self.stored.items()) if is_dormant(record, groups)]
 
     def named(self, names: Sequence[InternalName]) -> list[ObjectId]:
         """Return the objects under these names."""
         return [
-            one.object
+            record.object
             for name in names
-            for one in self.dormant()
-            if any(internal_name(one.name or Name(b""), group) == name for group in one.groups)
+            for record in self.dormant()
+            if any(internal_name(record.name or Name(b""), group) == name for group in record.groups)
         ]
 
     def read(self, target: ObjectId) -> ObjectRecord | None:
         """Return a dormant record."""
         self.reads += 1
-        return next((one for one in self.dormant() if one.object == target), None)
+        return next((record for record in self.dormant() if record.object == target), None)
 
     def resident(self) -> tuple[ObjectRecord, ...]:
         """Return all other records."""
-        asleep = {one.object for one in self.dormant()}
-        return tuple(one for one in self.stored.values() if one.object not in asleep)
+        asleep = {record.object for record in self.dormant()}
+        return tuple(record for record in self.stored.values() if record.object not in asleep)
 
     def use(self) -> DormantUse:
         """Return the numbers and bytes of the dormant records."""
         owners: dict[Principal, list[int]] = {}
         groups: dict[Name, list[int]] = {}
-        for one in self.dormant():
+        for record in self.dormant():
             for counts in (
-                owners.setdefault(one.owner, [0, 0]),
-                *(groups.setdefault(name, [0, 0]) for name in one.groups),
+                owners.setdefault(record.owner, [0, 0]),
+                *(groups.setdefault(name, [0, 0]) for name in record.groups),
             ):
                 counts[0] += 1
-                counts[1] += one.size
+                counts[1] += record.size
         return DormantUse(
             tuple((name, *counts) for name, counts in owners.items()),  # type: ignore[misc] # two counts
             tuple((name, *counts) for name, counts in groups.items()),  # type: ignore[misc] # the same

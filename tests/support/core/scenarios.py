@@ -159,7 +159,7 @@ class Scenario:
     def _enter(self, name: str, after: Iterable[object]) -> None:
         """Give a name to the reference or the buffer of the last answer, and to the name of a new object."""
         results = [getattr(effect, "result", None) for effect in after]
-        result = next(one for one in reversed(results) if one is not None)
+        result = next(answer for answer in reversed(results) if answer is not None)
         if isinstance(result, messages.Created):
             self._names[name], self._names[f"{name}_name"] = result.reference.ref, result.name
         elif isinstance(result, messages.References):

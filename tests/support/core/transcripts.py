@@ -164,8 +164,8 @@ class Run:
         """Choose the references of a task that does not know the secret."""
         given = knowing.event()
         assert isinstance(given, messages.Delegated)
-        made = knowing.create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"x").reference.ref
-        knowing.call(messages.Copy(made, given.reference.ref, READ, lifetime_ns=self.number(10**15)))
+        ref = knowing.create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"x").reference.ref
+        knowing.call(messages.Copy(ref, given.reference.ref, READ, lifetime_ns=self.number(10**15)))
         knowing.call(messages.Pause(given.reference.ref))
         knowing.call(messages.Delete(given.reference.ref, int(Flag.DESTROY)))
 
@@ -265,7 +265,7 @@ class Run:
     def pushed(self) -> None:
         """Add all that reached the parties without a call: pages, events, descriptors."""
         for name, party in self.parties.items():
-            effects = (one for one in party.node.effects if getattr(one, "task", None) == party.task)
+            effects = (effect for effect in party.node.effects if getattr(effect, "task", None) == party.task)
             self.transcript.extend((name, str(effect)) for effect in effects)
 
 

@@ -19,17 +19,17 @@ class Two:
         self.here, self.there = self.cluster.nodes
         self.me = self.cluster.session(self.here)
         self.keeper = self.cluster.session(self.there)
-        made = self.keeper.create(data=b"content")
-        self.ref_there = made.reference.ref
-        (found,) = self.me.lookup(made.name)
-        self.ref = found.ref
+        created = self.keeper.create(data=b"content")
+        self.ref_there = created.reference.ref
+        (reference,) = self.me.lookup(created.name)
+        self.ref = reference.ref
 
     def books(self) -> tuple[Peer, Peer]:
         """What each node knows of the other."""
-        found = [node.core.state.cluster for node in self.cluster.nodes]
-        assert found[0] is not None
-        assert found[1] is not None
-        return found[0].peer(self.there.node), found[1].peer(self.here.node)
+        clusters = [node.core.state.cluster for node in self.cluster.nodes]
+        assert clusters[0] is not None
+        assert clusters[1] is not None
+        return clusters[0].peer(self.there.node), clusters[1].peer(self.here.node)
 
     def hear(self, *said: dcp.Message) -> None:
         """The second node gets these messages of the first."""
@@ -45,5 +45,5 @@ class Two:
     def job(self) -> tuple[Client, int]:
         """A task that the second node starts, and the session's reference to it."""
         started = self.keeper.run()
-        (found,) = self.me.lookup(started.welcome.name)
-        return started, found.ref
+        (reference,) = self.me.lookup(started.welcome.name)
+        return started, reference.ref

@@ -68,7 +68,7 @@ class AnyModel(BaseModel):
         """Resources of any level."""
         tree = state.resources.all()
         targets = [np.unique(self.random.choice(tree, 4)) for _ in classes]
-        source = np.repeat(classes, [len(each) for each in targets])
+        source = np.repeat(classes, [len(row) for row in targets])
         target = np.concatenate([np.zeros(0, np.int64), *targets])
         return ClassArcs(source, target, self._draw(target), self._draw(target, 0, 5))
 
@@ -106,7 +106,7 @@ class History:
         self.seed = seed
         self.settings = settings or SchedulerSettings(certify_every=1)
         self.scheduler = FlowScheduler(AnyModel(seed), self.settings)
-        self.where: dict[int, int] = {}
+        self.machine_of: dict[int, int] = {}
         self.now = 0.0
         self.next_task = self.next_job = self.next_machine = 0
         self.drained: set[int] = set()
@@ -170,73 +170,77 @@ class History:
             assert job.gang, f"seed {self.seed}"
             return
         self.next_job += 1
-        self.where.update((each.task, ABSENT) for each in tasks)
+        self.machine_of.update((descriptor.task, ABSENT) for descriptor in tasks)
 
     def happen(self) -> None:
         """One event."""
-        running = sorted(task for task, machine in self.where.items() if machine != ABSENT)
+        running = sorted(task for task, machine in self.machine_of.items() if machine != ABSENT)
         machines = sorted(self.state.machine_ids.values())
-        what = self.random.choices(
+        event = self.random.choices(
             ["submit", "finish", "add", "remove", "drain", "reject", "withdraw"], [6, 5, 1, 1, 1, 1, 1]
         )[0]
-        if what == "submit":
+        if event == "submit":
             self.submit()
-        elif what == "finish" and running:
+        elif event == "finish" and running:
             self._finish(self.random.choice(running))
-        elif what == "withdraw" and self.where:
-            self._finish(self.random.choice(sorted(self.where)))
-        elif what == "add":
+        elif event == "withdraw" and self.machine_of:
+            self._finish(self.random.choice(sorted(self.machine_of)))
+        elif event == "add":
             self.add_machine()
-        elif what == "remove" and len(machines) > 2:
+        elif event == "remove" and len(machines) > 2:
             gone = self.random.choice(machines)
             lost = self.scheduler.remove_machine(gone, self.now)
-            assert sorted(lost) == sorted(t for t, m in self.where.items() if m == gone), f"seed {self.seed}"
-            self.where.update((task, ABSENT) for task in lost)
+            assert sorted(lost) == sorted(t for t, m in self.machine_of.items() if m == gone), (
+                f"seed {self.seed}"
+            )
+            self.machine_of.update((task, ABSENT) for task in lost)
             self.drained.discard(gone)
-        elif what == "drain" and machines:
+        elif event == "drain" and machines:
             machine = self.random.choice(machines)
             self.drained ^= {machine}
             self.scheduler.drain(machine, machine in self.drained)
-        elif what == "reject" and running:
+        elif event == "reject" and running:
             task = self.random.choice(running)
             self.scheduler.rejected(task, self.now)
-            self.where[task] = ABSENT
+            self.machine_of[task] = ABSENT
 
     def _finish(self, task: int) -> None:
         self.scheduler.finished(task, self.now)
-        del self.where[task]
+        del self.machine_of[task]
 
     def round(self) -> Round:
         """A round, with all that has to hold after it."""
         self.now += self.random.choice([0.0, 1.0, 10.0])
-        before = dict(self.where)
-        found = self.scheduler.round(self.now)
-        place = f"seed {self.seed}, round {found.number}"
-        assert found.stands, f"{place}: {found.faults}"
+        before = dict(self.machine_of)
+        outcome = self.scheduler.round(self.now)
+        place = f"seed {self.seed}, round {outcome.number}"
+        assert outcome.stands, f"{place}: {outcome.faults}"
         # A wrong answer is caught by its certificate and mended from scratch; here it is a failure.
-        assert not any(fault.where.startswith("solver") for fault in found.faults), f"{place}: {found.faults}"
-        self._follow(found, place)
+        assert not any(fault.source.startswith("solver") for fault in outcome.faults), (
+            f"{place}: {outcome.faults}"
+        )
+        self._follow(outcome, place)
         check_sums(self.state, place)
         self._check_arrivals(before, place)
-        self._check_jobs(found, place)
-        return found
+        self._check_jobs(outcome, place)
+        return outcome
 
-    def _follow(self, found: Round, place: str) -> None:
-        for delta in found.deltas:
-            assert self.where[delta.task] == delta.source, f"{place}: {delta}"
+    def _follow(self, outcome: Round, place: str) -> None:
+        for delta in outcome.deltas:
+            assert self.machine_of[delta.task] == delta.source, f"{place}: {delta}"
             assert delta.source != delta.target, f"{place}: {delta}"
             kinds = {(False, True): Change.PLACE, (True, False): Change.PREEMPT, (True, True): Change.MIGRATE}
             assert delta.change == kinds[delta.source != ABSENT, delta.target != ABSENT], f"{place}: {delta}"
-            self.where[delta.task] = delta.target
-        assert len({delta.task for delta in found.deltas}) == len(found.deltas), place
-        assert self.where == places(self.state), place
-        assert found.running == sum(machine != ABSENT for machine in self.where.values()), place
+            self.machine_of[delta.task] = delta.target
+        assert len({delta.task for delta in outcome.deltas}) == len(outcome.deltas), place
+        assert self.machine_of == places(self.state), place
+        assert outcome.running == sum(machine != ABSENT for machine in self.machine_of.values()), place
 
     def _check_arrivals(self, before: dict[int, int], place: str) -> None:
         tasks, tree = self.state.tasks, self.state.resources
-        arrived = [task for task, machine in self.where.items() if machine not in (ABSENT, before[task])]
+        arrived = [task for task, machine in self.machine_of.items() if machine not in (ABSENT, before[task])]
         for task in arrived:
-            row, machine = tasks.row(task), self.where[task]
+            row, machine = tasks.row(task), self.machine_of[task]
             described = tasks.descriptors[row]
             assert machine not in self.drained, f"{place}: task {task} came to drained {machine}"
             assert described.pinned in (None, machine), f"{place}: task {task} left its machine"
@@ -249,12 +253,12 @@ class History:
             assert tree.running[at] <= tree.slots[at], f"{place}: machine {machine} over its slots"
         for task, machine in before.items():
             if machine != ABSENT and not tasks.descriptors[tasks.row(task)].restartable:
-                assert self.where[task] == machine, f"{place}: task {task} cannot be restarted"
+                assert self.machine_of[task] == machine, f"{place}: task {task} cannot be restarted"
 
-    def _check_jobs(self, found: Round, place: str) -> None:
+    def _check_jobs(self, outcome: Round, place: str) -> None:
         state = self.state
         jobs = state.jobs
-        reported = {fault.where for fault in found.faults}
+        reported = {fault.source for fault in outcome.faults}
         for row in jobs.all().tolist():
             mine = state.tasks.all()[state.tasks.job[state.tasks.all()] == row]
             runs = mine[state.tasks.status[mine] == RUNNING]

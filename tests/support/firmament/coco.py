@@ -21,7 +21,7 @@ from tests.support.firmament import clusters as small
 from tests.support.firmament.clusters import GB
 
 SOCKETS = tuple(
-    Inner(Level.SOCKET, f"socket {at}", tuple(Inner(Level.CORE, f"core {2 * at + one}") for one in (0, 1)))
+    Inner(Level.SOCKET, f"socket {at}", tuple(Inner(Level.CORE, f"core {2 * at + core}") for core in (0, 1)))
     for at in (0, 1)
 )
 

@@ -35,8 +35,8 @@ class DirectLink:
 def opened(source: str, **parameters: str) -> tuple[RemoteModel, DirectLink]:
     """Open a model; ModelError with the reason if it cannot be used."""
     link = DirectLink()
-    found = link.ask(orders.encode(orders.Open(source, parameters)))
-    return RemoteModel(link, opened_by(found)), link
+    reply = link.ask(orders.encode(orders.Open(source, parameters)))
+    return RemoteModel(link, opened_by(reply)), link
 
 
 def derived(module: str, model: str) -> str:

@@ -50,19 +50,19 @@ class Site:
         """So many tasks of one job; their numbers."""
         tasks = list(range(self.next, self.next + count))
         self.next += count
-        made = [
-            TaskDescriptor(each, Resources(cpus, memory * GB), priority=priority, restartable=restartable)
-            for each in tasks
+        descriptors = [
+            TaskDescriptor(task, Resources(cpus, memory * GB), priority=priority, restartable=restartable)
+            for task in tasks
         ]
-        self.scheduler.submit(JobDescriptor(tasks[0], who, gang=gang), made, now)
+        self.scheduler.submit(JobDescriptor(tasks[0], who, gang=gang), descriptors, now)
         self.owner.update(dict.fromkeys(tasks, who))
         return tasks
 
     def round(self, now: float) -> list[int]:
         """The tasks that a round places, ascending."""
-        found = self.scheduler.round(now)
-        assert not found.faults
-        return sorted(delta.task for delta in found.deltas if delta.change is Change.PLACE)
+        outcome = self.scheduler.round(now)
+        assert not outcome.faults
+        return sorted(delta.task for delta in outcome.deltas if delta.change is Change.PLACE)
 
     def running(self) -> dict[str, int]:
         """How many tasks run, by principal."""
@@ -72,4 +72,6 @@ class Site:
 
     def account(self, who: str) -> PrincipalAccount:
         """One principal's account."""
-        return next(one for one in self.ledger.accounts(self.scheduler.state) if one.principal == who)
+        return next(
+            account for account in self.ledger.accounts(self.scheduler.state) if account.principal == who
+        )

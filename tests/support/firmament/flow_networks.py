@@ -206,10 +206,14 @@ def hubs(seed: int) -> FlowProblem:
     rng = Random(f"hubs {seed}")  # noqa: S311 - a test repeats itself
     sources, sinks = rng.randint(300, 400), rng.randint(260, 400)
     room = -(-sources // sinks) + rng.randint(0, 1)
-    one, two, end = sources + sinks, sources + sinks + 1, sources + sinks + 2
-    arcs = [(source, hub, 0, 1, rng.randint(0, 3)) for source in range(sources) for hub in (one, two)]
-    arcs += [(hub, sink, 0, room, rng.randint(0, 3)) for sink in range(sources, one) for hub in (one, two)]
-    arcs += [(sink, end, 0, room, rng.randint(0, 3)) for sink in range(sources, one)]
+    first_hub, two, end = sources + sinks, sources + sinks + 1, sources + sinks + 2
+    arcs = [(source, hub, 0, 1, rng.randint(0, 3)) for source in range(sources) for hub in (first_hub, two)]
+    arcs += [
+        (hub, sink, 0, room, rng.randint(0, 3))
+        for sink in range(sources, first_hub)
+        for hub in (first_hub, two)
+    ]
+    arcs += [(sink, end, 0, room, rng.randint(0, 3)) for sink in range(sources, first_hub)]
     return problem_of([1] * sources + [0] * (sinks + 2) + [-sources], arcs)
 
 

@@ -77,8 +77,8 @@ class Yard:
     def ask(self, do: str, *, principal: str = ME, ruler: bool = False, **more: object) -> dict[str, object]:
         """What the desk answers."""
         question = json.dumps({"ask": "pack", "do": do, **more}).encode()
-        found: dict[str, object] = json.loads(self.office.answer(Asked(1, principal, ruler, question)))
-        return found
+        reply: dict[str, object] = json.loads(self.office.answer(Asked(1, principal, ruler, question)))
+        return reply
 
     def bring(
         self, text: str, do: str = "admit", *, principal: str = ME, wait_s: float = 0.0

@@ -16,30 +16,36 @@ def scheduler(
     model: CostModel, *slots: int, racks: int = 1, base: KnowledgeBase | None = None
 ) -> FlowScheduler:
     """Machines 0, 1, ... with so many slots, dealt out to the racks in turn."""
-    made = FlowScheduler(model, knowledge=base)
-    for number, each in enumerate(slots):
-        add_machine(made, number, each, rack=f"r{number % racks}")
-    return made
+    flow_scheduler = FlowScheduler(model, knowledge=base)
+    for number, capacity in enumerate(slots):
+        add_machine(flow_scheduler, number, capacity, rack=f"r{number % racks}")
+    return flow_scheduler
 
 
 def add_machine(
-    made: FlowScheduler, number: int, slots: int, *, rack: str = "r0", kind: str = "", gpu: bool = False
+    flow_scheduler: FlowScheduler,
+    number: int,
+    slots: int,
+    *,
+    rack: str = "r0",
+    kind: str = "",
+    gpu: bool = False,
 ) -> None:
     """One machine more."""
     labels = (("gpu", "yes"),) if gpu else ()
-    made.add_machine(
+    flow_scheduler.add_machine(
         MachineDescriptor(number, f"m{number}", rack, MACHINE, slots, kind, labels=labels), now=0.0
     )
 
 
-def submit(made: FlowScheduler, *tasks: TaskDescriptor, job: int = 1, now: float = 0.0) -> None:
+def submit(flow_scheduler: FlowScheduler, *tasks: TaskDescriptor, job: int = 1, now: float = 0.0) -> None:
     """Tasks of one job."""
-    made.submit(JobDescriptor(job), tasks, now)
+    flow_scheduler.submit(JobDescriptor(job), tasks, now)
 
 
-def places(made: FlowScheduler) -> dict[int, int]:
+def places(flow_scheduler: FlowScheduler) -> dict[int, int]:
     """Which task runs on which machine, in the caller's identifiers."""
-    state = made.state
+    state = flow_scheduler.state
     rows = state.tasks.all()
     return {
         int(state.tasks.id[row]): state.machine_ids[int(state.tasks.machine[row])]
@@ -48,9 +54,9 @@ def places(made: FlowScheduler) -> dict[int, int]:
     }
 
 
-def rounds(made: FlowScheduler, *times: float) -> dict[int, int]:
+def rounds(flow_scheduler: FlowScheduler, *times: float) -> dict[int, int]:
     """Where tasks run after rounds at these times; no fault in any."""
     for now in times:
-        found = made.round(now)
-        assert not found.faults
-    return places(made)
+        outcome = flow_scheduler.round(now)
+        assert not outcome.faults
+    return places(flow_scheduler)

@@ -36,25 +36,25 @@ def sample(
 def noise(seed: int, count: int, node: str = "n1") -> KnowledgeBase:
     """A knowledge base with random samples of a few classes, and places of a few blocks."""
     rng = chances(seed)
-    found = KnowledgeBase(node, 1)
+    base = KnowledgeBase(node, 1)
     for number in range(count):
         task_class, machine = rng.choice("abc"), f"m{rng.randrange(3)}"
         beside = tuple(rng.sample("abcd", rng.randrange(3)))
         values = {m: rng.randrange(1 << rng.randrange(1, 50)) for m in rng.sample(list(Metric), 5)}
         if rng.random() < 0.3:
             report = FinalReport(rng.random() * 100 + 0.001, 1.0, rng.randrange(10**9))
-            found.add(
+            base.add(
                 Sample.at_end(
                     task_class, "t" + machine, machine, rng.randrange(HOUR), report, number, beside=beside
                 )
             )
         else:
-            found.add(
+            base.add(
                 Sample.of(task_class, "t" + machine, machine, rng.randrange(HOUR), values, beside=beside)
             )
         if rng.random() < 0.2:
-            found.place(bytes([rng.randrange(4)]), machine, rng.randrange(-1, 10_000))
-    return found
+            base.place(bytes([rng.randrange(4)]), machine, rng.randrange(-1, 10_000))
+    return base
 
 
 def batches(source: KnowledgeBase, size: int) -> list[bytes]:
@@ -73,7 +73,10 @@ def answers(base: KnowledgeBase) -> object:
             key: (p.samples, p.finished, p.recent, {m: a.pack() for m, a in p.aggregates.items()})
             for key, p in base.profiles.items()
         },
-        {key: {m: moments.pack() for m, moments in found.items()} for key, found in base.pairs.items()},
+        {
+            key: {m: moments.pack() for m, moments in aggregates.items()}
+            for key, aggregates in base.pairs.items()
+        },
         dict(base.latest),
         dict(base.reports),
         {block: base.places.of(block) for block in base.places.blocks},

@@ -82,22 +82,22 @@ def show(folder: Path, make: Make) -> tuple[Path, Path]:
         for part in range(parts):
             cores = share(make.cores, parts, part)
             for cpu in threads_of(cores):
-                each = cpu_root / f"cpu{cpu}"
+                cpu_folder = cpu_root / f"cpu{cpu}"
                 if kind == "package":
-                    write(each / "topology/physical_package_id", part)
-                    write(each / "topology/core_siblings_list", listed(threads_of(cores)))
+                    write(cpu_folder / "topology/physical_package_id", part)
+                    write(cpu_folder / "topology/core_siblings_list", listed(threads_of(cores)))
                 else:
-                    cache(each / "cache/index3", 3, "Unified", f"{make.l3_kib}K", threads_of(cores))
+                    cache(cpu_folder / "cache/index3", 3, "Unified", f"{make.l3_kib}K", threads_of(cores))
     for core in range(make.cores):
         siblings = threads_of([core])
         for cpu in siblings:
-            each = cpu_root / f"cpu{cpu}"
-            write(each / "topology/core_id", core % (make.cores // make.packages))
-            write(each / "topology/thread_siblings_list", listed(siblings))
-            cache(each / "cache/index0", 1, "Data", "32K", siblings)
-            cache(each / "cache/index1", 1, "Instruction", "32K", siblings)
-            cache(each / "cache/index2", 2, "Unified", "256K", siblings)
-            write(each / "cpufreq/cpuinfo_max_freq", make.mhz * 1000)
+            cpu_folder = cpu_root / f"cpu{cpu}"
+            write(cpu_folder / "topology/core_id", core % (make.cores // make.packages))
+            write(cpu_folder / "topology/thread_siblings_list", listed(siblings))
+            cache(cpu_folder / "cache/index0", 1, "Data", "32K", siblings)
+            cache(cpu_folder / "cache/index1", 1, "Instruction", "32K", siblings)
+            cache(cpu_folder / "cache/index2", 2, "Unified", "256K", siblings)
+            write(cpu_folder / "cpufreq/cpuinfo_max_freq", make.mhz * 1000)
     kib = make.memory_gib * GIB // 1024 - 300_000
     for node in range(make.nodes):
         place = sys_root / f"devices/system/node/node{node}"

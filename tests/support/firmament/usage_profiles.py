@@ -26,7 +26,7 @@ def course(
     **values: list[int],
 ) -> UsageProfile:
     """A course with these values by the channels' names; as long as they are, if nothing is said."""
-    instants = max((len(each) for each in values.values()), default=1)
+    instants = max((len(series) for series in values.values()), default=1)
     return UsageProfile(
         principal,
         job,
@@ -37,7 +37,7 @@ def course(
         round(began_s * SECOND_NS),
         length_ms or instants * instant_s * 1000,
         instant_s,
-        {int(UsageChannel[name.upper()]): tuple(each) for name, each in values.items()},
+        {int(UsageChannel[name.upper()]): tuple(series) for name, series in values.items()},
         completed,
     )
 

@@ -45,15 +45,15 @@ class WarmHistory:
     def vertex(self) -> int:
         """A new upper vertex."""
         self.supply.append(0)
-        (found,) = self.warm.add_vertices(1)
-        assert found == len(self.supply) - 1
-        return int(found)
+        (vertex,) = self.warm.add_vertices(1)
+        assert vertex == len(self.supply) - 1
+        return int(vertex)
 
     def add_arc(self, tail: int, head: int, capacity: int) -> None:
         """A new arc of a drawn cost."""
         cost = self.cost()
-        (found,) = self.warm.add_arcs(tail, head, capacity, cost)
-        assert found == len(self.arcs)
+        (arc,) = self.warm.add_arcs(tail, head, capacity, cost)
+        assert arc == len(self.arcs)
         self.arcs.append([tail, head, 0, capacity, cost])
 
     def add_machine(self) -> None:
@@ -139,17 +139,22 @@ class WarmHistory:
             arcs += [(len(self.supply) + place, to, 0, 1, cost) for to, cost in self.rows[task]]
         return problem_of(supply, arcs)
 
-    def solution(self, found: WarmSolution) -> FlowSolution:
+    def solution(self, warm_solution: WarmSolution) -> FlowSolution:
         """The warm answer as one for :meth:`problem`."""
-        flow = found.flow.tolist()
-        prices = found.prices.tolist()
+        flow = warm_solution.flow.tolist()
+        prices = warm_solution.prices.tolist()
         for task in sorted(self.rows):
             row = self.rows[task]
             taken = [0] * len(row)
-            taken[int(found.choice[task])] = 1
-            assert row[int(found.choice[task])][0] == found.target[task]
+            taken[int(warm_solution.choice[task])] = 1
+            assert row[int(warm_solution.choice[task])][0] == warm_solution.target[task]
             flow += taken
             prices.append(max(prices[to] - cost for to, cost in row))
         return FlowSolution(
-            np.array(flow, np.int64), found.cost, np.array(prices, np.int64), found.status, "warm", 0.0
+            np.array(flow, np.int64),
+            warm_solution.cost,
+            np.array(prices, np.int64),
+            warm_solution.status,
+            "warm",
+            0.0,
         )

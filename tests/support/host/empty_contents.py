@@ -14,9 +14,9 @@ from dios.transport.memory.pool import MemoryPool
 @contextmanager
 def empty_contents() -> Iterator[Contents]:
     """No contents; closed when the block is left."""
-    made = Contents(MemoryStore(), MemoryPool())
-    yield made
-    made.close()
+    contents = Contents(MemoryStore(), MemoryPool())
+    yield contents
+    contents.close()
 
 
 def finish(work: CompletedReply | BackgroundWork | None) -> CompletedReply | None:

@@ -270,7 +270,7 @@ def no_descriptors(spare: int = 0) -> Iterator[None]:
     try:
         # All numbers below the limit must be taken.
         fillers.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
-        highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+        highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
         while fillers[-1] < highest:
             fillers.append(os.dup(fillers[0]))
         resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1 + spare, hard))

@@ -17,13 +17,13 @@ def own_group() -> MulticastNetwork:
     """A group at a port that nobody uses; skips the test where the system has no multicast on loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
-        found = MulticastNetwork(port=probe.getsockname()[1], interface="127.0.0.1")
+        network = MulticastNetwork(port=probe.getsockname()[1], interface="127.0.0.1")
     try:
-        with sender(found) as sock:
-            sock.sendto(b"anybody?", (found.group, found.port))
+        with sender(network) as sock:
+            sock.sendto(b"anybody?", (network.group, network.port))
     except OSError as error:
         pytest.skip(f"no multicast on loopback: {errno.errorcode.get(error.errno or 0, error)}")
-    return found
+    return network
 
 
 def sender(place: MulticastNetwork) -> socket.socket:

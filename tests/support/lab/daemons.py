@@ -123,12 +123,12 @@ def all_agree(lab: Lab, *, dead: tuple[Machine, ...] = ()) -> bool:
 def wait_agreement(lab: Lab, *, dead: tuple[Machine, ...] = ()) -> None:
     """Wait until all that live agree on who lives."""
     gone = " and ".join(machine.name for machine in dead)
-    what = f"all nodes see all others{f', and {gone} dead' if gone else ''}"
+    goal = f"all nodes see all others{f', and {gone} dead' if gone else ''}"
     try:
-        wait_until(lambda: all_agree(lab, dead=dead), what, AGREE_SECONDS)
+        wait_until(lambda: all_agree(lab, dead=dead), goal, AGREE_SECONDS)
     except AssertionError:
         views = {machine.name: seen_by(machine) for machine in lab.nodes if machine not in dead}
-        raise AssertionError(f"not within {AGREE_SECONDS:g} s: {what}; they see {views}") from None
+        raise AssertionError(f"not within {AGREE_SECONDS:g} s: {goal}; they see {views}") from None
 
 
 def answer(work: Callable[[], T]) -> T | None:

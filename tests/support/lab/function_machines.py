@@ -183,8 +183,8 @@ class FunctionLab:
 def offloads(space: MachineNamespaces, name: str, kinds: str, *, on: bool) -> dict[str, bool]:
     """Switch an interface's features whose names have one of some parts in them; all its features then."""
     words = [str(_OFFLOADS), name, kinds, "on" if on else "off"]
-    found: dict[str, bool] = json.loads(run(space.inside(sys.executable, "-c", _CHANGE, *words)))
-    return found
+    states: dict[str, bool] = json.loads(run(space.inside(sys.executable, "-c", _CHANGE, *words)))
+    return states
 
 
 def features(space: MachineNamespaces, name: str) -> dict[str, bool]:

@@ -86,15 +86,15 @@ class Machine:
 
     def environment(self) -> dict[str, str]:
         """Of the machine's programs."""
-        found = clean_environment(self.folder)
+        variables = clean_environment(self.folder)
         if self.clock_offset_s:
-            found |= {
+            variables |= {
                 "LD_PRELOAD": str(faketime()),
                 "FAKETIME": f"{self.clock_offset_s:+d}",
                 # Only what a person would set wrong: intervals stay true.
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
-        return found
+        return variables
 
     def runs(self, *command: str, typed: str = "") -> str:
         """What a short command prints on this machine; NotHereError with its words when it fails."""

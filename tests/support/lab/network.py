@@ -155,5 +155,5 @@ class Network:
         self._hub.close()
 
 
-def _neighbour(number: int, where: str) -> str:
-    return f"neighbour replace {address(number)} lladdr {where} dev eth0 nud permanent"
+def _neighbour(number: int, mac: str) -> str:
+    return f"neighbour replace {address(number)} lladdr {mac} dev eth0 nud permanent"

@@ -56,9 +56,9 @@ class Ledger:
         group = session.home
 
         def create() -> bytes:
-            with session.create(dios.DURABLE_BLOB, groups=[group], data=content, host=home.name) as made:
-                assert made.name is not None
-                return made.name
+            with session.create(dios.DURABLE_BLOB, groups=[group], data=content, host=home.name) as handle:
+                assert handle.name is not None
+                return handle.name
 
         try:
             name = within(ANSWER_SECONDS, create)
@@ -73,11 +73,11 @@ class Ledger:
         """Find an object by its name and read it, whole; AssertionError when it is another one's bytes."""
 
         def read() -> bytes | None:
-            found = session.lookup(kept.name, group=session.home)
+            handles = session.lookup(kept.name, group=session.home)
             try:
-                return found[0].read_bytes() if found else None
+                return handles[0].read_bytes() if handles else None
             finally:
-                for handle in found:
+                for handle in handles:
                     handle.close()
 
         try:

@@ -32,13 +32,16 @@ def rounds_of(lines: Path) -> Counter[int]:
         event, task = line.split()
         events[int(task)].append(event)
     return Counter(
-        {task: sum(event == _ASKED for event, _ in groupby(found)) for task, found in events.items()}
+        {
+            task: sum(event == _ASKED for event, _ in groupby(task_events))
+            for task, task_events in events.items()
+        }
     )
 
 
 def _noted(event: str, function: Callable[P, None]) -> Callable[P, None]:
     def noting(*arguments: P.args, **named: P.kwargs) -> None:
-        (request,) = (one for one in arguments if isinstance(one, PendingRequest))
+        (request,) = (argument for argument in arguments if isinstance(argument, PendingRequest))
         caller = getattr(request.body, "caller", None)
         if caller is not None:
             with Path(os.environ[LINES]).open("a") as file:

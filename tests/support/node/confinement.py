@@ -34,11 +34,11 @@ ENVIRONMENT = [
 
 def mechanisms_or_skip() -> dict[str, Mechanism]:
     """What the machine has; skips, with the reasons, where it cannot hold a pure task."""
-    found = probe()
-    missing = obstacle_to_pure(found)
+    mechanisms = probe()
+    missing = obstacle_to_pure(mechanisms)
     if missing:
         pytest.skip(f"pure tasks cannot be confined here: {missing}")
-    return found
+    return mechanisms
 
 
 def library_open_to_all_or_skip() -> None:
@@ -114,7 +114,7 @@ async def attempt(task: TaskProcess, command: str) -> str:
 
 def children_of(pid: int) -> set[int]:
     """The running children of a process."""
-    found = set()
+    children = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -122,8 +122,8 @@ def children_of(pid: int) -> set[int]:
             except OSError:
                 continue
             if int(words[1]) == pid and words[0] != "Z":
-                found.add(int(entry.name))
-    return found
+                children.add(int(entry.name))
+    return children
 
 
 def passes_as_nobody(file: str, **environment: str) -> None:

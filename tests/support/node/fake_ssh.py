@@ -44,8 +44,8 @@ def install(prefix: Path, *, python: str) -> None:
 
     ``python`` is the version of the interpreter that the bootstrap finds.
     """
-    made = wheel.of_running_version()
-    digests = {made.name: hashlib.sha256(made.data).hexdigest()}
+    package = wheel.of_running_version()
+    digests = {package.name: hashlib.sha256(package.data).hexdigest()}
     name = "env-" + hosts.environment_name(digests, extras="", python=python)
     folder = prefix / name / "bin"
     folder.mkdir(parents=True)

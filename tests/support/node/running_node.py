@@ -56,14 +56,14 @@ class RunningNode:
                 except OSError:
                     continue
                 parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
-        found: set[int] = set()
+        pids: set[int] = set()
         todo = [self.running.pid]
         while todo:
             above = todo.pop()
             below = [pid for pid, parent in parents.items() if parent == above]
-            found.update(below)
+            pids.update(below)
             todo.extend(below)
-        return found
+        return pids
 
     def descriptors(self) -> int:
         """How many descriptors the daemon holds."""
@@ -83,12 +83,12 @@ def exists(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until(condition: object, what: str, seconds: float = DEADLINE_SECONDS) -> None:
+def wait_until(condition: object, goal: str, seconds: float = DEADLINE_SECONDS) -> None:
     """Wait for a condition with a deadline."""
     assert callable(condition)
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds} s: {goal}"
         time.sleep(0.01)
 
 

@@ -26,4 +26,4 @@ def has_printed(person: Person, text: bytes) -> bool:
 
 
 def _running(node: dios.Node) -> list[dios.Status]:
-    return [each for each in node.tasks() if each.label == "sandbox" and not each.ended]
+    return [status for status in node.tasks() if status.label == "sandbox" and not status.ended]

@@ -28,7 +28,7 @@ class Site:
 
     def ask(self, line: str) -> dict[str, object]:
         """A command's JSON, once it answers."""
-        found: list[dict[str, object]] = []
+        replies: list[dict[str, object]] = []
 
         def answers() -> bool:
             done = subprocess.run(
@@ -42,11 +42,11 @@ class Site:
             if done.returncode:
                 return False
             told: dict[str, object] = json.loads(done.stdout)
-            found.append(told)
+            replies.append(told)
             return True
 
         wait_until(answers, f"`{line}` answers", LOADED_S)
-        return found[-1]
+        return replies[-1]
 
     def is_whole(self) -> bool:
         """Return True if the flow scheduler of one coordinator schedules every node."""
@@ -59,8 +59,8 @@ class Site:
 
     def rows(self) -> list[dict[str, object]]:
         """The person's tasks that have not ended."""
-        found: list[dict[str, object]] = json.loads(self.person.types("dios ps --json").stdout)
-        return found
+        rows: list[dict[str, object]] = json.loads(self.person.types("dios ps --json").stdout)
+        return rows
 
     def tasks(self, label: str) -> list[dict[str, object]]:
         """Those with this label."""

@@ -9,6 +9,6 @@ from typing import Final
 _INSTALLED: Final = [sys.prefix, *filter(None, sys.path)]
 
 TEMPORARY: Final = (
-    "/private/task/tmp" if any(Path(each).resolve().is_relative_to("/tmp") for each in _INSTALLED) else "/tmp"
+    "/private/task/tmp" if any(Path(path).resolve().is_relative_to("/tmp") for path in _INSTALLED) else "/tmp"
 )
 """A task whose interpreter or packages are below the machine's ``/tmp`` sees these there instead."""

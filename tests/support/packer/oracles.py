@@ -36,18 +36,18 @@ class Books:
         racks = 2 * self.datacenter.racks
         return int(whole.trunk[0, 0] if link[0] in {"rack up", "rack down"} else whole.trunk[0, racks])
 
-    def path(self, one: int, other: int) -> list[Link]:
+    def path(self, place: int, other: int) -> list[Link]:
         """The links from a place to another."""
-        if one == other:
+        if place == other:
             return []
         rack, pod = self.datacenter.site.rack, self.datacenter.site.pod
-        left, right = int(rack[one]), int(rack[other])
-        found: list[Link] = [("up", one), ("down", other)]
+        left, right = int(rack[place]), int(rack[other])
+        links: list[Link] = [("up", place), ("down", other)]
         if left != right:
-            found += [("rack up", left), ("rack down", right)]
+            links += [("rack up", left), ("rack down", right)]
         if pod[left] != pod[right]:
-            found += [("pod up", int(pod[left])), ("pod down", int(pod[right]))]
-        return found
+            links += [("pod up", int(pod[left])), ("pod down", int(pod[right]))]
+        return links
 
     def take(self, load: JobArrays, sign: int = 1) -> None:
         """Count all that has a place; for tests that recount from nothing."""
@@ -66,8 +66,8 @@ class Books:
 
     def take_edge(self, load: JobArrays, edge: int, sign: int = 1) -> None:
         """Count an edge on its whole path."""
-        one, other = load.place[load.ends[edge]].tolist()
-        for link in self.path(one, other):
+        place, other = load.place[load.ends[edge]].tolist()
+        for link in self.path(place, other):
             for t, slot in enumerate(load.slots.tolist()):
                 self.flow[slot, link] += sign * int(load.flow[edge, t])
 
@@ -78,7 +78,7 @@ def scores(
     """Equations 6 to 8 for each place that may hold the node: the score, and whether it has room."""
     site = books.datacenter._empty_instant
     low, high = load.span[node].tolist()
-    found = []
+    scored = []
     partners = [
         (edge, int(load.place[other]))
         for edge, ends in enumerate(load.ends.tolist())
@@ -114,8 +114,8 @@ def scores(
         )
         if policy.score != "cubic":
             score *= distance(books, load, partners, place, policy)
-        found.append((score, ok))
-    return found
+        scored.append((score, ok))
+    return scored
 
 
 def _looked_ahead(
@@ -158,10 +158,10 @@ def distance(
     lost = 0.0
     for edge, there in partners:
         part = int(load.flow[edge].sum()) / total
-        one, other = site.rack[there], site.rack[place]
+        rack, other = site.rack[there], site.rack[place]
         lost += part * policy.remote * (there != place)
-        lost += part * policy.racks * bool(one != other)
-        lost += part * policy.pods * bool(site.pod[one] != site.pod[other])
+        lost += part * policy.racks * bool(rack != other)
+        lost += part * policy.pods * bool(site.pod[rack] != site.pod[other])
     return 1.0 - lost
 
 
@@ -204,9 +204,9 @@ def draw_job(seed: int, number: int, *, instants_max: int = 6) -> TiMra:
         nodes.append(Node(f"n{at}", cpu, memory, write, read, service=service))
     edges = []
     for _ in range(int(rng.integers(0, 3 * count)) if count > 1 else 0):
-        one, other = rng.choice(count, 2, replace=False).tolist()
+        tail, other = rng.choice(count, 2, replace=False).tolist()
         flow = rng.choice([0.0, 1.0, 5.0, rng.uniform(0, 20)], instants)
-        edges.append(Edge(f"n{one}", f"n{other}", flow, depends=one < other))
+        edges.append(Edge(f"n{tail}", f"n{other}", flow, depends=tail < other))
     return TiMra(f"job {number}", nodes, edges, instants)
 
 
@@ -215,6 +215,6 @@ def tasks_held(placements: list[Placement], now: int) -> Iterator[Placement]:
     return (placement for placement in placements if placement.end > now)
 
 
-def close(found: float, expected: float, scale: float) -> bool:
+def close(actual: float, expected: float, scale: float) -> bool:
     """Equal but for single precision."""
-    return math.isclose(found, expected, rel_tol=2e-5, abs_tol=2e-5 * scale)
+    return math.isclose(actual, expected, rel_tol=2e-5, abs_tol=2e-5 * scale)

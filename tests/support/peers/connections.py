@@ -22,10 +22,10 @@ HERE = "127.0.0.1:0"
 def make_cluster(folder: Path, names: str = "n1 n2", *, in_a_row: bool = False) -> list[Identity]:
     """Identities of one cluster, below ``folder``; the first admits all others, or each the next."""
     first, *others = names.split()
-    made = [create_cluster(folder / first, name=first)]
+    members = [create_cluster(folder / first, name=first)]
     for name in others:
-        made.append(admit_here(made[-1 if in_a_row else 0], folder / name, name=name))
-    return made
+        members.append(admit_here(members[-1 if in_a_row else 0], folder / name, name=name))
+    return members
 
 
 class Refusals:
@@ -35,9 +35,9 @@ class Refusals:
         self.reasons: list[str] = []
         self._changed = trio.Event()
 
-    def __call__(self, where: str, why: str) -> None:
+    def __call__(self, address: str, why: str) -> None:
         """Note one."""
-        assert where
+        assert address
         self.reasons.append(why)
         self._changed.set()
         self._changed = trio.Event()

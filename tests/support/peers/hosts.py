@@ -116,41 +116,41 @@ class PeerHost:
         return [result for _, result, _ in self.channel.replies]
 
 
-async def until(condition: Callable[[], T], what: str) -> T:
+async def until(condition: Callable[[], T], goal: str) -> T:
     """Wait until something is true, and return it."""
     with trio.fail_after(WAIT_S):
-        while not (found := condition()):  # noqa: ASYNC110 - conditions of another node's making
+        while not (outcome := condition()):  # noqa: ASYNC110 - conditions of another node's making
             await trio.sleep(0.001)
-    assert found, what
-    return found
+    assert outcome, goal
+    return outcome
 
 
 async def connected(*hosts: PeerHost) -> None:
     """Connect every pair."""
-    for one in hosts:
+    for host in hosts:
         for other in hosts:
-            if one is not other:
-                one.links.contact(other.node, other.name, other.address)
-    for one in hosts:
+            if host is not other:
+                host.links.contact(other.node, other.name, other.address)
+    for host in hosts:
         for other in hosts:
-            if one is not other:
-                await until(lambda one=one, other=other: other.node in ups(one), "they are connected")  # type: ignore[misc] # bound early
+            if host is not other:
+                await until(lambda near=host, other=other: other.node in ups(near), "they are connected")  # type: ignore[misc] # bound early
 
 
-def ups(one: PeerHost) -> set[NodeId]:
+def ups(host: PeerHost) -> set[NodeId]:
     """The nodes that its core knows to be up."""
-    return {event.node for event in one.core.seen(PeerUp)}
+    return {event.node for event in host.core.seen(PeerUp)}
 
 
 def identities(folder: Path, count: int) -> list[Path]:
     """Data directories of a cluster's nodes n0, n1 ..."""
-    found = [folder / f"n{number}" for number in range(count)]
-    for path in found:
+    paths = [folder / f"n{number}" for number in range(count)]
+    for path in paths:
         path.mkdir()
-    first = identity.create_cluster(found[0], name="n0")
-    for path in found[1:]:
+    first = identity.create_cluster(paths[0], name="n0")
+    for path in paths[1:]:
         identity.admit_here(first, path, name=path.name)
-    return found
+    return paths
 
 
 @asynccontextmanager
@@ -191,6 +191,6 @@ async def peer_host(data: Path) -> AsyncIterator[PeerHost]:
 @asynccontextmanager
 async def two_hosts(folder: Path) -> AsyncIterator[tuple[PeerHost, PeerHost]]:
     """Two hosts of one cluster, not connected yet; the first has the lower id."""
-    one, other = identities(folder, 2)
-    async with peer_host(one) as first, peer_host(other) as second:
+    path, other = identities(folder, 2)
+    async with peer_host(path) as first, peer_host(other) as second:
         yield (first, second) if first.node < second.node else (second, first)

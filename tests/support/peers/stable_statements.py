@@ -40,7 +40,7 @@ def refuses(belief: Iterable[Said], path: Sequence[tuple[int, bytes]]) -> bool:
             continue
         if place == 0:
             return True
-        independent = [said for said in removers if node not in {each for each, _ in said.path}]
+        independent = [said for said in removers if node not in {node_id for node_id, _ in said.path}]
         below = set(path[:place])
         if not any(said.kept & below for said in independent or removers):
             return True

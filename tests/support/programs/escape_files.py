@@ -68,8 +68,8 @@ def _try_list_proc() -> object:
 
 def _try_follow_links() -> object:
     """Open every link of the library that leads out of it, but to what the interpreter itself has loaded."""
-    loaded = {os.path.realpath(getattr(each, "__file__", None) or "") for each in sys.modules.values()}
-    found = []
+    loaded = {os.path.realpath(getattr(module, "__file__", None) or "") for module in sys.modules.values()}
+    targets = []
     for folder, folders, files in os.walk(LIBRARY.parent):
         for name in (*folders, *files):
             path = Path(folder, name)
@@ -81,10 +81,10 @@ def _try_follow_links() -> object:
                 and target not in loaded
                 and path.exists()
             ):
-                found.append(target)
-    if not found:
+                targets.append(target)
+    if not targets:
         raise NothingFoundError
-    return found
+    return targets
 
 
 def _try_own_memory_file() -> object:
@@ -344,10 +344,10 @@ OTHER_DEVICES = (
 
 
 def _try_other_devices() -> object:
-    found = [name for name in OTHER_DEVICES if os.path.lexists(NULL.parent / name)]
-    if not found:
+    devices = [name for name in OTHER_DEVICES if os.path.lexists(NULL.parent / name)]
+    if not devices:
         raise NothingFoundError
-    return found
+    return devices
 
 
 def _try_list_devices() -> object:

@@ -295,14 +295,14 @@ def _try_give_descriptors() -> object:
 
 def _try_inherited_descriptors() -> object:
     """What the daemon or the zygote left open by mistake."""
-    found = []
+    descriptors = []
     for descriptor in range(OWN + 1, 4096):
         try:
             os.fstat(descriptor)
         except OSError:
             continue
-        found.append(descriptor)
+        descriptors.append(descriptor)
     # The client of this very task maps the page of its references.
-    if len(found) <= 1:
+    if len(descriptors) <= 1:
         raise NothingFoundError
-    return found
+    return descriptors

@@ -324,7 +324,7 @@ def _try_take_capabilities() -> object:
 
 
 def _control(option: int, *arguments: int) -> object:
-    words = [ctypes.c_ulong(each) for each in (*arguments, 0, 0, 0, 0)[:4]]
+    words = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
     return checked(libc.prctl(option, *words))
 
 

@@ -51,7 +51,7 @@ def numbered(x86_64: int, aarch64: int, *arguments: int) -> int:
     which = {"x86_64": x86_64, "aarch64": aarch64}.get(os.uname().machine, -1)
     if which < 0:
         raise OSError(errno.ENOSYS, "no such call here")
-    return checked(libc.syscall(ctypes.c_long(which), *(ctypes.c_long(each) for each in arguments)))
+    return checked(libc.syscall(ctypes.c_long(which), *(ctypes.c_long(argument) for argument in arguments)))
 
 
 def checked(result: int | None) -> int:
@@ -86,9 +86,9 @@ def _tell(answer: str) -> None:
 def run(module: str) -> None:
     """Make the attempts named on the command line, one answer a line; the first argument is the loot."""
     LOOT.update(json.loads(sys.argv[1]))
-    found = vars(sys.modules[module])
+    namespace = vars(sys.modules[module])
     for name in sys.argv[2:]:
-        _tell(outcome(cast("Callable[[], object]", found[f"_try_{name}"])))
+        _tell(outcome(cast("Callable[[], object]", namespace[f"_try_{name}"])))
 
 
 def apart(module: str) -> None:

@@ -443,14 +443,14 @@ def _use_and_hold(size: str) -> object:
 
 # -- what a task can see of itself ----------------------------------------------------------------
 def _descriptors(_: str) -> object:
-    found = []
+    descriptors = []
     for number in range(1024):
         try:
             os.fstat(number)
         except OSError:
             continue
-        found.append(number)
-    return found
+        descriptors.append(number)
+    return descriptors
 
 
 def _environment(_: str) -> object:

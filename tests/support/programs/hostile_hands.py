@@ -101,8 +101,8 @@ class Hands:
     def take_everything(self, welcome: messages.Welcome) -> None:
         """Attach streams and acquire buffers, own ones and those that were handed over."""
         for given, mode in (
-            *((one, Mode.READ) for one in welcome.inputs),
-            *((one, Mode.WRITE) for one in welcome.outputs),
+            *((reference, Mode.READ) for reference in welcome.inputs),
+            *((reference, Mode.WRITE) for reference in welcome.outputs),
         ):
             self.refs.append(given.ref)
             if given.type is ObjectType.SHMEM_STREAM:
@@ -110,15 +110,15 @@ class Hands:
             else:
                 self.call(messages.AcquireRead(given.ref))
         for _ in range(2):
-            made = self.call(messages.Create(ObjectType.SHMEM_STREAM, size=RING_BYTES))
-            if isinstance(made, messages.Created):
-                self.refs.append(made.reference.ref)
+            created = self.call(messages.Create(ObjectType.SHMEM_STREAM, size=RING_BYTES))
+            if isinstance(created, messages.Created):
+                self.refs.append(created.reference.ref)
                 for mode in Mode:
-                    self.call(messages.Attach(made.reference.ref, mode))
+                    self.call(messages.Attach(created.reference.ref, mode))
         for kind in (ObjectType.SHMEM_BLOB, ObjectType.DURABLE_BLOB):
-            made = self.call(messages.Create(kind))
-            if isinstance(made, messages.Created):
-                ref = made.reference.ref
+            created = self.call(messages.Create(kind))
+            if isinstance(created, messages.Created):
+                ref = created.reference.ref
                 self.refs.append(ref)
                 self.call(messages.WriteOnce(ref, b"w" * 30_000))
                 self.call(messages.AcquireRead(ref))
@@ -176,9 +176,9 @@ class Hands:
     def duplicate(self) -> None:
         """Have many descriptors of one open file, and close some of them."""
         fd = self.any_fd()
-        made = [os.dup(fd) for _ in range(self.rng.choice((1, 20)))]
-        for one in made[:: self.rng.choice((1, 2))]:
-            os.close(one)
+        copies = [os.dup(fd) for _ in range(self.rng.choice((1, 20)))]
+        for copy in copies[:: self.rng.choice((1, 2))]:
+            os.close(copy)
 
     def close_some(self) -> None:
         """Close one of its own ends."""
@@ -207,8 +207,8 @@ class Hands:
     def swap_words(self) -> None:
         """Copy a control word over another one."""
         view = self.rng.choice(self.views)
-        one, other = (self.rng.choice((0, 8, 16)) * 8 for _ in range(2))
-        view[one : one + 8] = view[other : other + 8]
+        offset, other = (self.rng.choice((0, 8, 16)) * 8 for _ in range(2))
+        view[offset : offset + 8] = view[other : other + 8]
 
     def race(self) -> None:
         """Let a thread change control words for as long as the task lives."""

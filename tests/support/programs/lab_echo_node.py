@@ -35,10 +35,10 @@ def _echo(peer: socket.socket) -> None:
 def _tell(client: socket.socket) -> None:
     with client, client.makefile() as lines:
         for line in lines:
-            where, seconds = line.split()
+            address, seconds = line.split()
             began = time.monotonic_ns()
             try:
-                with socket.create_connection((where, PORT), float(seconds)) as peer:
+                with socket.create_connection((address, PORT), float(seconds)) as peer:
                     peer.sendall(MESSAGE)
                     answer = peer.recv(4096)
             except OSError as error:
@@ -48,9 +48,9 @@ def _tell(client: socket.socket) -> None:
             client.sendall(f"ok {time.monotonic_ns() - began} {time.time_ns()}\n".encode())
 
 
-def main(where: str, path: str) -> None:
+def main(address: str, path: str) -> None:
     """Serve on an address and a Unix socket until killed."""
-    peers = socket.create_server((where, PORT))
+    peers = socket.create_server((address, PORT))
     threading.Thread(target=_serve, args=(peers,), daemon=True).start()
     Path(path).unlink(missing_ok=True)
     people = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -105,8 +105,8 @@ def fibonacci(n: int) -> int:
     """Each call a task of its own."""
     if n < 2:
         return n
-    one, two = spawn(fibonacci, n - 2), spawn(fibonacci, n - 1)
-    return one.result() + two.result()
+    smaller, two = spawn(fibonacci, n - 2), spawn(fibonacci, n - 1)
+    return smaller.result() + two.result()
 
 
 # -- the mutex ----------------------------------------------------------------------------------------

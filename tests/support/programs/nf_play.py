@@ -70,10 +70,10 @@ def main() -> None:
 def _function(text: str) -> NetworkFunction | None:
     if not text:
         return None
-    module, _, made = text.partition(":")
-    found: object = eval(made, dict(vars(import_module(module))))  # noqa: S307 - the test's own text
-    assert isinstance(found, NetworkFunction)
-    return found
+    module, _, expression = text.partition(":")
+    function: object = eval(expression, dict(vars(import_module(module))))  # noqa: S307 - the test's own text
+    assert isinstance(function, NetworkFunction)
+    return function
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class Witness:
     def _files(self) -> list[tuple[int, int, int, int]]:
         paths = (self.traps.secret_file, Path(os.__file__), Path(os.__file__).parent, Path("/etc/passwd"))
         stats = [path.stat() for path in paths]
-        return [(each.st_ino, each.st_size, each.st_mtime_ns, each.st_mode) for each in stats]
+        return [(status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode) for status in stats]
 
     def unharmed(self) -> None:
         """Fail if anything was touched since the start."""
@@ -181,12 +181,12 @@ class Cage:
 
 def check_plainly(cage: Cage, attempts: tuple[Attempt, ...]) -> None:
     """Each attempt that may be made outside gets there what its row says: the sandbox is what stops it."""
-    found = cage.plainly(attempts)
+    answers = cage.plainly(attempts)
     cage.witness.traps.caught()
     wrong = {
-        each.name: found[each.name]
-        for each in attempts
-        if each.plainly and found[each.name].partition(":")[0] not in each.plainly.split("|")
+        attempt.name: answers[attempt.name]
+        for attempt in attempts
+        if attempt.plainly and answers[attempt.name].partition(":")[0] not in attempt.plainly.split("|")
     }
     assert not wrong, wrong
 

@@ -212,15 +212,15 @@ class Stage:
         """One more, for a test that it may not survive, or that needs a member of some group."""
         return Puppet(self, name, *groups)
 
-    def introduce(self, one: Puppet, other: Puppet, rights: str = "write") -> int:
+    def introduce(self, puppet: Puppet, other: Puppet, rights: str = "write") -> int:
         """Give one task a reference to another, to delegate to; its number there."""
         target = other.welcome.self_ref.object
-        if rights == "write" and target in one.knows:
-            return one.knows[target]
-        other.task.delegate(one.task, *rights.split())
-        ref = one.given(target).ref
+        if rights == "write" and target in puppet.knows:
+            return puppet.knows[target]
+        other.task.delegate(puppet.task, *rights.split())
+        ref = puppet.given(target).ref
         if rights == "write":
-            one.knows[target] = ref
+            puppet.knows[target] = ref
         return ref
 
     # -- what the audit log must show --------------------------------------------------------------
@@ -235,27 +235,27 @@ class Stage:
     def _denials_are_recorded(self) -> bool:
         self._records += [entry.record for entry in self._audit.poll() if entry.record.outcome == "denied"]
         for record in self._records:
-            found = (record.action, record.task, record.detail)
+            denial = (record.action, record.task, record.detail)
             for _ in range(record.count):
-                if found in self._expected:
-                    self._expected.remove(found)
+                if denial in self._expected:
+                    self._expected.remove(denial)
         self._records.clear()
         return not self._expected
 
     def next_record(self, action: str, puppet: Puppet) -> AuditRecord:
         """The newest record of that action by a task; waits for one that was not there before."""
-        found: list[AuditRecord] = []
+        records: list[AuditRecord] = []
 
         def came() -> bool:
-            found.extend(
+            records.extend(
                 entry.record
                 for entry in self._audit.poll()
                 if (entry.record.action, entry.record.task) == (action, puppet.fingerprint)
             )
-            return bool(found)
+            return bool(records)
 
         wait_until(came, f"a record of {action}")
-        return found[-1]
+        return records[-1]
 
     @contextmanager
     def attempt(self) -> Iterator[Stage]:

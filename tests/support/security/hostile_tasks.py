@@ -175,7 +175,7 @@ class Stage:
                 assert not attack.partner.is_alive(), "the partner waits for a node that has ended"
             with suppress(DiosError):
                 stack.close()
-        wait_until(lambda: not any(exists(each) for each in below), "its processes are gone")
+        wait_until(lambda: not any(exists(pid) for pid in below), "its processes are gone")
         left = groups_of(self.running.running.pid)
         assert not left, f"control groups are left: {left}"
         bad = self._log.bad_lines()

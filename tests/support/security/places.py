@@ -111,7 +111,7 @@ class SessionHands:
         assert link.task is not None
         self.task: Task = link.task
         # The session would close it at its end, and the tests ask it afterwards.
-        link._opened[:] = [each for each in link._opened if each is not self.task]
+        link._opened[:] = [task for task in link._opened if task is not self.task]
         # An order may be waited for while another puppet has one.
         self._pool = ThreadPoolExecutor(1)
         self._due: deque[Future[object]] = deque()

@@ -28,22 +28,22 @@ def _make(holder: Holder, *args: object, **kwargs: object) -> None:
 
 def _search_all(task: Holder, group_ref: int) -> tuple[tuple[Name, ...], Reference | None]:
     del task, group_ref
-    return tuple({name for each in _holders for name in each.memberships}), None
+    return tuple({name for holder in _holders for name in holder.memberships}), None
 
 
 def _held_by_any(task: Holder, ref_id: int, right: Permission = Permission.NONE) -> Reference:
-    for each in (task, *_holders):
+    for holder in (task, *_holders):
         try:
-            return _honestly_held(each, ref_id, right)
+            return _honestly_held(holder, ref_id, right)
         except BadReferenceError:
             continue
     return _honestly_held(task, ref_id, right)
 
 
 def _buffer_of_any(task: Holder, buffer_id: int) -> Buffer:
-    for each in _holders:
-        if BufferId(buffer_id) in each.buffers:
-            return each.buffers[BufferId(buffer_id)]
+    for holder in _holders:
+        if BufferId(buffer_id) in holder.buffers:
+            return holder.buffers[BufferId(buffer_id)]
     return _honestly_own(task, buffer_id)
 
 

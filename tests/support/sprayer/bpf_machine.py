@@ -41,11 +41,11 @@ def run(program: bytes, packet: bytes, ancillary: dict[int, int]) -> int:
             assert steps <= len(lines), "a program only goes forward"
             kind, size = code & 7, {0x00: 4, 0x08: 2, 0x10: 1}.get(code & 0x18, 0)
             if kind in (0, 1):
-                found = _loaded(code, k, size, index, memory, load, len(packet))
+                loaded = _loaded(code, k, size, index, memory, load, len(packet))
                 if kind == 0:
-                    accumulator = found
+                    accumulator = loaded
                 else:
-                    index = found
+                    index = loaded
             elif kind in (2, 3):
                 assert k < 16
                 memory[k] = accumulator if kind == 2 else index
@@ -95,7 +95,7 @@ def _calculated(operation: int, accumulator: int, other: int) -> int:
     if operation in (0x30, 0x90):
         assert other, "the kernel divides by nothing but numbers"
         return accumulator // other if operation == 0x30 else accumulator % other
-    found = {
+    computed = {
         0x00: lambda: accumulator + other,
         0x10: lambda: accumulator - other,
         0x20: lambda: accumulator * other,
@@ -105,4 +105,4 @@ def _calculated(operation: int, accumulator: int, other: int) -> int:
         0x70: lambda: accumulator >> (other & 31),
         0xA0: lambda: accumulator ^ other,
     }[operation]()
-    return found & MASK
+    return computed & MASK

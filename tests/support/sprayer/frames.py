@@ -84,15 +84,15 @@ class Made:
         if self.protocol in (TCP, UDP) or self.version == 6:
             ends = (ipaddress.ip_address(self.source).packed, ipaddress.ip_address(self.target).packed)
             pseudo = b"".join(ends) + struct.pack(">II", len(data), self.protocol)
-        found = ones_sum(pseudo + data)
-        if self.protocol == UDP and found == 0:
-            found = 0xFFFF
-        return data[:at] + struct.pack(">H", found) + data[at + 2 :]
+        checksum = ones_sum(pseudo + data)
+        if self.protocol == UDP and checksum == 0:
+            checksum = 0xFFFF
+        return data[:at] + struct.pack(">H", checksum) + data[at + 2 :]
 
     def packet(self) -> bytes:
         """The packet of IP."""
         data = self.transport()
-        source, target = (ipaddress.ip_address(each).packed for each in (self.source, self.target))
+        source, target = (ipaddress.ip_address(address).packed for address in (self.source, self.target))
         if self.version == 6:
             first, rest = (self.options[0], self.options[1:]) if self.options else (self.protocol, b"")
             return struct.pack(">IHBB", 6 << 28, len(rest + data), first, 64) + source + target + rest + data
@@ -152,15 +152,15 @@ def read_packet(packet: bytes) -> Read:
         pseudo = source + target + struct.pack(">II", len(data), protocol)
     if not (protocol == UDP and data[6:8] == b"\0\0"):
         right = right and ones_sum(pseudo + data) == 0
-    one, other = struct.unpack(">HH", data[:4])
+    source_port, other = struct.unpack(">HH", data[:4])
     flags, payload = 0, data[8:]
     if protocol == TCP:
         flags, payload = data[13], data[(data[12] >> 4) * 4 :]
     elif protocol != UDP:
-        one, other = (
+        source_port, other = (
             (struct.unpack(">H", data[4:6])[0], 0)
             if data[0] in (8, 128)
             else (0, struct.unpack(">H", data[4:6])[0])
         )
     ends = (str(ipaddress.ip_address(source)), str(ipaddress.ip_address(target)))
-    return Read(*ends, one, other, protocol, flags, payload, right)
+    return Read(*ends, source_port, other, protocol, flags, payload, right)

@@ -132,40 +132,40 @@ def _word(value: int) -> int:
     return value & 0xFFFFFFFF
 
 
-def flow_hash(made: Made, secret: int) -> int:
+def flow_hash(frame: Made, secret: int) -> int:
     """The hash of a flow's ends, 16 bits."""
     key = secret * 0x9E3779B97F4A7C15 & (2**64 - 1)
-    one, two = key & 0xFFFFFFFF | 1, key >> 32 | 1
+    factor, two = key & 0xFFFFFFFF | 1, key >> 32 | 1
     total = 0
-    for plain, port in made.ends:
+    for plain, port in frame.ends:
         # Addresses of IPv4 as ::ffff:a.b.c.d.
         address = plain if len(plain) == 16 else bytes(10) + b"\xff\xff" + plain
         words = struct.unpack("!4I", address)
-        end = (words[0] * 0x9E3779B1 + words[1]) * (one ^ 0x85EBCA77 | 1)
-        end += words[2] * (one ^ two | 1) + words[3] * one
-        if made.rule != "addresses":
+        end = (words[0] * 0x9E3779B1 + words[1]) * (factor ^ 0x85EBCA77 | 1)
+        end += words[2] * (factor ^ two | 1) + words[3] * factor
+        if frame.rule != "addresses":
             end += port * two
         end = _word(end)
         total += end ^ end >> 15
     return _word(total * 0x9E3779B1) >> 16
 
 
-def expected(made: Made, steer: str, cores: int, secret: int) -> int:
+def expected(frame: Made, steer: str, cores: int, secret: int) -> int:
     """The core that a frame goes to."""
-    if made.rule == "first":
+    if frame.rule == "first":
         return 0
-    hashed = flow_hash(made, secret)
-    if made.random_bytes is not None and steer in ("spray", "direct"):
-        return made.random_bytes % cores
-    if made.random_bytes is not None and steer.startswith("subset"):
-        return ((hashed * cores >> 16) + made.random_bytes % min(int(steer[7:]), cores)) % cores
-    if made.rule != "tcp" or steer == "rss" or (steer == "direct" and made.flags & 7):
+    hashed = flow_hash(frame, secret)
+    if frame.random_bytes is not None and steer in ("spray", "direct"):
+        return frame.random_bytes % cores
+    if frame.random_bytes is not None and steer.startswith("subset"):
+        return ((hashed * cores >> 16) + frame.random_bytes % min(int(steer[7:]), cores)) % cores
+    if frame.rule != "tcp" or steer == "rss" or (steer == "direct" and frame.flags & 7):
         return hashed * cores >> 16
     if steer in ("spray", "direct"):
-        return made.checksum % cores
+        return frame.checksum % cores
     if steer == "flowlet":
-        clock = made.sequence >> 16 if made.clock is None else made.clock >> 2
+        clock = frame.sequence >> 16 if frame.clock is None else frame.clock >> 2
         mixed = _word(clock * 0x9E3779B1)
         return (((mixed >> 16 ^ mixed) + hashed) & 0xFFFF) % cores
     width = int(steer.partition(":")[2])
-    return ((hashed * cores >> 16) + made.checksum % min(width, cores)) % cores
+    return ((hashed * cores >> 16) + frame.checksum % min(width, cores)) % cores

@@ -37,20 +37,20 @@ def put(number: int, data: bytes, *, v_w: int = 1) -> Put:
 
 def content(store: Store, number: int) -> bytes:
     """The whole content of an object; closes what it opens."""
-    found = store.open_content(ObjectId(number))
-    if isinstance(found, InlineContent):
-        return found.data
+    stored = store.open_content(ObjectId(number))
+    if isinstance(stored, InlineContent):
+        return stored.data
     try:
-        return os.pread(found.fd, found.size + 1, 0)
+        return os.pread(stored.fd, stored.size + 1, 0)
     finally:
-        os.close(found.fd)
+        os.close(stored.fd)
 
 
 def extent(store: Store, number: int) -> ExtentContent:
     """The content of an object that must be large; the caller closes it."""
-    found = store.open_content(ObjectId(number))
-    assert isinstance(found, ExtentContent)
-    return found
+    stored = store.open_content(ObjectId(number))
+    assert isinstance(stored, ExtentContent)
+    return stored
 
 
 def descriptors() -> list[str]:

@@ -27,13 +27,13 @@ axe.run(document, {resultTypes: ["violations"]}).then(found => done(
 def violations(pages: Pages) -> list[str]:
     """Return the rules that the open page breaks, in light and dark, with the first elements."""
     source = AXE.read_text()
-    found: list[str] = []
+    problems: list[str] = []
     for scheme in ("light", "dark"):
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         pages.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        found += [f"{scheme}: {one}" for one in _run(pages, source + _RUN)]
+        problems += [f"{scheme}: {problem}" for problem in _run(pages, source + _RUN)]
     pages.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    return found
+    return problems
 
 
 def _run(pages: Pages, script: str) -> list[str]:
@@ -41,12 +41,12 @@ def _run(pages: Pages, script: str) -> list[str]:
     end = time.monotonic() + WAIT_S
     while True:
         try:
-            found: list[str] = pages.driver.execute_async_script(script)
+            problems: list[str] = pages.driver.execute_async_script(script)
         except JavascriptException:
             if time.monotonic() > end:
                 raise
         else:
-            return found
+            return problems
 
 
 def overflow_on_phone(pages: Pages) -> int:

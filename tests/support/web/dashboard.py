@@ -101,15 +101,15 @@ class Cluster:
 @contextmanager
 def cluster_in(folder: Path, settings: Mapping[str, str]) -> Iterator[Cluster]:
     """Start three nodes in two racks, and stop them at the end."""
-    found = Cluster(folder)
-    found.dios(
+    cluster = Cluster(folder)
+    cluster.dios(
         "up", "--racks", "2", *(word for key, value in settings.items() for word in (f"--{key}", value))
     )
     try:
-        yield found
+        yield cluster
     finally:
-        found.dios("down")
-        found.wait_all()
+        cluster.dios("down")
+        cluster.wait_all()
 
 
 class Pages:
@@ -127,8 +127,8 @@ class Pages:
 
     def log(self) -> list[dict[str, str]]:
         """Return the messages of the browser's console."""
-        found: list[dict[str, str]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
-        return found
+        entries: list[dict[str, str]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return entries
 
     def wait_for(self, *words: str) -> str:
         """Wait until the page has all these words, and return its text."""

@@ -134,8 +134,8 @@ class ImaginedNode:
 
     def ask_scheduler(self, question: bytes) -> bytes:
         """Answer a question."""
-        found = _answers(time.time())[json.loads(question)["ask"]]
-        return json.dumps({"ok": True, **cast("dict[str, object]", found)}).encode()
+        answer = _answers(time.time())[json.loads(question)["ask"]]
+        return json.dumps({"ok": True, **cast("dict[str, object]", answer)}).encode()
 
     def find(self, name: bytes) -> None:
         """Find nothing."""

@@ -70,23 +70,23 @@ def _save(pages: Pages, picture: str) -> None:
 
 def _lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
     """Return the lines that a process prints, read in a thread."""
-    found: queue.Queue[str] = queue.Queue()
+    lines: queue.Queue[str] = queue.Queue()
 
     def read() -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            found.put(line)
+            lines.put(line)
 
     threading.Thread(target=read, daemon=True).start()
-    return found
+    return lines
 
 
 def _wait_for(lines: queue.Queue[str], pattern: re.Pattern[str]) -> str:
     """Return the first match in the following lines; raise queue.Empty if none comes for a long time."""
     while True:
-        found = pattern.search(lines.get(timeout=10 * WAIT_S))
-        if found is not None:
-            return found[0]
+        match = pattern.search(lines.get(timeout=10 * WAIT_S))
+        if match is not None:
+            return match[0]
 
 
 if __name__ == "__main__":

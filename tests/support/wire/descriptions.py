@@ -23,8 +23,8 @@ RANGES = {U63: "u63", 2**62: "0..2^62", 2**62 // 10**6: "0..2^62/10^6", 2**32 - 
 
 def members(alias: object) -> tuple[type[msgspec.Struct], ...]:
     """The message classes of a union."""
-    found: tuple[type[msgspec.Struct], ...] = getattr(alias, "__args__", ())
-    return found
+    structs: tuple[type[msgspec.Struct], ...] = getattr(alias, "__args__", ())
+    return structs
 
 
 CALLS = members(messages.AnyCall)
@@ -87,14 +87,14 @@ def strategy(kind: inspect.Type) -> Anything:
         case inspect.EnumType():
             return st.sampled_from(list(kind.cls))
         case inspect.UnionType():
-            return st.one_of([strategy(each) for each in kind.types])
+            return st.one_of([strategy(member) for member in kind.types])
         case inspect.VarTupleType():
             items = st.lists(
                 strategy(kind.item_type), min_size=kind.min_length or 0, max_size=min(4, kind.max_length or 4)
             )
             return items.map(tuple)
         case inspect.TupleType():
-            return st.tuples(*(strategy(each) for each in kind.item_types))
+            return st.tuples(*(strategy(part) for part in kind.item_types))
         case inspect.DictType():
             return st.dictionaries(strategy(kind.key_type), strategy(kind.value_type), max_size=3)
         case inspect.StructType():
@@ -134,20 +134,20 @@ def told(kind: inspect.Type) -> str:
         case inspect.EnumType() | inspect.StructType():
             return kind.cls.__name__
         case inspect.UnionType():
-            return " or ".join(told(each) for each in kind.types if not too_many(kind, each))
+            return " or ".join(told(member) for member in kind.types if not too_many(kind, member))
         case inspect.VarTupleType():
             bound = f" ≤ {kind.max_length}" if kind.max_length else ""
             return f"[{told(kind.item_type)}]{bound}"
         case inspect.TupleType():
-            return f"[{', '.join(told(each) for each in kind.item_types)}]"
+            return f"[{', '.join(told(part) for part in kind.item_types)}]"
         case inspect.DictType():
             return f"map of {told(kind.key_type)} to {told(kind.value_type)}"
     raise AssertionError(f"no words for {kind}")
 
 
-def too_many(union: inspect.UnionType, each: inspect.Type) -> bool:
+def too_many(union: inspect.UnionType, member: inspect.Type) -> bool:
     """A union of all messages is told by its first one only: the page says the rest."""
-    return len(union.types) > 3 and each is not union.types[0]
+    return len(union.types) > 3 and member is not union.types[0]
 
 
 def row(kind: type[msgspec.Struct]) -> str:
@@ -210,15 +210,15 @@ def enumerations() -> Iterator[type[enum.Enum]]:
         assert isinstance(described, inspect.StructType)
         for field in described.fields:
             types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
-            for each in types:
-                if isinstance(each, inspect.EnumType):
-                    seen[each.cls.__name__] = each.cls
+            for described_kind in types:
+                if isinstance(described_kind, inspect.EnumType):
+                    seen[described_kind.cls.__name__] = described_kind.cls
     yield from (seen[name] for name in sorted(seen))
 
 
 def enumeration_row(kind: type[enum.Enum]) -> str:
     """The row of one enumeration in ``docs/wire-format.md``."""
-    return f"| {kind.__name__} | {', '.join(f'{each.value} {each.name}' for each in kind)} |"
+    return f"| {kind.__name__} | {', '.join(f'{member.value} {member.name}' for member in kind)} |"
 
 
 def sample(kind: inspect.Type, number: int = 1) -> object:
@@ -241,11 +241,13 @@ def sample(kind: inspect.Type, number: int = 1) -> object:
         case inspect.EnumType():
             return list(kind.cls)[number % len(kind.cls)]
         case inspect.UnionType():
-            return sample(next(each for each in kind.types if not isinstance(each, inspect.NoneType)), number)
+            return sample(
+                next(member for member in kind.types if not isinstance(member, inspect.NoneType)), number
+            )
         case inspect.VarTupleType():
             return (sample(kind.item_type, number), sample(kind.item_type, number + 1))
         case inspect.TupleType():
-            return tuple(sample(each, number + place) for place, each in enumerate(kind.item_types))
+            return tuple(sample(part, number + place) for place, part in enumerate(kind.item_types))
         case inspect.DictType():
             return {"key": sample(kind.value_type, number)}
         case inspect.StructType():
@@ -269,5 +271,5 @@ def plain(value: object) -> object:
     if isinstance(value, enum.IntEnum):
         return int(value)
     if isinstance(value, tuple):
-        return [plain(each) for each in value]
+        return [plain(element) for element in value]
     return value

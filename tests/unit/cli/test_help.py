@@ -234,7 +234,9 @@ def test_every_argument_of_a_sandbox_is_an_option(command: str, different: dict[
     text = help_of(main.app, command, "--help-all")
     expected = (OPTIONS_OF_SANDBOXES | different).values()
     missing = [
-        each for each in expected if each and not re.search(rf"^ +(-\w, )?{each}\b", text, re.MULTILINE)
+        option
+        for option in expected
+        if option and not re.search(rf"^ +(-\w, )?{option}\b", text, re.MULTILINE)
     ]
     assert missing == []
 

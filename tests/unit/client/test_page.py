@@ -108,7 +108,7 @@ def test_kept_bytes_are_bounded(shown: Shown, monkeypatch: pytest.MonkeyPatch) -
     """What is outdated goes first, then what was not read since the last look."""
     monkeypatch.setattr(module, "KEPT_BYTES_MAX", 100)
     kept = [shown.keep(slot, bytes(30)) for slot in range(3)]
-    first, second, third = (each for each in kept if each is not None)
+    first, second, third = (content for content in kept if content is not None)
     assert first.take() == bytes(30)
     shown.publish(2, 2)
     assert shown.keep(3, bytes(30)) is not None

@@ -69,7 +69,7 @@ def shape(method: object) -> Shape:
     if not callable(method):
         return ()
     arguments = list(inspect.signature(method).parameters.values())[1:]
-    return tuple((each.name, each.kind, each.default) for each in arguments)
+    return tuple((argument.name, argument.kind, argument.default) for argument in arguments)
 
 
 @pytest.mark.parametrize("blocking", PAIRS, ids=lambda kind: kind.__name__)

@@ -142,13 +142,13 @@ def test_descriptors_of_a_vector_go_to_their_parts() -> None:
     """Each part that brings memory has its own descriptor, in order; a refusal takes none."""
     calls = (messages.AcquireRead(1), messages.Stat(2), messages.AcquireRead(3), messages.AcquireRead(4))
     parts = (mapped(1), messages.Failure(125, "no"), messages.Buffer(3, 1, 0, 0, data=b"x"), mapped(4))
-    one, two = fds(2)
-    found = split(calls, (messages.Results(parts), (one, two)))
-    assert found[0] == (parts[0], (one,))
-    assert isinstance(found[1], Conflict)
-    assert found[2] == (parts[2], ())
-    assert found[3] == (parts[3], (two,))
-    os.close(one)
+    first, two = fds(2)
+    answers = split(calls, (messages.Results(parts), (first, two)))
+    assert answers[0] == (parts[0], (first,))
+    assert isinstance(answers[1], Conflict)
+    assert answers[2] == (parts[2], ())
+    assert answers[3] == (parts[3], (two,))
+    os.close(first)
     os.close(two)
 
 
@@ -176,7 +176,7 @@ def test_vectors_respect_every_limit() -> None:
         assert len(call.calls) <= limits.VECTOR_CALLS_MAX
         _, frame = session.request(call)
         assert len(frame) <= limits.FRAME_BYTES_MAX
-        maps = [one for one in call.calls if isinstance(one, messages.AcquireRead)]
+        maps = [inner for inner in call.calls if isinstance(inner, messages.AcquireRead)]
         assert len(maps) <= limits.DESCRIPTORS_PER_FRAME_MAX
         return messages.Results(tuple(messages.Done(1) for _ in call.calls)), ()
 

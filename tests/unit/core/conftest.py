@@ -17,7 +17,7 @@ def node() -> Node:
 @pytest.fixture(params=["here", "away"])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     """The same scene with the object on the caller's node, and on another; everything is right at the end."""
-    made = Site(request.param)
-    yield made
-    made.cluster.advance(100)
-    made.cluster.check()
+    opened = Site(request.param)
+    yield opened
+    opened.cluster.advance(100)
+    opened.cluster.check()

@@ -52,12 +52,12 @@ def stat_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def closed(node: Node) -> list[TaskId]:
     """The sessions whose connections were closed in the last step."""
-    return [one.task for one in node.outcome.after if isinstance(one, effects.CloseConnection)]
+    return [effect.task for effect in node.outcome.after if isinstance(effect, effects.CloseConnection)]
 
 
 def of(node: Node, kind: type) -> list[object]:
     """The effects of a kind in the last step."""
-    return [one for one in node.outcome.after if isinstance(one, kind)]
+    return [effect for effect in node.outcome.after if isinstance(effect, kind)]
 
 
 # -- tasks of this node -----------------------------------------------------------------------------------
@@ -72,7 +72,9 @@ def test_a_defect_in_a_call_ends_its_session() -> None:
     (trace,) = of(node, effects.LogDefect)
     assert "nobody thought of it" in trace.trace  # type: ignore[attr-defined] # a LogDefect
     records = [
-        (one.action, one.outcome, one.detail) for one in node.outcome.after if isinstance(one, effects.Audit)
+        (effect.action, effect.outcome, effect.detail)
+        for effect in node.outcome.after
+        if isinstance(effect, effects.Audit)
     ]
     assert ("defect", "contained", "ZeroDivisionError") in records
     assert mine.task not in node.core.state.tasks
@@ -85,10 +87,10 @@ def test_a_defect_inside_a_vector_answers_nothing() -> None:
     """What the calls before it did stays, and the next vector of another session is answered in full."""
     node = Node()
     mine, other = node.session(), node.session()
-    made = mine.create(data=b"kept")
+    created = mine.create(data=b"kept")
     mine.send(
         messages.Vector(
-            (messages.Copy(made.reference.ref, other.self_ref and mine.self_ref), messages.Stat(1))
+            (messages.Copy(created.reference.ref, other.self_ref and mine.self_ref), messages.Stat(1))
         )
     )
     assert closed(node) == [mine.task]
@@ -135,28 +137,28 @@ def test_a_write_that_was_begun_is_undone(monkeypatch: pytest.MonkeyPatch) -> No
     reader = node.session()
     for kind in (ObjectType.DURABLE_BLOB, ObjectType.SHMEM_BLOB):
         writer = node.session()
-        made = writer.create(kind, data=b"before")
-        found = reader.lookup(made.name)[0].ref
+        created = writer.create(kind, data=b"before")
+        ref = reader.lookup(created.name)[0].ref
         with monkeypatch.context() as patch:
             patch.setattr(Step, "changed", broken_once(Step.changed))
-            writer.send(messages.WriteOnce(made.reference.ref, b"much longer than before"))
+            writer.send(messages.WriteOnce(created.reference.ref, b"much longer than before"))
         assert closed(node) == [writer.task]
-        target = node.core.state.objects.get(ObjectId(made.reference.object))
+        target = node.core.state.objects.get(ObjectId(created.reference.object))
         if kind is ObjectType.DURABLE_BLOB:
             assert target is not None
-            assert target.size == reader.stat(found).size == len(b"before")
+            assert target.size == reader.stat(ref).size == len(b"before")
         else:
             assert target is None
-            assert reader.refused(messages.ReadOnce(found)) == Code.ESTALE
+            assert reader.refused(messages.ReadOnce(ref)) == Code.ESTALE
 
 
 def test_a_write_that_the_store_has_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that were given to the store become current, although the rest of the call failed."""
     node = Node()
     writer = node.session()
-    made = writer.create(ObjectType.DURABLE_BLOB, data=b"before")
+    created = writer.create(ObjectType.DURABLE_BLOB, data=b"before")
     monkeypatch.setattr(Step, "emit", broken_once(Step.emit, effects.ApplyWrite))
-    writer.send(messages.WriteOnce(made.reference.ref, b"after"))
+    writer.send(messages.WriteOnce(created.reference.ref, b"after"))
     assert closed(node) == [writer.task]
     (put,) = node.outcome.persist
     assert isinstance(put, effects.PutObject)
@@ -168,14 +170,14 @@ def test_broken_tables_end_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables that are wrong after an exception raise, with the exception as the cause."""
     node = Node()
     mine = node.session()
-    made = mine.create(data=b"x")
+    created = mine.create(data=b"x")
 
     def breaks(step: Step, *_: object) -> None:
-        del step.state.objects[ObjectId(made.reference.object)]
+        del step.state.objects[ObjectId(created.reference.object)]
         step.state.objects[ObjectId(4_711)] = mine_object
         broken()
 
-    mine_object = node.core.state.objects[ObjectId(made.reference.object)]
+    mine_object = node.core.state.objects[ObjectId(created.reference.object)]
     mine_object.zombie = False
     monkeypatch.setitem(dispatch._HANDLERS, messages.Stat, breaks)
     monkeypatch.setattr(lifecycle, "end_after_defect", lambda *_: None)
@@ -241,25 +243,27 @@ class Pair:
 
     def ended(self) -> list[NodeId]:
         """The nodes whose connections ended in the last step."""
-        return [one.node for one in self.here.outcome.after if isinstance(one, effects.EndConnection)]
+        return [
+            effect.node for effect in self.here.outcome.after if isinstance(effect, effects.EndConnection)
+        ]
 
     def replies(self) -> list[dcp.Answer]:
         """The answers to the other node in the last step."""
-        sent = [one.message for one in self.here.outcome.after if isinstance(one, effects.Send)]
-        return [one.result for one in sent if isinstance(one, dcp.PeerReply)]
+        sent = [effect.message for effect in self.here.outcome.after if isinstance(effect, effects.Send)]
+        return [message.result for message in sent if isinstance(message, dcp.PeerReply)]
 
 
 @pytest.mark.usefixtures("stat_breaks")
 def test_a_defect_for_a_task_elsewhere_fails_its_call() -> None:
     """The task gets an answer and goes on, as does the connection that served it."""
     pair = Pair()
-    made = pair.mine.create(data=b"here")
-    found = pair.theirs.lookup(made.name)[0]
+    created = pair.mine.create(data=b"here")
+    reference = pair.theirs.lookup(created.name)[0]
     assert record_of(pair.theirs, pair.here).alive
-    failure = pair.theirs.ask(messages.Failure, messages.Stat(found.ref))
+    failure = pair.theirs.ask(messages.Failure, messages.Stat(reference.ref))
     assert failure.code == Code.EIO
-    assert not [one for one in pair.here.effects if isinstance(one, effects.EndConnection)]
-    assert pair.theirs.lookup(made.name)
+    assert not [effect for effect in pair.here.effects if isinstance(effect, effects.EndConnection)]
+    assert pair.theirs.lookup(created.name)
     assert pair.here.core.state.defects.total == 1
 
 
@@ -291,7 +295,7 @@ def test_a_defect_for_a_node_ends_its_connection(
 def test_a_defect_in_an_answer_ends_the_waiting_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """The task that the answer is for ends; other tasks of this node that wait for that node are answered."""
     pair = Pair()
-    made = pair.theirs.create(data=b"there")
+    created = pair.theirs.create(data=b"there")
     second = pair.cluster.session(pair.here)
     from dios.core.remote import resume
 
@@ -303,10 +307,10 @@ def test_a_defect_in_an_answer_ends_the_waiting_task(monkeypatch: pytest.MonkeyP
         handler(step, continuation, answer)  # type: ignore[arg-type] # as it came
 
     monkeypatch.setattr(resume, "resume", sometimes)
-    pair.mine.send(messages.Lookup(made.name))  # type: ignore[arg-type] # it has a name
+    pair.mine.send(messages.Lookup(created.name))  # type: ignore[arg-type] # it has a name
     pair.cluster.settle()
     assert pair.mine.task not in pair.here.core.state.tasks
-    assert second.lookup(made.name)
+    assert second.lookup(created.name)
 
 
 def test_a_node_cannot_repeat_a_defect_at_will(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,13 +340,13 @@ def test_the_host_destroys_an_object_of_unknown_content() -> None:
     """An object whose content the host could not build can be used by nobody."""
     node = Node()
     mine, reader = node.session(), node.session()
-    made = mine.create(data=b"x")
-    found = reader.lookup(made.name)[0].ref
-    target = ObjectId(made.reference.object)
+    created = mine.create(data=b"x")
+    ref = reader.lookup(created.name)[0].ref
+    target = ObjectId(created.reference.object)
     node.step(
         events.DefectFound(node.now, TaskId(0), NodeId(0), target, "ApplyWrite: KeyError", ends_object=True)
     )
-    assert reader.refused(messages.ReadOnce(found)) == Code.ESTALE
+    assert reader.refused(messages.ReadOnce(ref)) == Code.ESTALE
     assert node.core.state.tasks[mine.task].state is not TaskState.ENDED
 
 
@@ -356,7 +360,7 @@ def test_a_defect_at_the_end_of_the_node_costs_one_task(monkeypatch: pytest.Monk
     node.step(events.ShutdownBegan(node.now))
     assert set(closed(node)) == {client.task for client in clients}
     answered = [client.answer(seq) for client, seq in zip(clients, seqs, strict=True)]
-    assert sorted(type(one).__name__ for one in answered) == ["Failure", "Failure", "NoneType"]
+    assert sorted(type(reply).__name__ for reply in answered) == ["Failure", "Failure", "NoneType"]
     assert len(of(node, effects.LogDefect)) == 1
 
 

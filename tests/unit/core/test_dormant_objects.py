@@ -43,16 +43,16 @@ def settle(node: Node) -> None:
 def make(client: Client, data: bytes = b"content", groups: tuple[int, ...] = ()) -> messages.Created:
     """Create a durable object and drop its reference."""
     call = messages.Create(ObjectType.DURABLE_BLOB, groups or (client.groups[0],), data=data)
-    made = client.ask(messages.Created, call)
-    client.ask(messages.Done, messages.Delete(made.reference.ref, int(Flag.HANDLE_ONLY)))
+    created = client.ask(messages.Created, call)
+    client.ask(messages.Done, messages.Delete(created.reference.ref, int(Flag.HANDLE_ONLY)))
     settle(client.node)
-    return made
+    return created
 
 
-def find(client: Client, made: messages.Created) -> tuple[messages.Reference, ...]:
+def find(client: Client, created: messages.Created) -> tuple[messages.Reference, ...]:
     """Look an object up."""
-    assert made.name is not None
-    return client.ask(messages.References, messages.Lookup(made.name)).references
+    assert created.name is not None
+    return client.ask(messages.References, messages.Lookup(created.name)).references
 
 
 def test_objects_without_references_leave_the_memory_and_are_found_again() -> None:
@@ -64,9 +64,9 @@ def test_objects_without_references_leave_the_memory_and_are_found_again() -> No
     assert len(state.idle) == IDLE
     assert state.dormant_count == len(every) - IDLE
     assert every[0].reference.object not in state.objects
-    for number, made in enumerate(every):
-        (found,) = find(client, made)
-        assert (found.object, found.size) == (made.reference.object, number)
+    for number, created in enumerate(every):
+        (reference,) = find(client, created)
+        assert (reference.object, reference.size) == (created.reference.object, number)
     assert rows.reads
     assert state.dormant_count == 0
 
@@ -84,17 +84,17 @@ def test_a_start_reads_no_row_that_nobody_names() -> None:
 def test_a_deleted_object_is_not_read_back_before_its_row_is_gone() -> None:
     """Until a removal is durable the store has the row, and no lookup finds it."""
     node, rows = lazy_node()
-    made = make(node.session())
+    created = make(node.session())
     again, client = restarted(node, rows)
     kept = dict(again.stored)
-    (found,) = find(client, made)
-    client.ask(messages.Done, messages.Delete(found.ref))
+    (reference,) = find(client, created)
+    client.ask(messages.Done, messages.Delete(reference.ref))
     again.stored.update(kept)  # the writer has not come to it yet
-    assert find(client, made) == ()
+    assert find(client, created) == ()
     again.step(
         events.PersistFailed(again.now, Ticket(1), Ticket(again.core.state.next_ticket - 1), 5, "disk")
     )
-    assert find(client, made)[0].object == made.reference.object
+    assert find(client, created)[0].object == created.reference.object
 
 
 def test_a_group_whose_removal_is_refused_counts_its_members_exactly() -> None:
@@ -113,9 +113,9 @@ def test_a_group_whose_removal_is_refused_counts_its_members_exactly() -> None:
     client.ask(messages.Done, messages.Delete(group.reference.ref))
     node.stored.update(kept)  # the writer has not come to it yet
     assert node.core.state.dormant_count == len(every) - IDLE
-    for made in every:
-        (found,) = find(client, made)
-        client.ask(messages.Done, messages.Delete(found.ref, int(Flag.HANDLE_ONLY)))
+    for created in every:
+        (reference,) = find(client, created)
+        client.ask(messages.Done, messages.Delete(reference.ref, int(Flag.HANDLE_ONLY)))
     assert rows.reads
     last = Ticket(node.core.state.next_ticket - 1)
     node.step(events.PersistFailed(node.now, Ticket(first), last, 5, "disk"))
@@ -157,10 +157,10 @@ def _history(seed: int, *, lazy: bool) -> list[object]:
         if step < 0.35 or not known:
             known.append(make(client, rng.randbytes(rng.randrange(40))))
             continue
-        made = rng.choice(known)
-        found = find(client, made)
-        told.append([(one.object, one.size, one.v_w) for one in found])
-        for reference in found:
+        created = rng.choice(known)
+        references = find(client, created)
+        told.append([(listed.object, listed.size, listed.v_w) for listed in references])
+        for reference in references:
             if step < 0.55:
                 data = rng.randbytes(rng.randrange(40))
                 client.ask(messages.Committed, messages.WriteOnce(reference.ref, data))

@@ -36,12 +36,12 @@ def test_session_gets_its_home_group(node: Node) -> None:
 def test_created_object_is_found_by_name(node: Node) -> None:
     """What a member creates in a group it resolves again, with every right, as a fresh reference."""
     client = node.session()
-    made = client.create(data=b"abc")
-    assert made.name is not None
-    found = client.ask(messages.References, messages.Lookup(made.name))
-    (reference,) = found.references
-    assert reference.ref != made.reference.ref
-    assert reference.object == made.reference.object
+    created = client.create(data=b"abc")
+    assert created.name is not None
+    reply = client.ask(messages.References, messages.Lookup(created.name))
+    (reference,) = reply.references
+    assert reference.ref != created.reference.ref
+    assert reference.object == created.reference.object
     assert reference.permissions == int(Permission.ALL)
     assert reference.size == 3
 
@@ -66,9 +66,9 @@ def test_durable_object_waits_for_the_store(node: Node) -> None:
 def test_later_reader_waits_for_the_same_ticket(node: Node) -> None:
     """Whoever sees an object before it is durable gets no answer before it is."""
     client = node.session()
-    made = client.create(ObjectType.DURABLE_BLOB, data=b"x")
+    created = client.create(ObjectType.DURABLE_BLOB, data=b"x")
     ticket = node.outcome.ticket
-    client.call(messages.ReadOnce(made.reference.ref))
+    client.call(messages.ReadOnce(created.reference.ref))
     assert node.outcome.persist == []
     assert node.outcome.wait_for == ticket
 
@@ -76,36 +76,36 @@ def test_later_reader_waits_for_the_same_ticket(node: Node) -> None:
 def test_failed_creation_leaves_nothing(node: Node) -> None:
     """When the store refuses a creation, the object is gone and its reference stale."""
     client = node.session()
-    made = client.create(ObjectType.DURABLE_BLOB, data=b"x")
+    created = client.create(ObjectType.DURABLE_BLOB, data=b"x")
     ticket = node.outcome.ticket
     node.step(events.PersistFailed(node.now, ticket, ticket, int(Code.ENOSPC), "disk full"))
-    assert client.refused(messages.ReadOnce(made.reference.ref)) == Code.ESTALE
-    assert made.name is not None
-    assert client.ask(messages.References, messages.Lookup(made.name)).references == ()
+    assert client.refused(messages.ReadOnce(created.reference.ref)) == Code.ESTALE
+    assert created.name is not None
+    assert client.ask(messages.References, messages.Lookup(created.name)).references == ()
 
 
 def test_failed_write_goes_back(node: Node) -> None:
     """When the store refuses a write, the object is what it was before."""
     client = node.session()
-    made = client.create(ObjectType.DURABLE_BLOB, data=b"old")
+    created = client.create(ObjectType.DURABLE_BLOB, data=b"old")
     node.step(events.Persisted(node.now, node.outcome.ticket))
-    client.call(messages.WriteOnce(made.reference.ref, b"newer", flags=int(Flag.REPLACE)))
+    client.call(messages.WriteOnce(created.reference.ref, b"newer", flags=int(Flag.REPLACE)))
     ticket = node.outcome.ticket
     node.step(events.PersistFailed(node.now, ticket, ticket, int(Code.ENOSPC), "disk full"))
-    (now,) = client.ask(messages.References, messages.Stat(made.reference.ref)).references
+    (now,) = client.ask(messages.References, messages.Stat(created.reference.ref)).references
     assert (now.size, now.v_w) == (3, 0)
 
 
 def test_failed_delete_comes_back(node: Node) -> None:
     """When the store refuses a deletion, the object can be resolved again."""
     client = node.session()
-    made = client.create(ObjectType.DURABLE_BLOB, data=b"old")
+    created = client.create(ObjectType.DURABLE_BLOB, data=b"old")
     node.step(events.Persisted(node.now, node.outcome.ticket))
-    client.call(messages.Delete(made.reference.ref))
+    client.call(messages.Delete(created.reference.ref))
     ticket = node.outcome.ticket
     node.step(events.PersistFailed(node.now, ticket, ticket, int(Code.EIO), "device"))
-    assert made.name is not None
-    assert len(client.ask(messages.References, messages.Lookup(made.name)).references) == 1
+    assert created.name is not None
+    assert len(client.ask(messages.References, messages.Lookup(created.name)).references) == 1
 
 
 def test_durable_objects_are_reinstated() -> None:
@@ -113,15 +113,15 @@ def test_durable_objects_are_reinstated() -> None:
     first = Node()
     client = first.session()
     group = client.create(ObjectType.GROUP)
-    made = client.create(ObjectType.DURABLE_BLOB, groups=(group.reference.ref,), data=b"x")
+    created = client.create(ObjectType.DURABLE_BLOB, groups=(group.reference.ref,), data=b"x")
     second = Node(seed=1)
     second.step(events.Recovered(second.now, tuple(first.stored.values())))
     assert group.name is not None
-    assert made.name is not None
+    assert created.name is not None
     again = second.session(groups=(group.name,))
-    assert len(again.ask(messages.References, messages.Lookup(made.name)).references) == 1
+    assert len(again.ask(messages.References, messages.Lookup(created.name)).references) == 1
     stranger = second.session(Principal("uid:7"), groups=(group.name,))
-    assert stranger.ask(messages.References, messages.Lookup(made.name)).references == ()
+    assert stranger.ask(messages.References, messages.Lookup(created.name)).references == ()
 
 
 def test_read_and_write_requests_count(node: Node) -> None:
@@ -233,10 +233,10 @@ def test_timer_becomes_ready(node: Node) -> None:
 def test_killed_session_leaves_no_request(node: Node) -> None:
     """A session that vanishes leaves exact counters and no volatile object behind."""
     client, other = node.session(), node.session()
-    made = client.create(data=b"abc")
-    assert made.name is not None
-    (seen,) = other.ask(messages.References, messages.Lookup(made.name)).references
-    client.ask(messages.Buffer, messages.AcquireWrite(made.reference.ref, semantics=Semantics.EXCL))
+    created = client.create(data=b"abc")
+    assert created.name is not None
+    (seen,) = other.ask(messages.References, messages.Lookup(created.name)).references
+    client.ask(messages.Buffer, messages.AcquireWrite(created.reference.ref, semantics=Semantics.EXCL))
     assert other.refused(messages.ReadOnce(seen.ref, semantics=Semantics.EXCL)) == Code.EBUSY
     node.step(events.Disconnected(node.now, client.task))
     other.ask(messages.Buffer, messages.ReadOnce(seen.ref, semantics=Semantics.EXCL))
@@ -316,13 +316,13 @@ def test_destroying_a_task_ends_it(node: Node) -> None:
 def test_copy_to_durable_makes_a_new_physical_object(node: Node) -> None:
     """Asking for another persistence on delegation copies the data under the same name."""
     client = node.session()
-    made = client.create(data=b"abc")
-    call = messages.Copy(made.reference.ref, client.self_ref, persistence=Persistence.DURABLE)
+    created = client.create(data=b"abc")
+    call = messages.Copy(created.reference.ref, client.self_ref, persistence=Persistence.DURABLE)
     (copied,) = client.ask(messages.References, call).references
-    assert copied.object != made.reference.object
+    assert copied.object != created.reference.object
     assert copied.type is ObjectType.DURABLE_BLOB
-    assert made.name is not None
-    assert len(client.ask(messages.References, messages.Lookup(made.name)).references) == 2
+    assert created.name is not None
+    assert len(client.ask(messages.References, messages.Lookup(created.name)).references) == 2
 
 
 def test_same_events_same_outcomes() -> None:
@@ -341,10 +341,10 @@ def test_same_events_same_outcomes() -> None:
 def test_other_principals_see_nothing(node: Node) -> None:
     """A foreign principal resolves nothing of ours even with every name."""
     client = node.session()
-    made = client.create(data=b"abc")
+    created = client.create(data=b"abc")
     stranger = node.session(Principal("uid:7"))
-    assert made.name is not None
-    assert stranger.ask(messages.References, messages.Lookup(made.name)).references == ()
+    assert created.name is not None
+    assert stranger.ask(messages.References, messages.Lookup(created.name)).references == ()
     assert Principal("uid:7") != OWNER
 
 

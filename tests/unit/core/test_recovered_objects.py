@@ -24,13 +24,13 @@ def create(client: Client, deletion: Deletion | None) -> messages.Created:
 @pytest.mark.parametrize("deletion", [None, Deletion.REFERENCE_COUNTED])
 def test_a_counted_object_goes_with_its_node(node: Node, deletion: Deletion | None) -> None:
     """On a node alone nobody can have a reference from before a kill: only what is not counted stays."""
-    made = create(node.session(), deletion)
+    created = create(node.session(), deletion)
     again = Node(1)
     again.stored = dict(node.stored)
     again.step(events.Recovered(again.now, tuple(node.stored.values())))
     stays = deletion is None
-    assert (made.reference.object in again.core.state.objects) is stays
-    assert (made.reference.object in again.stored) is stays
+    assert (created.reference.object in again.core.state.objects) is stays
+    assert (created.reference.object in again.stored) is stays
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -38,25 +38,25 @@ def test_a_counted_object_stays_for_references_of_other_nodes(*, held: bool) -> 
     """In a cluster it is collected after the grace period, unless a task of another node refers to it."""
     cluster = Cluster(("r1", "r1"))
     here, there = cluster.nodes
-    made = create(cluster.session(here), Deletion.REFERENCE_COUNTED)
+    created = create(cluster.session(here), Deletion.REFERENCE_COUNTED)
     reader: Citizen = cluster.session(there)
-    (found,) = reader.lookup(made.name)
+    (reference,) = reader.lookup(created.name)
     if not held:
         # Its creator's session keeps it until the kill.
-        reader.ask(messages.Done, messages.Delete(found.ref))
+        reader.ask(messages.Done, messages.Delete(reference.ref))
         cluster.settle()
     here.crash()
     cluster.connect(here, there)
     cluster.connect(there, here)
     cluster.settle()
     cluster.advance(GRACE_MS // 2, 500)
-    assert made.reference.object in here.core.state.objects
+    assert created.reference.object in here.core.state.objects
     cluster.advance(GRACE_MS, 500)
-    assert (made.reference.object in here.core.state.objects) is held
-    assert (made.reference.object in here.stored) is held
+    assert (created.reference.object in here.core.state.objects) is held
+    assert (created.reference.object in here.stored) is held
     if held:
-        assert reader.read(found.ref) == b"content"
-        reader.ask(messages.Done, messages.Delete(found.ref))
+        assert reader.read(reference.ref) == b"content"
+        reader.ask(messages.Done, messages.Delete(reference.ref))
         cluster.settle()
         cluster.advance(1_000, 100)
-        assert made.reference.object not in here.core.state.objects
+        assert created.reference.object not in here.core.state.objects

@@ -57,11 +57,11 @@ def test_rows_say_what_the_tables_hold() -> None:
     """Objects, tasks and references are there with their fingerprints and counts."""
     node = Node()
     owner = node.session()
-    made = owner.create(data=b"abc").reference
-    (row,) = [one for one in read(owner, "objects") if one["fingerprint"] == made.fingerprint]
+    blob = owner.create(data=b"abc").reference
+    (row,) = [entry for entry in read(owner, "objects") if entry["fingerprint"] == blob.fingerprint]
     assert (row["type"], row["size"], row["references"]) == ("SHMEM_BLOB", 3, 1)
     assert len(read(owner, "references")) == sum(len(task.table) for task in node.core.state.everybody())
-    assert [one["kind"] for one in read(owner, "tasks")] == ["session"]
+    assert [entry["kind"] for entry in read(owner, "tasks")] == ["session"]
 
 
 def test_objects_and_references_have_the_tags_of_the_object() -> None:
@@ -71,23 +71,23 @@ def test_objects_and_references_have_the_tags_of_the_object() -> None:
     call = messages.Create(ObjectType.SHMEM_BLOB, data=b"4100")
     pay = owner.ask(messages.Created, messages.labelled(call, ("payroll", "hr"))).reference
     for table, column in (("objects", "fingerprint"), ("references", "object")):
-        found = {one[column]: one["secrecy"] for one in read(owner, table)}
-        assert found[pay.fingerprint] == " ".join(pay.secrecy) != ""
-        assert found[plain.fingerprint] == ""
+        tags = {row[column]: row["secrecy"] for row in read(owner, table)}
+        assert tags[pay.fingerprint] == " ".join(pay.secrecy) != ""
+        assert tags[plain.fingerprint] == ""
 
 
 def test_the_giver_of_a_reference_and_the_objects_of_a_waiting_call_are_shown() -> None:
     """A delegated reference has the fingerprint of its giver, and a waiting call those of its objects."""
     node = Node()
     owner = node.session()
-    made = owner.create(data=b"abc").reference
+    blob = owner.create(data=b"abc").reference
     task = owner.run()
-    owner.delegate(made.ref, task.reference.ref)
-    owner.ask(messages.Buffer, messages.AcquireWrite(made.ref, 3))
+    owner.delegate(blob.ref, task.reference.ref)
+    owner.ask(messages.Buffer, messages.AcquireWrite(blob.ref, 3))
     owner.send(messages.Select((task.reference.ref,), Mode.READ))
-    rows = {(one["task"], one["object"]): one for one in read(owner, "references")}
+    rows = {(row["task"], row["object"]): row for row in read(owner, "references")}
     holders = (owner.welcome.self_ref.fingerprint, task.reference.fingerprint)
-    mine, given = (rows[one, made.fingerprint] for one in holders)
+    mine, given = (rows[holder, blob.fingerprint] for holder in holders)
     assert (mine["origin"], mine["buffers"]) == ("", 1)
     assert given["origin"] == mine["task"]
     (waiting,) = read(owner, "waiting")

@@ -33,15 +33,15 @@ def naive(demands: Doubles, weights: Doubles | None, rounds: int | None = None) 
         rho = np.min(np.where(d > 0, by_entry / d, np.inf), axis=1)
     v = np.where(d > 0, np.where(np.isinf(rho), 0.0, rho)[:, None] * d, 0.0)
     left, z, alive = np.ones(m), np.zeros(n), demands.max(axis=1) > 0
-    made = 0
-    while alive.any() and (rounds is None or made < rounds):
+    done = 0
+    while alive.any() and (rounds is None or done < rounds):
         mu = v[alive].sum(axis=0)
         x = min(left[r] / mu[r] for r in range(m) if mu[r] > 0)
         left = left - x * mu
         z[alive] += x
         dry = (left <= 1e-12) & (mu > 0)
         alive &= ~(v[:, dry] > 0).any(axis=1)
-        made += 1
+        done += 1
     return v * z[:, None], z
 
 
@@ -90,15 +90,15 @@ def test_epsilon_zero_is_the_exact_allocation(dtype: str) -> None:
     for seed in range(CASES):
         demands, weights = random_case(seed)
         amounts, z = naive(demands, weights)
-        found = DcDrf(demands, deadline_s=LONG_S, weights=weights, threads=1, dtype=dtype).interval()
+        allocation = DcDrf(demands, deadline_s=LONG_S, weights=weights, threads=1, dtype=dtype).interval()
         near = TOLERANCE[dtype] * max(1.0, float(z.max(initial=0.0)))
-        assert found.completed, seed
-        np.testing.assert_allclose(found.amounts, amounts, atol=near, rtol=0, err_msg=f"seed {seed}")
-        np.testing.assert_allclose(found.share, z, atol=near, rtol=0, err_msg=f"seed {seed}")
-        assert (found.amounts.sum(axis=0) <= 1 + 1e-12).all(), seed
-        assert ((found.bottleneck >= 0) == (demands.max(axis=1) > 0)).all(), seed
+        assert allocation.completed, seed
+        np.testing.assert_allclose(allocation.amounts, amounts, atol=near, rtol=0, err_msg=f"seed {seed}")
+        np.testing.assert_allclose(allocation.share, z, atol=near, rtol=0, err_msg=f"seed {seed}")
+        assert (allocation.amounts.sum(axis=0) <= 1 + 1e-12).all(), seed
+        assert ((allocation.bottleneck >= 0) == (demands.max(axis=1) > 0)).all(), seed
         sparse = DcDrf(csr(demands), deadline_s=LONG_S, weights=weights, threads=1, dtype=dtype).interval()
-        assert np.array_equal(sparse.amounts, found.amounts[demands > 0]), seed
+        assert np.array_equal(sparse.amounts, allocation.amounts[demands > 0]), seed
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -107,18 +107,18 @@ def test_completed_it_keeps_its_bound(dtype: str) -> None:
     for seed in range(CASES):
         demands, weights = random_case(seed)
         epsilon = (0.01, 0.1, 0.5)[seed % 3]
-        found = DcDrf(
+        allocation = DcDrf(
             demands, deadline_s=LONG_S, weights=weights, threads=1, dtype=dtype, epsilon=epsilon
         ).interval()
-        used = found.amounts.sum(axis=0)
-        assert found.completed, seed
-        assert found.epsilon == epsilon, seed
+        used = allocation.amounts.sum(axis=0)
+        assert allocation.completed, seed
+        assert allocation.epsilon == epsilon, seed
         assert (used <= 1 + 1e-12).all(), seed
         served = np.where(demands > 0, used, 0.0).max(axis=1)
         assert (served[demands.max(axis=1) > 0] >= 1 - epsilon - 1e-12).all(), seed
         asking = np.flatnonzero(demands.max(axis=1) > 0)
-        assert (used[found.bottleneck[asking]] >= 1 - epsilon - 1e-12).all(), seed
-        assert (demands[asking, found.bottleneck[asking]] > 0).all(), seed
+        assert (used[allocation.bottleneck[asking]] >= 1 - epsilon - 1e-12).all(), seed
+        assert (demands[asking, allocation.bottleneck[asking]] > 0).all(), seed
 
 
 def test_a_timeout_keeps_the_last_complete_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,13 +128,13 @@ def test_a_timeout_keeps_the_last_complete_round(monkeypatch: pytest.MonkeyPatch
     exact = DcDrf(demands, deadline_s=LONG_S, dtype="float64").interval()
     assert exact.rounds > 5
     for rounds in range(1, exact.rounds):
-        found = DcDrf(
+        allocation = DcDrf(
             demands, deadline_s=rounds - 0.5, threads=1, dtype="float64", clock=ticking(1.0)
         ).interval()
-        assert (found.rounds, found.completed) == (rounds, False)
+        assert (allocation.rounds, allocation.completed) == (rounds, False)
         amounts, z = naive(demands, None, rounds)
-        np.testing.assert_allclose(found.amounts, amounts, atol=1e-12, rtol=1e-9)
-        np.testing.assert_allclose(found.share, z, atol=1e-12, rtol=1e-9)
+        np.testing.assert_allclose(allocation.amounts, amounts, atol=1e-12, rtol=1e-9)
+        np.testing.assert_allclose(allocation.share, z, atol=1e-12, rtol=1e-9)
 
 
 def test_epsilon_rises_when_late_and_falls_with_time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,14 +145,14 @@ def test_epsilon_rises_when_late_and_falls_with_time_enough(monkeypatch: pytest.
     seen = [sharing.interval() for _ in range(40)]
     assert seen[0].epsilon == 0
     assert not seen[0].completed
-    late = list(itertools.takewhile(lambda one: not one.completed, seen))
+    late = list(itertools.takewhile(lambda allocation: not allocation.completed, seen))
     assert all(a.epsilon < b.epsilon for a, b in itertools.pairwise(late))
-    assert any(one.completed for one in seen)
-    assert all(one.rounds <= 21 for one in seen)
-    kept = min(one.epsilon for one in seen if one.completed)
+    assert any(allocation.completed for allocation in seen)
+    assert all(allocation.rounds <= 21 for allocation in seen)
+    kept = min(allocation.epsilon for allocation in seen if allocation.completed)
     unhurried = DcDrf(demands, deadline_s=LONG_S, threads=1, epsilon=kept, clock=ticking(1.0))
     fallen = [unhurried.interval() for _ in range(40)]
-    assert all(one.completed for one in fallen)
+    assert all(allocation.completed for allocation in fallen)
     assert all(a.epsilon > b.epsilon or a.epsilon == 0 for a, b in itertools.pairwise(fallen))
     assert unhurried.epsilon == 0
     assert fallen[-1].rounds > fallen[0].rounds
@@ -186,34 +186,34 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> 
     for epsilon in (0.0, 0.05):
         monkeypatch.setattr(dc_drf_columns, "TILED_MIN", 1000)
         monkeypatch.setattr(allocator, "TILED_MIN", 1000)
-        one, two = (
+        serial, two = (
             DcDrf(demands, deadline_s=LONG_S, threads=threads, dtype=dtype, epsilon=epsilon).interval()
             for threads in (1, 2)
         )
-        assert same(one, two)
+        assert same(serial, two)
         monkeypatch.setattr(dc_drf_columns, "TILED_MIN", 1 << 40)
         monkeypatch.setattr(allocator, "TILED_MIN", 1 << 40)
         whole = DcDrf(demands, deadline_s=LONG_S, threads=1, dtype=dtype, epsilon=epsilon).interval()
-        np.testing.assert_allclose(one.amounts, whole.amounts, rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(serial.amounts, whole.amounts, rtol=1e-6, atol=1e-12)
 
 
 def test_small_cases_have_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads are used from a number of demands on; the times of their tiles are added up by thread."""
-    made: list[int] = []
+    counts: list[int] = []
 
     class Recorded(dc_drf_columns.TileWorkers):
         def __init__(self, threads: int) -> None:
-            made.append(threads)
+            counts.append(threads)
             super().__init__(threads)
 
     monkeypatch.setattr(allocator, "TileWorkers", Recorded)
     demands = generate_demands("U2", 200, 50, seed=3)
     DcDrf(demands, deadline_s=LONG_S, threads=2).interval(demands)
-    assert made == [1, 1]
+    assert counts == [1, 1]
     monkeypatch.setattr(allocator, "THREADED_MIN", demands[2].size)
     sharing = DcDrf(demands, deadline_s=LONG_S, threads=2)
     sharing.interval()
-    assert made[2:] == [2, 2]
+    assert counts[2:] == [2, 2]
     assert 0.0 < sharing.tile_times.longest_s <= sharing.tile_times.tiled_s
 
 
@@ -261,11 +261,11 @@ def test_demands_that_change_under_its_hands_change_nothing() -> None:
 def test_nobody_and_nothing() -> None:
     """No tenants, no resources, or only idle tenants: an empty allocation, complete, in no rounds."""
     for shape in ((0, 3), (3, 0), (0, 0), (4, 2)):
-        found = DcDrf(np.zeros(shape), deadline_s=1.0).interval()
-        assert found.amounts.shape == shape
-        assert (found.rounds, found.completed) == (0, True)
-        assert (found.share == 0).all()
-        assert (found.bottleneck == -1).all()
+        allocation = DcDrf(np.zeros(shape), deadline_s=1.0).interval()
+        assert allocation.amounts.shape == shape
+        assert (allocation.rounds, allocation.completed) == (0, True)
+        assert (allocation.share == 0).all()
+        assert (allocation.bottleneck == -1).all()
 
 
 def test_a_sum_that_lost_its_digits_is_made_anew() -> None:
@@ -273,10 +273,10 @@ def test_a_sum_that_lost_its_digits_is_made_anew() -> None:
     demands = np.array([[1.0, 0.7, 0.0], [0.9, 0.3, 0.0], [0.0, 1.0, 0.3], [0.0, 0.8, 1.0]])
     weights = np.array([1.1e9, 0.7e9, 1.0, 0.3])
     amounts, z = naive(demands, weights)
-    found = DcDrf(demands, deadline_s=LONG_S, weights=weights, dtype="float64").interval()
-    assert found.bottleneck.tolist() == [0, 0, 1, 1]
-    np.testing.assert_allclose(found.share, z, rtol=1e-12)
-    np.testing.assert_allclose(found.amounts, amounts, rtol=1e-12)
+    allocation = DcDrf(demands, deadline_s=LONG_S, weights=weights, dtype="float64").interval()
+    assert allocation.bottleneck.tolist() == [0, 0, 1, 1]
+    np.testing.assert_allclose(allocation.share, z, rtol=1e-12)
+    np.testing.assert_allclose(allocation.amounts, amounts, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -385,9 +385,9 @@ def test_pods_hold_what_their_profile_says() -> None:
             if last - first >= 100:
                 # Pods of 1,000 resources each.
                 shares.append(np.sort(np.bincount(resources[first:last] // 1000))[::-1][:2] / (last - first))
-        found = np.mean(shares, axis=0)
-        assert abs(found[0] - most) < 0.08, (profile, found)
-        assert abs(found[1] - second) < 0.08, (profile, found)
+        means = np.mean(shares, axis=0)
+        assert abs(means[0] - most) < 0.08, (profile, means)
+        assert abs(means[1] - second) < 0.08, (profile, means)
 
 
 def test_few_resources_clip_the_lengths() -> None:

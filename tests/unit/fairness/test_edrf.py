@@ -31,11 +31,11 @@ def test_edrf_equals_algorithm_1_by_rounds() -> None:
             weights = np.repeat(weights[:, :1], demands.shape[1], axis=1)
         given = weights[:, 0] if seed % 2 else weights
         amounts, z, rounds = algorithm_1(demands, weights)
-        found = edrf(demands, weights=given)
-        np.testing.assert_allclose(found.amounts, amounts, rtol=1e-9, atol=1e-15, err_msg=f"seed {seed}")
-        np.testing.assert_allclose(found.share, z, rtol=1e-9, err_msg=f"seed {seed}")
-        assert found.rounds >= rounds, f"seed {seed}: a tie may be two rounds, but no round is left out"
-        assert (found.amounts.sum(axis=0) <= 1 + 1e-12).all(), f"seed {seed}"
+        allocation = edrf(demands, weights=given)
+        np.testing.assert_allclose(allocation.amounts, amounts, rtol=1e-9, atol=1e-15, err_msg=f"seed {seed}")
+        np.testing.assert_allclose(allocation.share, z, rtol=1e-9, err_msg=f"seed {seed}")
+        assert allocation.rounds >= rounds, f"seed {seed}: a tie may be two rounds, but no round is left out"
+        assert (allocation.amounts.sum(axis=0) <= 1 + 1e-12).all(), f"seed {seed}"
 
 
 def test_sparse_and_dense_demands_get_the_same() -> None:
@@ -60,19 +60,21 @@ def test_values_in_single_precision_are_divided_in_double() -> None:
         indptr, indices, values = rows_of(demands, seed)
         short = np.array(values, np.float32)
         expected = edrf((indptr, indices, short.astype(np.float64), demands.shape[1]), weights=weights)
-        found = edrf((indptr, indices, short, demands.shape[1]), weights=weights)
-        np.testing.assert_array_equal(found.amounts, expected.amounts, err_msg=f"seed {seed}")
-        np.testing.assert_array_equal(found.share, expected.share, err_msg=f"seed {seed}")
+        allocation = edrf((indptr, indices, short, demands.shape[1]), weights=weights)
+        np.testing.assert_array_equal(allocation.amounts, expected.amounts, err_msg=f"seed {seed}")
+        np.testing.assert_array_equal(allocation.share, expected.share, err_msg=f"seed {seed}")
 
 
 def test_a_cap_gives_nobody_more_than_it_asked_for() -> None:
     """With cap the answer is weighted progressive filling, and no amount is above its demand."""
     for seed in range(CASES):
         demands, weights, _ = drawn(seed)
-        found = edrf(demands, weights=weights[:, 0], cap=True)
+        allocation = edrf(demands, weights=weights[:, 0], cap=True)
         expected = filled(demands, np.zeros(len(demands)), weights[:, 0])
-        np.testing.assert_allclose(found.amounts, expected, rtol=1e-9, atol=1e-15, err_msg=f"seed {seed}")
-        assert (found.amounts <= demands).all(), f"seed {seed}"
+        np.testing.assert_allclose(
+            allocation.amounts, expected, rtol=1e-9, atol=1e-15, err_msg=f"seed {seed}"
+        )
+        assert (allocation.amounts <= demands).all(), f"seed {seed}"
 
 
 def test_heavy_tails_lose_no_digits() -> None:
@@ -83,10 +85,10 @@ def test_heavy_tails_lose_no_digits() -> None:
         demands[rng.random(demands.shape) < 0.6] = 0.0
         weights = np.exp(rng.normal(0.0, 5.0, 30))
         amounts, z, _ = algorithm_1(demands, np.repeat(weights[:, None], 6, axis=1))
-        found = edrf(demands, weights=weights)
-        np.testing.assert_allclose(found.amounts, amounts, rtol=1e-9, err_msg=f"seed {seed}")
-        np.testing.assert_allclose(found.share, z, rtol=1e-9, err_msg=f"seed {seed}")
-        assert (found.amounts.sum(axis=0) <= 1 + 1e-12).all(), f"seed {seed}"
+        allocation = edrf(demands, weights=weights)
+        np.testing.assert_allclose(allocation.amounts, amounts, rtol=1e-9, err_msg=f"seed {seed}")
+        np.testing.assert_allclose(allocation.share, z, rtol=1e-9, err_msg=f"seed {seed}")
+        assert (allocation.amounts.sum(axis=0) <= 1 + 1e-12).all(), f"seed {seed}"
 
 
 def test_a_tenant_of_next_to_no_weight_gets_what_giants_left() -> None:
@@ -96,9 +98,9 @@ def test_a_tenant_of_next_to_no_weight_gets_what_giants_left() -> None:
     demands = np.vstack([demands, [1.0, 0.0]])
     weights = np.append(rng.random(20) + 0.5, 1e-9)
     amounts, z, _ = algorithm_1(demands, np.repeat(weights[:, None], 2, axis=1))
-    found = edrf(demands, weights=weights)
-    np.testing.assert_allclose(found.share, z, rtol=1e-9)
-    np.testing.assert_allclose(found.amounts, amounts, rtol=1e-9)
+    allocation = edrf(demands, weights=weights)
+    np.testing.assert_allclose(allocation.share, z, rtol=1e-9)
+    np.testing.assert_allclose(allocation.amounts, amounts, rtol=1e-9)
 
 
 def test_demands_and_weights_at_the_ends_of_double_precision_are_divided() -> None:
@@ -112,26 +114,26 @@ def test_everybody_who_asks_is_stopped_by_a_resource_that_it_uses_and_that_is_fu
     """Without a cap each tenant names its bottleneck; it demands that resource, and nothing of it is left."""
     rng = np.random.default_rng(7)
     demands = rng.random((400, 60)) * (rng.random((400, 60)) < 0.08)
-    found = edrf(demands)
+    allocation = edrf(demands)
     busy = demands.any(axis=1)
     assert busy.any()
-    assert (found.bottleneck[~busy] == -1).all()
-    stopped = found.bottleneck[busy]
+    assert (allocation.bottleneck[~busy] == -1).all()
+    stopped = allocation.bottleneck[busy]
     assert (demands[busy, stopped] > 0).all()
-    np.testing.assert_allclose(found.amounts.sum(axis=0)[stopped], 1.0, rtol=1e-12)
-    assert found.rounds == len(set(stopped.tolist()))
+    np.testing.assert_allclose(allocation.amounts.sum(axis=0)[stopped], 1.0, rtol=1e-12)
+    assert allocation.rounds == len(set(stopped.tolist()))
 
 
 @pytest.mark.parametrize("users", [0, 1, 3])
 @pytest.mark.parametrize("resources", [0, 1, 2])
 def test_nothing_asked_is_nothing_given(users: int, resources: int) -> None:
     """No users, no resources or only idle users: an empty answer of the right shape, and no rounds."""
-    found = edrf(np.zeros((users, resources)))
-    assert found.amounts.shape == (users, resources)
-    assert not found.amounts.any()
-    assert found.share.tolist() == [0.0] * users
-    assert found.bottleneck.tolist() == [-1] * users
-    assert (found.rounds, found.epsilon, found.completed) == (0, 0.0, True)
+    allocation = edrf(np.zeros((users, resources)))
+    assert allocation.amounts.shape == (users, resources)
+    assert not allocation.amounts.any()
+    assert allocation.share.tolist() == [0.0] * users
+    assert allocation.bottleneck.tolist() == [-1] * users
+    assert (allocation.rounds, allocation.epsilon, allocation.completed) == (0, 0.0, True)
 
 
 @pytest.mark.parametrize(

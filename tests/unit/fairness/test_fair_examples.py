@@ -20,8 +20,8 @@ def shown(name: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def numbers(line: str) -> list[float]:
     """The numbers at a line's end, percentages as parts of one."""
-    found = re.split(r"\s{2,}", line.strip())[1:]
-    return [float(each.rstrip("%")) / (100 if each.endswith("%") else 1) for each in found]
+    columns = re.split(r"\s{2,}", line.strip())[1:]
+    return [float(column.rstrip("%")) / (100 if column.endswith("%") else 1) for column in columns]
 
 
 def test_every_example_is_readable_on_a_page_and_tested() -> None:
@@ -68,13 +68,13 @@ def test_the_live_tree_counts_two_meetings_until_the_hare_leads(capsys: pytest.C
 
 def test_edrf_uses_up_a_resource_a_round(capsys: pytest.CaptureFixture[str]) -> None:
     """By hand: two tenants share a disk, the third gets the rest of the link; and in a whole cloud."""
-    one, two, three, cloud, took = shown("edrf", capsys)
-    assert one == "tenant 0 gets 0.5 of disk 1, 0.25 of the link; stopped by disk 1"
+    first, two, three, cloud, took = shown("edrf", capsys)
+    assert first == "tenant 0 gets 0.5 of disk 1, 0.25 of the link; stopped by disk 1"
     assert two == "tenant 1 gets 0.5 of disk 1, 0.125 of disk 2; stopped by disk 1"
     assert three == "tenant 2 gets 0.75 of disk 2, 0.75 of the link; stopped by the link"
-    found = re.search(r"([\d,]+) rounds", cloud)
-    assert found
-    assert f"{found[1]} resources are used up, none beyond" in took
+    match = re.search(r"([\d,]+) rounds", cloud)
+    assert match
+    assert f"{match[1]} resources are used up, none beyond" in took
 
 
 def test_dc_drf_comes_to_exact_shares_as_epsilon_falls(capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,8 +162,8 @@ def test_the_tree_decides_as_the_scan_does_after_long_gaps(delta: float) -> None
             rng.integers(3, 9, resources),
         )
         start, order = simulate(*given, delta=delta)
-        found, turns, _ = simulate_by_tree(*given, delta=delta)
-        assert (found.tolist(), turns.tolist()) == (start.tolist(), order.tolist()), seed
+        starts, turns, _ = simulate_by_tree(*given, delta=delta)
+        assert (starts.tolist(), turns.tolist()) == (start.tolist(), order.tolist()), seed
 
 
 def test_slopes_are_exact_sums() -> None:
@@ -199,7 +199,7 @@ def test_whole_traces_have_the_weights_of_the_scheduler() -> None:
         tasks = 60
         submit, duration = np.sort(rng.integers(0, 40, tasks)), rng.integers(1, 4, tasks)
         user, demand = rng.integers(0, 4, tasks), rng.integers(1, 4, (tasks, 2))
-        weights: dict[Hashable, float] = {one: float(rng.choice([1.0, 2.0, 4.0])) for one in range(4)}
+        weights: dict[Hashable, float] = {owner: float(rng.choice([1.0, 2.0, 4.0])) for owner in range(4)}
         given = (submit * 1_000_000, duration * 1_000_000, user, demand, [6, 7])
         start, order = simulate(*given, weights=weights, delta=0.9)
         again, turns, _ = simulate_by_tree(*given, weights=weights, delta=0.9)
@@ -243,8 +243,8 @@ def test_bad_weights_are_refused() -> None:
         ({"a": math.inf}, "is inf"),
         ({"a": 1, "b": 1}, "'b', which is not in users"),
     ]
-    for weights, what in bad:
-        with pytest.raises(ValueError, match=what):
+    for weights, message in bad:
+        with pytest.raises(ValueError, match=message):
             SdrfScheduler([1], users=["a"], weights=weights)
     with pytest.raises(ValueError, match="weights holds 2 users; users allows 1"):
         SdrfScheduler([1], users=1, weights={"a": 1, "b": 1})

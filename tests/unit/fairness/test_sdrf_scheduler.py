@@ -113,10 +113,10 @@ def compared(seed: int, delta: float | None, priority: str) -> int:
         total += len(expected)
         later = t + rng.random()
         fade = 1.0 if delta is None else delta ** (later - t)
-        found = scheduler.commitments(later)
+        commitments = scheduler.commitments(later)
         for user, before in direct.commitment.items():
             want = [(1 - fade) * a + fade * b for a, b in zip(direct.over(user), before, strict=True)]
-            np.testing.assert_allclose(found[user], want, atol=1e-12, err_msg=f"seed {seed} at {t}")
+            np.testing.assert_allclose(commitments[user], want, atol=1e-12, err_msg=f"seed {seed} at {t}")
     return total
 
 
@@ -201,14 +201,14 @@ def test_bad_use_is_refused_and_changes_nothing() -> None:
     """Wrong shapes, strangers, tags twice or unknown, and time running back are errors."""
     scheduler = SdrfScheduler([4, 4], users=1)
     scheduler.submit("a", [1, 1], "x", 3.0)
-    for user, demand, tag, t, what in [
+    for user, demand, tag, t, message in [
         ("a", [1], "y", 3.0, r"demand has the shape \(1,\); it must be \(2\)"),
         ("a", [1, 1], "x", 3.0, "already used"),
         ("a", [1, 1], "y", 2.0, "not before 3.0"),
         ("a", [1, 1], "y", math.nan, "must be finite"),
         ("b", [1, 1], "y", 3.0, "users allows only 1"),
     ]:
-        with pytest.raises(ValueError, match=what):
+        with pytest.raises(ValueError, match=message):
             scheduler.submit(user, demand, tag, t)
     with pytest.raises(ValueError, match="demand is not a rectangular array"):
         scheduler.submit("a", [[1], [1, 2]], "y", 3.0)

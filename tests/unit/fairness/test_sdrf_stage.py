@@ -66,11 +66,15 @@ def test_sdrf_equals_equation_10_in_fractions() -> None:
             given_as = commitments[:, None] * rest
             given_as[:, seed % demands.shape[1]] = commitments
         expected = filled(demands, commitments, np.ones(len(demands)))
-        found = sdrf(demands, given_as)
-        np.testing.assert_allclose(found.amounts, expected, rtol=1e-9, atol=1e-14, err_msg=f"seed {seed}")
-        assert (found.amounts <= demands).all(), f"seed {seed}"
-        assert (found.amounts.sum(axis=0) <= 1 + 1e-12).all(), f"seed {seed}"
-        np.testing.assert_allclose(found.share, found.amounts.max(axis=1), rtol=1e-12, err_msg=f"seed {seed}")
+        allocation = sdrf(demands, given_as)
+        np.testing.assert_allclose(
+            allocation.amounts, expected, rtol=1e-9, atol=1e-14, err_msg=f"seed {seed}"
+        )
+        assert (allocation.amounts <= demands).all(), f"seed {seed}"
+        assert (allocation.amounts.sum(axis=0) <= 1 + 1e-12).all(), f"seed {seed}"
+        np.testing.assert_allclose(
+            allocation.share, allocation.amounts.max(axis=1), rtol=1e-12, err_msg=f"seed {seed}"
+        )
 
 
 def test_smmf_equals_equation_8_in_fractions() -> None:
@@ -79,25 +83,27 @@ def test_smmf_equals_equation_8_in_fractions() -> None:
         demands, _, commitments = drawn(seed)
         demands = demands[:, :1]
         expected = filled(demands, commitments, np.ones(len(demands)))[:, 0]
-        found = smmf(demands[:, 0], commitments)
-        np.testing.assert_allclose(found.amounts, expected, rtol=1e-9, atol=1e-14, err_msg=f"seed {seed}")
-        np.testing.assert_array_equal(found.share, found.amounts, err_msg=f"seed {seed}")
+        allocation = smmf(demands[:, 0], commitments)
+        np.testing.assert_allclose(
+            allocation.amounts, expected, rtol=1e-9, atol=1e-14, err_msg=f"seed {seed}"
+        )
+        np.testing.assert_array_equal(allocation.share, allocation.amounts, err_msg=f"seed {seed}")
 
 
 def test_many_users_are_divided_as_few() -> None:
     """Two thousand users of four resources, each with all its demands: equation 10 holds at one level x."""
     rng = np.random.default_rng(8)
     demands, owed = rng.random((2000, 4)) * rng.pareto(1.5, (2000, 1)) * 1e-3 + 1e-9, rng.random(2000) * 0.01
-    found = sdrf(demands, owed)
+    allocation = sdrf(demands, owed)
     largest = demands.max(axis=1)
-    waiting = found.bottleneck >= 0
+    waiting = allocation.bottleneck >= 0
     # A user that has begun and is not satisfied stands at the level.
-    between = waiting & (found.share > 0)
+    between = waiting & (allocation.share > 0)
     assert between.sum() > 10
-    x = float(np.median((found.share + owed)[between]))
+    x = float(np.median((allocation.share + owed)[between]))
     expected = np.clip((x - owed)[:, None] * demands / largest[:, None], 0, demands)
-    np.testing.assert_allclose(found.amounts, expected, rtol=1e-9, atol=1e-14)
-    assert found.amounts.sum(axis=0).max() == pytest.approx(1.0, rel=1e-12)
+    np.testing.assert_allclose(allocation.amounts, expected, rtol=1e-9, atol=1e-14)
+    assert allocation.amounts.sum(axis=0).max() == pytest.approx(1.0, rel=1e-12)
 
 
 def test_without_commitments_sdrf_is_drf() -> None:
@@ -113,21 +119,21 @@ def test_without_commitments_sdrf_is_drf() -> None:
 
 def test_a_dry_resource_stops_also_those_who_have_not_begun() -> None:
     """One bottleneck is one round, and stops users whom the level has not reached as well."""
-    found = sdrf([[0.9, 0.1], [0.9, 0.2], [0.5, 0.5]], [0.0, 0.0, 0.9])
-    np.testing.assert_allclose(found.share, [0.5, 0.5, 0.0], rtol=1e-12)
-    assert found.bottleneck.tolist() == [0, 0, 0]
-    assert found.rounds == 1
+    allocation = sdrf([[0.9, 0.1], [0.9, 0.2], [0.5, 0.5]], [0.0, 0.0, 0.9])
+    np.testing.assert_allclose(allocation.share, [0.5, 0.5, 0.0], rtol=1e-12)
+    assert allocation.bottleneck.tolist() == [0, 0, 0]
+    assert allocation.rounds == 1
 
 
 @GAMES
 @given(games())
 def test_all_are_satisfied_or_there_is_a_bottleneck(game: Game) -> None:
     """Proposition 1, for each user: it has what it asked for, or a resource that it uses is full."""
-    found = sdrf(game.demands, game.commitments)
-    full = found.amounts.sum(axis=0) > 1 - 1e-9
-    for i, stop in enumerate(found.bottleneck):
+    allocation = sdrf(game.demands, game.commitments)
+    full = allocation.amounts.sum(axis=0) > 1 - 1e-9
+    for i, stop in enumerate(allocation.bottleneck):
         if stop < 0:
-            assert (found.amounts[i] == game.demands[i]).all()
+            assert (allocation.amounts[i] == game.demands[i]).all()
         else:
             assert full[stop]
             assert game.demands[i, stop] > 0
@@ -168,13 +174,13 @@ def test_nobody_can_be_given_more_without_taking(game: Game) -> None:
 @given(games())
 def test_sharing_is_no_worse_than_an_nth(game: Game) -> None:
     """Proposition 6: who owes nothing works as with 1/n of all; who owes c has 1/n - c of its dominant."""
-    found = sdrf(game.demands, game.commitments)
+    allocation = sdrf(game.demands, game.commitments)
     for i, asked in enumerate(game.demands):
         right = max(0.0, 1 / len(game.demands) - game.commitments[i])
-        assert found.share[i] >= min(right, asked.max()) - 1e-9
+        assert allocation.share[i] >= min(right, asked.max()) - 1e-9
         if game.commitments[i] == 0.0:
             alone = np.full(len(asked), 1 / len(game.demands))
-            assert utility(found.amounts[i], asked) >= utility(alone, asked) - 1e-9
+            assert utility(allocation.amounts[i], asked) >= utility(alone, asked) - 1e-9
 
 
 def test_weights_scale_shares_as_in_fractions() -> None:
@@ -183,13 +189,17 @@ def test_weights_scale_shares_as_in_fractions() -> None:
         demands, drawn_weights, commitments = drawn(seed)
         weights = drawn_weights[:, 0]
         rates = weights / weights.mean()
-        found = sdrf(demands, commitments, weights=weights)
+        allocation = sdrf(demands, commitments, weights=weights)
         expected = filled(demands, commitments, rates)
-        np.testing.assert_allclose(found.amounts, expected, rtol=1e-8, atol=1e-12, err_msg=f"seed {seed}")
-        assert (found.amounts <= demands).all(), f"seed {seed}"
-        one = smmf(demands[:, 0], commitments, weights=weights)
+        np.testing.assert_allclose(
+            allocation.amounts, expected, rtol=1e-8, atol=1e-12, err_msg=f"seed {seed}"
+        )
+        assert (allocation.amounts <= demands).all(), f"seed {seed}"
+        single = smmf(demands[:, 0], commitments, weights=weights)
         expected = filled(demands[:, :1], commitments, rates)
-        np.testing.assert_allclose(one.amounts, expected[:, 0], rtol=1e-8, atol=1e-12, err_msg=f"seed {seed}")
+        np.testing.assert_allclose(
+            single.amounts, expected[:, 0], rtol=1e-8, atol=1e-12, err_msg=f"seed {seed}"
+        )
         same = sdrf(demands, commitments, weights=np.full(len(demands), 3.0))
         assert (same.amounts == sdrf(demands, commitments).amounts).all(), f"seed {seed}"
 

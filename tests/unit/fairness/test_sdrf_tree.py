@@ -29,19 +29,19 @@ Line = tuple[Decimal, Decimal]
 def top_of(t: float, user: Commitment, rule: str) -> Line:
     """The highest line of a user."""
     fade = ((Decimal(user.t) - Decimal(t)) / Decimal(user.tau)).exp()
-    share, over, owed = ([Decimal(each) for each in row] for row in (user.share, user.over, user.owed))
+    share, over, owed = ([Decimal(number) for number in row] for row in (user.share, user.over, user.owed))
     lead = max(share) if rule == "dominant" else Decimal(0)
     ends = [lead + o if rule == "dominant" else o + own for own, o in zip(share, over, strict=True)]
     lines = [(end, (c - o) * fade) for end, o, c in zip(ends, over, owed, strict=True)]
     return max(lines, key=cmp_to_key(difference))
 
 
-def difference(one: Line, other: Line) -> int:
+def difference(first: Line, other: Line) -> int:
     """1, 0 or -1: a line is higher, equal or lower, now or shortly; sums lose no digit."""
     with localcontext() as context:
         context.prec = 20_000
-        value = (one[0] - other[0]) + (one[1] - other[1])
-    return int((value or other[1] - one[1]).compare(0))
+        value = (first[0] - other[0]) + (first[1] - other[1])
+    return int((value or other[1] - first[1]).compare(0))
 
 
 def drawn_user(rng: random.Random, t: float, resources: int) -> Commitment:
@@ -97,9 +97,9 @@ def test_it_keeps_the_order_of_the_plain_live_tree() -> None:
             plain.update(t)
             fast.update(t)
             owed = (rng.random(), rng.random())
-            one = Commitment(t, TAU, (rng.random(), rng.random()), (rng.random(), rng.random()), owed)
-            plain.insert(user, one)
-            fast.insert(user, one)
+            commitment = Commitment(t, TAU, (rng.random(), rng.random()), (rng.random(), rng.random()), owed)
+            plain.insert(user, commitment)
+            fast.insert(user, commitment)
             assert list(plain) == list(fast), (seed, user)
         assert 0 < fast.events <= plain.events, seed
 
@@ -135,8 +135,8 @@ def test_a_trace_starts_as_without_the_tree(delta: float, users: int | None, rul
             rng.integers(5, 12, resources),
         )
         start, order = simulate(*given, users=users, delta=delta, priority=rule)
-        found, turns, events = simulate_by_tree(*given, users=users, delta=delta, priority=rule)
-        assert (found.tolist(), turns.tolist()) == (start.tolist(), order.tolist()), seed
+        starts, turns, events = simulate_by_tree(*given, users=users, delta=delta, priority=rule)
+        assert (starts.tolist(), turns.tolist()) == (start.tolist(), order.tolist()), seed
         handled += events
     assert handled > 0 or delta > 0.99
 
@@ -152,7 +152,7 @@ def test_bad_use_is_refused_and_changes_nothing() -> None:
     tree.update(2.0)
     with pytest.raises(ValueError, match="already"):
         tree.insert(1, good)
-    for wrong, what in [
+    for wrong, message in [
         (replace(good, tau=2.0), "tau 2.0"),
         (replace(good, t=3.0), "t 3.0"),
         (replace(good, t=math.nan), "t nan"),
@@ -160,7 +160,7 @@ def test_bad_use_is_refused_and_changes_nothing() -> None:
         (replace(good, owed=(math.nan,)), r"owed\[0\] is nan"),
         (replace(good, over=(-1.0,)), r"over\[0\] is -1.0"),
     ]:
-        with pytest.raises(ValueError, match=what):
+        with pytest.raises(ValueError, match=message):
             tree.insert(2, wrong)
     with pytest.raises(MissingElementError):
         tree.delete(2)

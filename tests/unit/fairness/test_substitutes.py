@@ -23,7 +23,7 @@ def most_work(ways: Floats, amounts: Floats) -> float:
     solver = pywraplp.Solver.CreateSolver("GLOP")
     work = [solver.NumVar(0, solver.infinity(), "") for _ in ways]
     for resource, amount in enumerate(amounts.tolist()):
-        solver.Add(sum(float(way[resource]) * one for way, one in zip(ways, work, strict=True)) <= amount)
+        solver.Add(sum(float(way[resource]) * part for way, part in zip(ways, work, strict=True)) <= amount)
     solver.Maximize(sum(work))
     assert solver.Solve() == solver.OPTIMAL
     return float(solver.Objective().Value())
@@ -35,9 +35,9 @@ def largest_share(games: list[Floats], user: int, floors: Floats, alone: Floats)
     work = [[solver.NumVar(0, solver.infinity(), "") for _ in ways] for ways in games]
     for resource in range(games[0].shape[1]):
         used = [
-            float(way[resource]) * one
+            float(way[resource]) * part
             for ways, mine in zip(games, work, strict=True)
-            for way, one in zip(ways, mine, strict=True)
+            for way, part in zip(ways, mine, strict=True)
         ]
         solver.Add(sum(used) <= 1.0)
     for other, floor in enumerate(floors.tolist()):
@@ -66,10 +66,10 @@ def test_with_one_way_for_each_user_it_is_drf(seed: int) -> None:
     demands = random.integers(0, 5, (4, 3)) / 5.0 + np.eye(4, 3) / 7.0
     demands[3, 0] += 0.1
     weights = random.integers(1, 4, 4).astype(float)
-    found = drf_with_substitutes([one[None] for one in demands], weights=weights)
+    allocation = drf_with_substitutes([demand[None] for demand in demands], weights=weights)
     expected = edrf(demands, weights=weights)
-    np.testing.assert_allclose(found.amounts, expected.amounts, atol=NEAR)
-    np.testing.assert_allclose(found.share, expected.amounts.max(axis=1), atol=NEAR)
+    np.testing.assert_allclose(allocation.amounts, expected.amounts, atol=NEAR)
+    np.testing.assert_allclose(allocation.share, expected.amounts.max(axis=1), atol=NEAR)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -77,35 +77,35 @@ def test_shares_are_fair_and_nothing_is_wasted(seed: int) -> None:
     """Sharing incentive, and no share can be larger without a loss for one that is not larger: so Pareto."""
     games = random_game(seed)
     weights = np.random.default_rng(seed).integers(1, 4, len(games)).astype(float)
-    found = drf_with_substitutes(games, weights=weights)
-    assert found.amounts.sum(axis=0).max() <= 1.0 + NEAR
+    allocation = drf_with_substitutes(games, weights=weights)
+    assert allocation.amounts.sum(axis=0).max() <= 1.0 + NEAR
     for user, ways in enumerate(games):
-        assert most_work(ways, np.ones(3)) == pytest.approx(found.alone[user])
+        assert most_work(ways, np.ones(3)) == pytest.approx(allocation.alone[user])
         part = np.full(3, weights[user] / weights.sum())
-        assert found.work[user].sum() >= most_work(ways, part) - NEAR
-        np.testing.assert_allclose(found.work[user] @ ways, found.amounts[user], atol=1e-12)
-    level = found.share / weights
+        assert allocation.work[user].sum() >= most_work(ways, part) - NEAR
+        np.testing.assert_allclose(allocation.work[user] @ ways, allocation.amounts[user], atol=1e-12)
+    level = allocation.share / weights
     for user in range(len(games)):
-        floors = np.where(level <= level[user] + NEAR, found.share, 0.0)
-        assert largest_share(games, user, floors, found.alone) <= found.share[user] + NEAR
+        floors = np.where(level <= level[user] + NEAR, allocation.share, 0.0)
+        assert largest_share(games, user, floors, allocation.alone) <= allocation.share[user] + NEAR
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_two_users_do_not_envy_each_other(seed: int) -> None:
     """The amounts of the other would do no more of a user's work than its own, if there are two."""
     games = random_game(seed, 2)
-    found = drf_with_substitutes(games)
+    allocation = drf_with_substitutes(games)
     for user in range(2):
-        assert most_work(games[user], found.amounts[1 - user]) <= found.work[user].sum() + NEAR
+        assert most_work(games[user], allocation.amounts[1 - user]) <= allocation.work[user].sum() + NEAR
 
 
 def test_three_users_may_envy() -> None:
     """The example of the page: the first could do more with the amounts of the second."""
     games = [np.array([[3.0, 2.0]]), np.array([[1.0, 1.0], [3.0, 0.0]]), np.array([[1.0, 2.0]])]
-    found = drf_with_substitutes(games)
-    np.testing.assert_allclose(found.share, 18 / 47, atol=NEAR)
-    assert found.work[0].sum() == pytest.approx(6 / 47)
-    assert most_work(games[0], found.amounts[1]) == pytest.approx(20 / 141)
+    allocation = drf_with_substitutes(games)
+    np.testing.assert_allclose(allocation.share, 18 / 47, atol=NEAR)
+    assert allocation.work[0].sum() == pytest.approx(6 / 47)
+    assert most_work(games[0], allocation.amounts[1]) == pytest.approx(20 / 141)
 
 
 def test_a_lie_may_pay() -> None:
@@ -119,8 +119,8 @@ def test_a_lie_may_pay() -> None:
 
 def test_nobody_does_more_than_it_wants() -> None:
     """The rest goes to the others; a user who wants nothing gets nothing."""
-    found = drf_with_substitutes([CPU_OR_GPU, CPU_OR_GPU, CPU_OR_GPU], wanted=[0.25, 5.0, 0.0])
-    np.testing.assert_allclose([one.sum() for one in found.work], [0.25, 1.75, 0.0], atol=NEAR)
+    allocation = drf_with_substitutes([CPU_OR_GPU, CPU_OR_GPU, CPU_OR_GPU], wanted=[0.25, 5.0, 0.0])
+    np.testing.assert_allclose([work.sum() for work in allocation.work], [0.25, 1.75, 0.0], atol=NEAR)
 
 
 def test_invalid_input_names_the_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,15 +132,15 @@ def group_of(scheduler: FlowScheduler, task: int) -> list[TaskDescriptor]:
     if not job.gang:
         return [described]
     together = [scheduler.described(other) for other in waiting(scheduler)]
-    return [one for owner, one in together if owner.job == job.job]
+    return [descriptor for owner, descriptor in together if owner.job == job.job]
 
 
 def redescribe(
     scheduler: FlowScheduler, task: int, changed: Callable[[TaskDescriptor], TaskDescriptor]
 ) -> None:
     """Change the descriptions of a task and its gang."""
-    for one in group_of(scheduler, task):
-        scheduler.redescribe(changed(one))
+    for descriptor in group_of(scheduler, task):
+        scheduler.redescribe(changed(descriptor))
 
 
 def end_on(scheduler: FlowScheduler, machine: int | None, count: int) -> float:
@@ -175,18 +175,19 @@ def make_change(scheduler: FlowScheduler, task: int, change: Counterfactual) -> 
             redescribe(
                 scheduler,
                 task,
-                lambda one: replace(one, demand=Resources(*map(min, one.demand, most))),
+                lambda descriptor: replace(descriptor, demand=Resources(*map(min, descriptor.demand, most))),
             )
         case CounterfactualKind.CONSTRAINT:
             redescribe(
                 scheduler,
                 task,
-                lambda one: replace(
-                    one, constraints=tuple(kept for kept in one.constraints if kept.key != change.value)
+                lambda descriptor: replace(
+                    descriptor,
+                    constraints=tuple(kept for kept in descriptor.constraints if kept.key != change.value),
                 ),
             )
         case CounterfactualKind.PIN:
-            redescribe(scheduler, task, lambda one: replace(one, pinned=None))
+            redescribe(scheduler, task, lambda descriptor: replace(descriptor, pinned=None))
         case CounterfactualKind.AFFINITY:
             scheduler.redescribe_job(replace(job, affinity=Affinity.NONE))
         case CounterfactualKind.GANG:
@@ -205,15 +206,15 @@ def make_change(scheduler: FlowScheduler, task: int, change: Counterfactual) -> 
 
 def others_of(scheduler: FlowScheduler, task: int, kind: CounterfactualKind) -> list[int]:
     """Return the waiting tasks that a kind of change withdraws."""
-    own = {one.task for one in group_of(scheduler, task)}
+    own = {descriptor.task for descriptor in group_of(scheduler, task)}
     principal = scheduler.described(task)[0].principal
     there = scheduler.waiting()
     several = {
-        CounterfactualKind.KEPT_ROOM: [one for one in scheduler.reservations.present if one in there],
-        CounterfactualKind.TURN: [one for one, who in there.items() if who != principal],
-        CounterfactualKind.OWN_TASKS: [one for one, who in there.items() if who == principal],
+        CounterfactualKind.KEPT_ROOM: [other for other in scheduler.reservations.present if other in there],
+        CounterfactualKind.TURN: [other for other, who in there.items() if who != principal],
+        CounterfactualKind.OWN_TASKS: [other for other, who in there.items() if who == principal],
     }
-    return [one for one in several[kind] if one not in own and one in there]
+    return [other for other in several[kind] if other not in own and other in there]
 
 
 def smaller_changes(scheduler: FlowScheduler, task: int, change: Counterfactual) -> list[Counterfactual]:
@@ -289,7 +290,9 @@ def is_excluded(scheduler: FlowScheduler, task: int, row: int, reason: str) -> b
 
 def wanted_by(scheduler: FlowScheduler, task: int) -> Floats:
     """Return what a task and its gang demand together, with their number."""
-    total: Floats = np.array([(1.0, *one.demand) for one in group_of(scheduler, task)]).sum(axis=0)
+    total: Floats = np.array([(1.0, *descriptor.demand) for descriptor in group_of(scheduler, task)]).sum(
+        axis=0
+    )
     return total
 
 
@@ -299,8 +302,8 @@ def holds(scheduler: FlowScheduler, task: int, told: Explanation) -> bool:
     others = [who for other, who in scheduler.waiting().items() if other != task]
     reason = told.reason
     if reason.startswith("no machine can take it"):
-        everywhere = sum(one.machines for one in told.excluded) == told.total_machines
-        return everywhere and (" now" in reason) == any(one.passes for one in told.excluded)
+        everywhere = sum(exclusion.machines for exclusion in told.excluded) == told.total_machines
+        return everywhere and (" now" in reason) == any(exclusion.passes for exclusion in told.excluded)
     if reason.startswith("its principal may hold no more"):
         state, ledger = scheduler.state, scheduler.ledger
         assert ledger is not None
@@ -338,12 +341,12 @@ def test_reasons_hold_in_the_state(chunk: int) -> None:
         for _ in range(EXPLAIN_ROUNDS):
             scheduler.round(scheduler.state.now)
         rows = {scheduler.state.resources.names[row]: row for row in scheduler.state.machine_ids}
-        for task, one in told.items():
-            if " places it on " in one.reason:
+        for task, explanation in told.items():
+            if " places it on " in explanation.reason:
                 continue
-            at = f"seed {seed}, task {task}, model {one.model}"
-            assert holds(scheduler, task, one), f"{at}: {one.reason}"
-            for excluded in one.excluded:
+            at = f"seed {seed}, task {task}, model {explanation.model}"
+            assert holds(scheduler, task, explanation), f"{at}: {explanation.reason}"
+            for excluded in explanation.excluded:
                 for name in excluded.names:
                     assert is_excluded(scheduler, task, rows[name], excluded.reason), (
                         f"{at}: {name}: {excluded}"
@@ -361,7 +364,7 @@ def test_a_reason_that_does_not_pass_holds_in_an_empty_cluster(chunk: int) -> No
             if told.reason.startswith("no machine can take it") and " now" not in told.reason:
                 empty = build(seed)
                 rows = empty.state.tasks.all()
-                withdraw(empty, [one for one in empty.state.tasks.id[rows].tolist() if one != task])
+                withdraw(empty, [other for other in empty.state.tasks.id[rows].tolist() if other != task])
                 assert not starts(empty, task), f"seed {seed}, task {task}: {told.reason}"
 
 
@@ -395,7 +398,7 @@ def small(*sizes: tuple[float, float], ledger: bool = True) -> FlowScheduler:
 
 def kinds(told: Explanation) -> list[CounterfactualKind]:
     """Return the kinds of sufficient changes, in order."""
-    return [one.kind for one in told.counterfactuals]
+    return [counterfactual.kind for counterfactual in told.counterfactuals]
 
 
 def test_two_amounts_are_named_when_none_alone_is_sufficient() -> None:
@@ -417,7 +420,7 @@ def test_the_smallest_change_comes_first() -> None:
     scheduler.round(1.0)
     told = scheduler.explain(3)
     assert kinds(told)[:2] == [CounterfactualKind.DEMAND, CounterfactualKind.END]
-    free = max(one.free["cpus"] or 0 for one in told.free)
+    free = max(machine.free["cpus"] or 0 for machine in told.free)
     assert told.counterfactuals[0].amounts == {"cpus": free}
     assert told.counterfactuals[1].size == pytest.approx(99.0)
     assert told.free[0].free["cpus"] == free
@@ -513,7 +516,7 @@ def slot_short(model: SpreadModel, *constraints: Constraint) -> FlowScheduler:
 def test_a_sufficient_slot_is_no_failure_of_all_changes() -> None:
     """No sentence says that nothing would start a task which one more slot starts."""
     told = slot_short(SpreadModel()).explain(3)
-    assert [one.machine for one in told.enough if one.what == "slot"] == [0]
+    assert [remedy.machine for remedy in told.enough if remedy.kind == "slot"] == [0]
     assert told.counterfactuals == []
     assert told.unsolved == ""
 
@@ -522,7 +525,7 @@ def test_a_slot_that_was_not_tried_is_unknown() -> None:
     """If the round with the slot fails, or there is no time for it, a sentence says so."""
     scheduler = slot_short(Failing(lambda state: slots_of(state) > 2))
     told = scheduler.explain(3)
-    assert [one.machine for one in told.enough if one.what == "slot"] == []
+    assert [remedy.machine for remedy in told.enough if remedy.kind == "slot"] == []
     assert told.unsolved.startswith("further changes were not tried: a round failed: ")
     search = CounterfactualSearch(scheduler, 3, 0.0)
     assert not search.starts_with_slot(0)
@@ -546,6 +549,6 @@ def test_without_time_no_slot_is_called_sufficient() -> None:
     """A slot that was not tried in rounds is not named; of a running task no changes are tried."""
     scheduler = slot_short(Uncopied())
     told = scheduler.explain(3, budget_s=0.0)
-    assert [one for one in told.enough if one.machine is not None] == []
+    assert [remedy for remedy in told.enough if remedy.machine is not None] == []
     assert told.unsolved == "no changes were tried: explanations have used up their time"
     assert scheduler.explain(1, budget_s=0.0).unsolved == ""

@@ -122,7 +122,7 @@ def runs(scheduler: FlowScheduler, task: int) -> bool:
 
 def enough(explanation: Explanation) -> set[tuple[str, int | None]]:
     """Return the changes that the explanation calls sufficient."""
-    return {(one.what, one.machine) for one in explanation.enough}
+    return {(remedy.kind, remedy.machine) for remedy in explanation.enough}
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -131,10 +131,10 @@ def test_one_more_slot_where_it_says_places_the_task(seed: int) -> None:
     """A slot that is called sufficient is so: with it the next round places the task."""
     scheduler, _ = crowd(seed)
     said = [
-        (task, one.machine)
+        (task, remedy.machine)
         for task in waiting(scheduler)
-        for one in scheduler.explain(task).enough
-        if one.what == "slot" and one.machine is not None
+        for remedy in scheduler.explain(task).enough
+        if remedy.kind == "slot" and remedy.machine is not None
     ]
     assert said or not waiting(scheduler), f"seed {seed}: nothing is ever enough"
     for task, machine in said:
@@ -150,7 +150,7 @@ def test_a_dearer_wait_places_the_task_and_not_a_bit_earlier(seed: int) -> None:
     """Above the cost of waiting that is named the task runs; at one below that it still waits."""
     scheduler, _ = crowd(seed)
     for task in waiting(scheduler):
-        bound = next(one for one in scheduler.explain(task).enough if one.what == "waiting cost")
+        bound = next(remedy for remedy in scheduler.explain(task).enough if remedy.kind == "waiting cost")
         assert bound.cost is not None
         for more, outcome in ((-1, False), (1, True)):
             changed, model = crowd(seed)
@@ -164,7 +164,7 @@ def test_the_time_that_it_names_is_when_the_task_runs() -> None:
     """If the cost of waiting rises by 1 each second, the stated seconds are the distance to the bound."""
     scheduler, _ = crowd(3)
     task = waiting(scheduler)[0]
-    bound = next(one for one in scheduler.explain(task).enough if one.what == "waiting cost")
+    bound = next(remedy for remedy in scheduler.explain(task).enough if remedy.kind == "waiting cost")
     assert bound.seconds == pytest.approx(bound.worth)
 
 
@@ -177,7 +177,7 @@ def test_its_way_costs_what_it_says_and_ends_at_the_sink(seed: int) -> None:
         said = scheduler.explain(task)
         assert said.path[0].source == f"task {task}"
         assert said.path[-1].target == "sink"
-        assert all(one.target == other.source for one, other in zip(said.path, said.path[1:], strict=False))
+        assert all(arc.target == other.source for arc, other in zip(said.path, said.path[1:], strict=False))
         assert sum(step.cost for step in said.path) == said.cost
         assert said.status == ("runs" if runs(scheduler, task) else "waits")
 
@@ -203,7 +203,7 @@ def test_a_running_task_leaves_when_staying_costs_more_than_it_says(seed: int) -
     for row in crowd(seed)[0].state.tasks.all():
         scheduler, model = crowd(seed)
         task = int(scheduler.state.tasks.id[row])
-        bounds = [one for one in scheduler.explain(task).enough if one.what == "staying cost"]
+        bounds = [remedy for remedy in scheduler.explain(task).enough if remedy.kind == "staying cost"]
         if not bounds or not runs(scheduler, task):
             continue
         bound = bounds[0].cost
@@ -241,12 +241,14 @@ def test_excluded_machines_are_counted_by_reason() -> None:
     scheduler = small(demand=Resources(1, 4 * GB), constraints=(Constraint("gpu", value="yes"),))
     scheduler.drain(1, drained=True)
     said = scheduler.explain(1)
-    assert {(one.machines, one.reason.split(":")[0]) for one in said.excluded} == {
+    assert {(exclusion.machines, exclusion.reason.split(":")[0]) for exclusion in said.excluded} == {
         (2, "lack gpu=yes"),
         (1, "too small"),
         (1, "drained"),
     }
-    assert [len(one.names) for one in said.excluded] == [one.machines for one in said.excluded]
+    assert [len(exclusion.names) for exclusion in said.excluded] == [
+        exclusion.machines for exclusion in said.excluded
+    ]
     assert said.reason == "no machine can take it now; most of them: lack gpu=yes"
 
 
@@ -259,7 +261,7 @@ def test_affinity_and_refusals_are_named() -> None:
     scheduler.submit(job, [TaskDescriptor(1), TaskDescriptor(2)], 0.0)
     scheduler.round(0.0)
     scheduler.rejected(1, 0.0)
-    reasons = " ".join(one.reason for one in scheduler.explain(1).excluded)
+    reasons = " ".join(exclusion.reason for exclusion in scheduler.explain(1).excluded)
     assert "refused" in reasons
     assert "the job runs there already" in reasons
 
@@ -270,7 +272,7 @@ def test_a_running_task_is_not_in_its_own_way() -> None:
     for number in range(3):
         scheduler.add_machine(MachineDescriptor(number, f"n{number}", capacity=Resources(2), slots=2), 0.0)
     job = JobDescriptor(1, affinity=Affinity.SPREAD_NODES)
-    scheduler.submit(job, [TaskDescriptor(one, Resources(1.5)) for one in (1, 2)], 0.0)
+    scheduler.submit(job, [TaskDescriptor(task_id, Resources(1.5)) for task_id in (1, 2)], 0.0)
     for now in (0.0, 1.0):
         scheduler.round(now)
     assert runs(scheduler, 1)

@@ -111,11 +111,11 @@ def test_a_model_that_answers_nonsense_is_reported_and_the_schedule_stands(case:
         model.answers["class_to_resources"] = lambda: NO_CLASS_ARCS
     model.answers[method] = answer
     before = places(scheduler.state)
-    found = scheduler.round(1.0)
-    assert not found.stands
-    assert found.deltas == []
-    assert [fault.where for fault in found.faults] == ["model broken"]
-    assert says in found.faults[0].what
+    outcome = scheduler.round(1.0)
+    assert not outcome.stands
+    assert outcome.deltas == []
+    assert [fault.source for fault in outcome.faults] == ["model broken"]
+    assert says in outcome.faults[0].reason
     assert places(scheduler.state) == before
     check_sums(scheduler.state, case)
     model.answers.clear()
@@ -132,8 +132,8 @@ def test_a_model_that_hangs_is_given_up_and_not_asked_for_ever() -> None:
     model.answers["prepare"] = gate.wait
     try:
         for at in range(SCHED_ABANDONED_THREADS_MAX):
-            assert "did not answer within 0.05 s" in scheduler.round(float(at)).faults[0].what
-        assert "still hang" in scheduler.round(9.0).faults[0].what
+            assert "did not answer within 0.05 s" in scheduler.round(float(at)).faults[0].reason
+        assert "still hang" in scheduler.round(9.0).faults[0].reason
     finally:
         gate.set()
     model.answers.clear()
@@ -154,10 +154,10 @@ def test_another_model_is_asked_at_once_when_one_hangs() -> None:
     try:
         assert not scheduler.round(1.0).stands
         scheduler.set_model(TrivialModel(), 2.0)
-        found = scheduler.round(2.0)
-        assert found.stands
-        assert found.model == "trivial"
-        assert {delta.task for delta in found.deltas} == {2, 3}
+        outcome = scheduler.round(2.0)
+        assert outcome.stands
+        assert outcome.model == "trivial"
+        assert {delta.task for delta in outcome.deltas} == {2, 3}
     finally:
         gate.set()
 
@@ -238,10 +238,10 @@ def test_errors_while_a_model_is_told_of_events_are_reported() -> None:
     model.answers["add_tasks"] = fails
     model.__class__ = type("Listening", (BrokenModel,), {"add_tasks": lambda *_: None})
     scheduler.submit(JobDescriptor(5), [TaskDescriptor(5)], 1.0)
-    found = scheduler.round(1.0)
-    assert found.stands
-    assert "add_tasks: raised ZeroDivisionError" in found.faults[0].what
-    assert 5 in {delta.task for delta in found.deltas}
+    outcome = scheduler.round(1.0)
+    assert outcome.stands
+    assert "add_tasks: raised ZeroDivisionError" in outcome.faults[0].reason
+    assert 5 in {delta.task for delta in outcome.deltas}
 
 
 def test_no_thread_outlives_a_guard_for_long() -> None:
@@ -277,12 +277,12 @@ def test_a_solver_that_fails_is_replaced_by_the_next(how: str, monkeypatch: pyte
     scheduler = FlowScheduler(TrivialModel(), SchedulerSettings(solver="ortools", certify_every=1))
     scheduler.add_machine(MachineDescriptor(0, "n0", slots=2), 0.0)
     scheduler.submit(JobDescriptor(1), [TaskDescriptor(1)], 0.0)
-    found = scheduler.round(0.0)
-    assert found.stands
-    assert found.certified
-    assert found.algorithm != "ortools"
-    assert [fault.where for fault in found.faults] == ["solver ortools"]
-    assert len(found.deltas) == 1
+    outcome = scheduler.round(0.0)
+    assert outcome.stands
+    assert outcome.certified
+    assert outcome.algorithm != "ortools"
+    assert [fault.source for fault in outcome.faults] == ["solver ortools"]
+    assert len(outcome.deltas) == 1
 
 
 BAD = {
@@ -364,6 +364,6 @@ def test_who_takes_over_sees_what_runs() -> None:
     """A new scheduler that learns of running tasks by ``started`` places nothing twice."""
     scheduler = cluster(TrivialModel())
     scheduler.started(2, 1, 1.0)
-    found = scheduler.round(1.0)
-    assert {delta.task for delta in found.deltas} == {3}
+    outcome = scheduler.round(1.0)
+    assert {delta.task for delta in outcome.deltas} == {3}
     assert places(scheduler.state)[2] == 1

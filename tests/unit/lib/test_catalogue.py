@@ -134,9 +134,9 @@ def test_damage_is_told(data: bytes) -> None:
 def test_a_file_is_found_by_its_last_parts() -> None:
     """A text matches the whole path that was put or its last parts, never half a part."""
     entries = [entry("data/a.txt", 1), entry("a.txt", 2), entry("data/aa.txt", 3)]
-    assert [found.name[-1] for found in entries if matches(found, "a.txt")] == [1, 2]
-    assert [found.name[-1] for found in entries if matches(found, "data/a.txt")] == [1]
-    assert not any(matches(found, "txt") for found in entries)
+    assert [listed.name[-1] for listed in entries if matches(listed, "a.txt")] == [1, 2]
+    assert [listed.name[-1] for listed in entries if matches(listed, "data/a.txt")] == [1]
+    assert not any(matches(listed, "txt") for listed in entries)
 
 
 def test_the_bound_on_entries_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,9 @@ class Pair(NamedTuple):
 )
 def test_a_value_keeps_its_type(value: object) -> None:
     """Values arrive equal and with the same types, without annotations."""
-    found = decode_exact(encode_exact(value))
-    assert repr(found) == repr(value) or found == value
-    assert type(found) is type(value)
+    decoded = decode_exact(encode_exact(value))
+    assert repr(decoded) == repr(value) or decoded == value
+    assert type(decoded) is type(value)
     require_same(value, object, "it")
 
 

@@ -22,9 +22,9 @@ class _Blob:
 
     def read_bytes(self, size: int = 0, offset: int = 0) -> bytes:
         """A part of it."""
-        found = self._data[offset : offset + size]
-        self.read += len(found)
-        return found
+        chunk = self._data[offset : offset + size]
+        self.read += len(chunk)
+        return chunk
 
 
 @given(

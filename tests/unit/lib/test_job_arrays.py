@@ -97,15 +97,15 @@ def test_each_element_has_attempts_of_its_own() -> None:
 def test_an_element_or_the_whole_is_stopped() -> None:
     """A stopped element has ended; one that has ended, or a job that has, stays as it is."""
     record = array_job(1, 2)
-    one = records.stopped(record, 9, 1)
-    assert (one.attempt(1), one.attempt(2)) == (None, 1)
-    assert one.version > record.version
-    assert records.stopped(one, 9, 1) is one
-    assert records.stopped(one, 9, 7) is one
+    changed = records.stopped(record, 9, 1)
+    assert (changed.attempt(1), changed.attempt(2)) == (None, 1)
+    assert changed.version > record.version
+    assert records.stopped(changed, 9, 1) is changed
+    assert records.stopped(changed, 9, 7) is changed
     whole = records.stopped(record, 9)
     assert (whole.attempt(1), whole.attempt(2)) == (None, None)
     assert records.stopped(whole, 9, 2) is whole
-    last = records.ended(one, end(0), 2)
+    last = records.ended(changed, end(0), 2)
     assert last.job is not None
     assert last.job.end is not None
     assert (last.job.end.cause, last.job.end.exit_status) == (Cause.KILLED, 137)
@@ -114,7 +114,7 @@ def test_an_element_or_the_whole_is_stopped() -> None:
 def test_elements_are_found_by_their_index() -> None:
     """Only those that the array has, and only of arrays."""
     plain = records.created({}, "plain", SPEC, 1, JobState(1, 5, b"s" * 32, b"g" * 32))
-    known = {one.name: one for one in (array_job(1, 20), plain)}
+    known = {record.name: record for record in (array_job(1, 20), plain)}
     assert records.found_element(known, "sweep.20") == (known["sweep"], 20)
     assert records.found_element(known, "sweep") == (known["sweep"], None)
     for name in ("sweep.2", "plain.0", "plain.1", "sweep.x", "other.1", ".1"):

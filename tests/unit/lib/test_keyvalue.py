@@ -24,16 +24,16 @@ def store(world: World, near: int = 0, hosts: int = 0) -> KeyValueStore:
 def test_values_are_kept_by_key() -> None:
     """What was put is there until it is replaced or deleted; other keys are other keys."""
     world = World(3, shards=4)
-    one, other = store(world), store(world, near=1)
+    first, other = store(world), store(world, near=1)
     for number in range(20):
-        one.put(f"key {number}", b"%d" % number)
+        first.put(f"key {number}", b"%d" % number)
     other.put("key 3", b"again")
     other.delete("key 4")
-    assert one.get("key 3") == b"again"
-    assert one.get("key 4") is None
-    assert one.get("key 5") == b"5"
-    assert one.get("nothing") is None
-    assert sorted(one) == sorted(f"key {number}" for number in range(20) if number != 4)
+    assert first.get("key 3") == b"again"
+    assert first.get("key 4") is None
+    assert first.get("key 5") == b"5"
+    assert first.get("nothing") is None
+    assert sorted(first) == sorted(f"key {number}" for number in range(20) if number != 4)
 
 
 def test_what_is_replaced_is_dropped() -> None:

@@ -112,6 +112,6 @@ def test_replicas_are_spread_over_racks_and_nodes() -> None:
     """Two of four replicas are in two racks, three on three nodes; the nearest is the first of them."""
     near = placed("a", "r1", Proximity.NODE)
     replicas = [placed("b", "r1"), near, placed("a", "r1"), placed("c", "r2")]
-    assert [found.node for found in spread(replicas, 2)] == ["a", "c"]
-    assert {found.node for found in spread(replicas, 3)} == {"a", "b", "c"}
+    assert [chosen.node for chosen in spread(replicas, 2)] == ["a", "c"]
+    assert {chosen.node for chosen in spread(replicas, 3)} == {"a", "b", "c"}
     assert len(spread(replicas, 9)) == 4

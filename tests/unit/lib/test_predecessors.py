@@ -61,7 +61,7 @@ def over(mark: str, title: str = "", code: int = 0, *, began: int = 10, ended: i
 
 def view(*known: ServiceRecord, tasks: Sequence[Status] = (), complete: bool = True) -> View:
     """What a session sees."""
-    return View({one.name: one for one in known}, tasks, complete)
+    return View({record.name: record for record in known}, tasks, complete)
 
 
 def after(record: ServiceRecord, condition: Condition, index: int | None = None) -> Predecessor:
@@ -98,12 +98,18 @@ def test_the_title_of_a_gang_names_all_its_tasks() -> None:
     earlier = over("e1", "gang", 1, began=1, ended=5)
     failed = over("f1", "gang", 1, began=10, ended=30)
     there = [earlier, failed, task("a1", "gang", began=11), task("b1", "gang", TaskState.WAITING, began=12)]
-    assert [one.task for one in named(view(tasks=there), "gang", SUCCEEDED)] == ["f1", "a1", "b1"]
+    assert [predecessor.task for predecessor in named(view(tasks=there), "gang", SUCCEEDED)] == [
+        "f1",
+        "a1",
+        "b1",
+    ]
     with pytest.raises(UnreachableError):
         named(view(tasks=there, complete=False), "gang", SUCCEEDED)
-    assert [one.task for one in named(view(tasks=there, complete=False), "f1", SUCCEEDED)] == ["f1"]
+    assert [
+        predecessor.task for predecessor in named(view(tasks=there, complete=False), "f1", SUCCEEDED)
+    ] == ["f1"]
     last = [earlier, over("g1", "gang", began=10, ended=20), failed]
-    assert [one.task for one in named(view(tasks=last), "gang", SUCCEEDED)] == ["g1", "f1"]
+    assert [predecessor.task for predecessor in named(view(tasks=last), "gang", SUCCEEDED)] == ["g1", "f1"]
 
 
 def test_the_runs_that_one_waits_for_are_bounded() -> None:
@@ -156,13 +162,13 @@ def test_a_task_meets_a_condition_or_never_will(
 
 def test_a_task_that_may_be_on_a_silent_node_is_waited_for() -> None:
     """Unknown is not gone, and one look is not enough: a node may just pass it to another."""
-    one = Predecessor("t", SUCCEEDED, task="ab")
+    predecessor = Predecessor("t", SUCCEEDED, task="ab")
     silent = view(complete=False)._replace(missed={"ab"})
-    assert still_waiting(silent, [one]) == ((one,), "")
-    assert missing_tasks(silent, [one]) == set()
-    assert still_waiting(view(), [one]) == ((one,), "")
-    assert missing_tasks(view(tasks=[task("cd")]), [one, after(job("train"), ENDED)]) == {"ab"}
-    assert missing_tasks(view(tasks=[task("ab")]), [one]) == set()
+    assert still_waiting(silent, [predecessor]) == ((predecessor,), "")
+    assert missing_tasks(silent, [predecessor]) == set()
+    assert still_waiting(view(), [predecessor]) == ((predecessor,), "")
+    assert missing_tasks(view(tasks=[task("cd")]), [predecessor, after(job("train"), ENDED)]) == {"ab"}
+    assert missing_tasks(view(tasks=[task("ab")]), [predecessor]) == set()
 
 
 def test_a_job_whose_record_may_be_on_a_silent_node_is_waited_for() -> None:
@@ -195,8 +201,8 @@ def test_an_element_is_waited_for_alone() -> None:
     """Its array goes on."""
     sweep = job("sweep", indices=(1, 2))
     for condition in Condition:
-        one, two = after(sweep, condition, 1), after(sweep, condition, 2)
-        assert still_waiting(view(done(sweep, 0, 1)), [one, two]) == ((two,), "")
+        first, two = after(sweep, condition, 1), after(sweep, condition, 2)
+        assert still_waiting(view(done(sweep, 0, 1)), [first, two]) == ((two,), "")
     begun = view(sweep, tasks=[task("ab", sweep.label(2, 1))])
     assert still_waiting(begun, [after(sweep, STARTED, 1)]).after
     assert not still_waiting(begun, [after(sweep, STARTED, 2)]).after
@@ -242,14 +248,14 @@ def test_a_job_that_can_never_begin_ends_with_the_reason_and_so_do_those_after_i
         train, following, last, anyway, start=lambda _, label: Cause.EXCEPTION if "train" in label else None
     )
     supervise(site, lambda: "anyway" in starts_of(site))
-    ends = {name: one.job.end for name, one in site.records.items() if one.job is not None}
+    ends = {name: record.job.end for name, record in site.records.items() if record.job is not None}
     assert starts_of(site) == ["train", "anyway"]
     assert ends["anyway"] is None
     for name, before in (("next", "train ended with 1"), ("last", "next ended with 125")):
-        found = ends[name]
-        assert found is not None
-        assert (found.cause, found.exit_status) == (Cause.DEPENDENCY, 125)
-        assert found.detail.startswith(before)
+        end = ends[name]
+        assert end is not None
+        assert (end.cause, end.exit_status) == (Cause.DEPENDENCY, 125)
+        assert end.detail.startswith(before)
 
 
 def test_a_job_begins_after_a_task() -> None:

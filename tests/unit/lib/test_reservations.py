@@ -75,7 +75,7 @@ def test_a_job_is_released_at_its_end() -> None:
         assert work.restartable, "it is stopped when its time is over"
         assert not work.particular, "what it needs is set aside already"
         job.renew()
-    assert [(one["do"], one.get("number")) for one in scheduler.asked] == [
+    assert [(request["do"], request.get("number")) for request in scheduler.asked] == [
         ("admit", None),
         ("renew", 7),
         ("release", 7),
@@ -87,7 +87,7 @@ def test_a_check_asks_for_nothing_else() -> None:
     """Where a job would go is told, and nothing is released for nothing was kept."""
     scheduler = admitting()
     assert [member.node for member in check(scheduler.node, TEXT).members] == ["n2", "n1"]
-    assert [one["do"] for one in scheduler.asked] == ["check"]
+    assert [request["do"] for request in scheduler.asked] == ["check"]
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ def replica(slot: int, generation: int = 1, number: int = 0) -> Replica:
 def advance(record: ServiceRecord, living: Iterable[Replica], healthy: set[int]) -> tuple[set[Replica], bool]:
     """Take all next steps; replicas of the ``healthy`` generations are healthy at once."""
     there = set(living)
-    steps = next_steps(record, there, lambda one: one.generation in healthy)
+    steps = next_steps(record, there, lambda member: member.generation in healthy)
     there -= set(steps.stop)
-    there |= {replica(one.slot, one.generation) for one in steps.start}
+    there |= {replica(start.slot, start.generation) for start in steps.start}
     return there, steps.complete
 
 
@@ -109,7 +109,7 @@ def test_a_replica_leaves_a_draining_node_when_its_successor_is_healthy() -> Non
             ([old, new], [old, new], [old, new]),
         )
     ]
-    assert [(one.start, one.stop) for one in steps] == [
+    assert [(step.start, step.stop) for step in steps] == [
         ([Start(0, 1)], []),
         ([], []),
         ([], [old]),
@@ -125,7 +125,7 @@ def test_an_update_goes_from_slot_to_slot() -> None:
     seen = []
     for _ in range(10):
         there, complete = advance(record, there, {1, 2})
-        seen.append(sorted((one.slot, one.generation) for one in there))
+        seen.append(sorted((member.slot, member.generation) for member in there))
         if complete:
             break
     assert seen == [
@@ -186,7 +186,8 @@ def test_copies_agree_in_every_order(order: list[int], data: st.DataObject) -> N
     changes = [base, records.scaled(base, 1), records.scaled(base, 5), service("other")]
     versions = data.draw(st.lists(st.integers(1, 3), min_size=4, max_size=4))
     copies = [
-        {one.name: replace(one, version=version)} for one, version in zip(changes, versions, strict=True)
+        {change.name: replace(change, version=version)}
+        for change, version in zip(changes, versions, strict=True)
     ]
     straight = records.merged(copies)
     assert records.merged(copies[number] for number in order) == straight
@@ -204,7 +205,7 @@ def test_the_stored_form_keeps_everything_and_is_bounded() -> None:
     many = [service(f"s{number}") for number in range(limits.SERVICES_MAX + 1)]
     with pytest.raises(LimitError, match="the maximum"):
         records.encode(many)
-    gone = [records.removed(one) for one in many * 2]
+    gone = [records.removed(entry) for entry in many * 2]
     assert len(records.decode(records.encode(gone))) <= limits.SERVICE_REMOVED_KEPT
     for bad in ("", "A", "-a", "a-", "a" * 41, "a.b"):
         with pytest.raises(InvalidError, match="name of a service"):
@@ -250,10 +251,10 @@ def test_a_users_order_wins_over_the_end_of_an_attempt() -> None:
 def test_jobs_and_services_are_not_taken_for_each_other() -> None:
     """Neither is found under the name of the other, which is taken."""
     known = {"count": kept_job(), "web": service()}
-    assert [one.name for one in records.living(known, jobs=True)] == ["count"]
-    assert [one.name for one in records.living(known)] == ["web"]
+    assert [record.name for record in records.living(known, jobs=True)] == ["count"]
+    assert [record.name for record in records.living(known)] == ["web"]
     with pytest.raises(InvalidError, match="no service"):
-        records.found(known, "count")
+        records.service_named(known, "count")
     with pytest.raises(InvalidError, match="no kept job"):
         records.found_job(known, "web")
     with pytest.raises(InvalidError, match="dios job rm count"):
@@ -299,8 +300,8 @@ def assert_no_longer(value: object, before: object) -> None:
     """Each array has at most as many elements as before, and they have the same values."""
     if isinstance(value, list) and isinstance(before, list):
         assert len(value) <= len(before)
-        for one, other in zip(value, before, strict=False):
-            assert_no_longer(one, other)
+        for element, other in zip(value, before, strict=False):
+            assert_no_longer(element, other)
     else:
         assert value == before
 
@@ -430,10 +431,10 @@ def test_a_change_that_one_node_could_store_is_made(
     monkeypatch: pytest.MonkeyPatch, full: tuple[bool, bool]
 ) -> None:
     """The full disk of another node does not refuse it."""
-    copies = [CopyOnFullDisk(f"n{number}", full=each) for number, each in enumerate(full)]
+    copies = [CopyOnFullDisk(f"n{number}", full=is_full) for number, is_full in enumerate(full)]
     monkeypatch.setattr(user_records, "StoredCatalogue", StoredCopy)
     services.Services(cast("Node", NodeOfCopies(*copies))).scale("web", 2)
-    (stored,) = [each for each in copies if not each.full]
+    (stored,) = [disk for disk in copies if not disk.full]
     assert records.decode(stored.data)["web"].replicas == 2
 
 

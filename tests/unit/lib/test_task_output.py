@@ -33,15 +33,15 @@ def test_the_last_bytes_are_shown_and_not_the_first() -> None:
     """What was printed before the last 256 KiB is dropped, however it is cut into parts."""
     part = bytes(range(256)) * 128
     console = Printing(b"first", b"", *[part] * 9, b"last")
-    found = newest_output(cast("Console", console))
-    assert len(found) == CONSOLE_TAIL_BYTES
-    assert found == (part * 9 + b"last")[-CONSOLE_TAIL_BYTES:]
+    tail = newest_output(cast("Console", console))
+    assert len(tail) == CONSOLE_TAIL_BYTES
+    assert tail == (part * 9 + b"last")[-CONSOLE_TAIL_BYTES:]
     assert newest_output(cast("Console", Printing(b"a", b"", b"b"))) == b"ab"
 
 
 def test_a_task_that_prints_without_end_is_left_at_some_point() -> None:
     """At most 1 MiB is read, and the newest of it is returned."""
     console = Printing(forever=True)
-    found = newest_output(cast("Console", console))
+    tail = newest_output(cast("Console", console))
     assert console.count == 21
-    assert found.endswith(b"00021")
+    assert tail.endswith(b"00021")

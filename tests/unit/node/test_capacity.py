@@ -101,14 +101,14 @@ def node(
 
 async def reports(capacity: NodeCapacity, seconds: float) -> list[tuple[float, int, int]]:
     """Return the times and values of all reports in these seconds of the test's clock."""
-    found: list[tuple[float, int, int]] = []
+    reported: list[tuple[float, int, int]] = []
 
     def report(disk: int, network: int) -> None:
-        found.append((round(trio.current_time(), 3), disk, network))
+        reported.append((round(trio.current_time(), 3), disk, network))
 
     with trio.move_on_after(seconds):
         await capacity.keep(report)
-    return found
+    return reported
 
 
 def test_a_node_reports_what_it_learns_and_changes_that_matter() -> None:
@@ -123,10 +123,10 @@ def test_a_node_reports_what_it_learns_and_changes_that_matter() -> None:
     rates = Rates()
     capacity = node(CapacitySources(0, scripted(*results), "not yet"), rates)
     clock = MockClock(rate=1000)
-    found = trio.run(reports, capacity, 20 * pause, clock=clock)
-    assert [(disk, network) for _, disk, network in found] == [(100 * MB, 0), (200 * MB, 0)]
-    assert found[0][0] >= pause
-    assert found[1][0] - found[0][0] >= (2 + 4) * pause
+    reported = trio.run(reports, capacity, 20 * pause, clock=clock)
+    assert [(disk, network) for _, disk, network in reported] == [(100 * MB, 0), (200 * MB, 0)]
+    assert reported[0][0] >= pause
+    assert reported[1][0] - reported[0][0] >= (2 + 4) * pause
     assert rates.learned[Traffic.STORE] == 200 * MB
     rows = capacity.rows()
     assert [(row.resource, row.bytes_s, row.source, row.detail) for row in rows] == [
@@ -140,8 +140,8 @@ def test_an_interface_that_comes_up_later_is_seen_although_the_disk_cannot_be_me
     speeds = chain([(0, "")] * 2, repeat((40 * MB, "eth0")))
     disk = CapacitySources(0, scripted(*[None] * 20), "not yet")
     capacity = node(disk, Rates(), lambda: next(speeds))
-    found = trio.run(reports, capacity, 600, clock=MockClock(rate=1000))
-    assert [report[1:] for report in found] == [(0, 40 * MB)]
+    reported = trio.run(reports, capacity, 600, clock=MockClock(rate=1000))
+    assert [report[1:] for report in reported] == [(0, 40 * MB)]
     assert not disk.is_settled
 
 

@@ -20,8 +20,8 @@ def test_devices_are_found_named_and_counted(tmp_path: Path) -> None:
         "seat": 2,
         "fpga": [f"{tmp_path}/a", [f"{tmp_path}/a", f"{tmp_path}/b"], "/no/such"],
     }
-    found = find_devices(read_devices(table), tmp_path)
-    assert found.devices == (
+    inventory = find_devices(read_devices(table), tmp_path)
+    assert inventory.devices == (
         Device("fpga", "0", (f"{tmp_path}/a",)),
         Device("fpga", "1", (f"{tmp_path}/a", f"{tmp_path}/b")),
         Device("gpu", "0", (f"{tmp_path}/nvidia0",)),
@@ -29,15 +29,15 @@ def test_devices_are_found_named_and_counted(tmp_path: Path) -> None:
         Device("seat", "0"),
         Device("seat", "1"),
     )
-    assert found.problems == ("fpga 2: /no/such does not exist",)
+    assert inventory.problems == ("fpga 2: /no/such does not exist",)
 
 
 def test_missing_gpus_are_reported(tmp_path: Path) -> None:
     """A node with fewer GPUs than its settings name has those that exist, and says so."""
     (tmp_path / "nvidia0").touch()
-    found = find_devices(read_devices("gpu=2"), tmp_path)
-    assert [one.name for one in found.devices] == ["0"]
-    assert "has 1 GPUs" in found.problems[0]
+    inventory = find_devices(read_devices("gpu=2"), tmp_path)
+    assert [device.name for device in inventory.devices] == ["0"]
+    assert "has 1 GPUs" in inventory.problems[0]
     assert find_devices(read_devices("gpu=1"), tmp_path / "none").devices == ()
 
 

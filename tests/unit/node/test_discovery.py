@@ -40,11 +40,11 @@ def voice(host: PeerHost) -> AnnouncedNode:
 
 async def test_two_nodes_that_know_nobody_find_each_other(tmp_path: Path, place: MulticastNetwork) -> None:
     """Without a seed and without anybody's help, announcements alone make the connection."""
-    async with two_hosts(tmp_path) as (one, other), trio.open_nursery() as nursery:
-        for host in (one, other):
+    async with two_hosts(tmp_path) as (local, other), trio.open_nursery() as nursery:
+        for host in (local, other):
             nursery.start_soon(discovery.find_others, voice(host), host.links, place)
-        await until(lambda: ups(one) and ups(other), "they have met")
-        assert (ups(one), ups(other)) == ({other.node}, {one.node})
+        await until(lambda: ups(local) and ups(other), "they have met")
+        assert (ups(local), ups(other)) == ({other.node}, {local.node})
         nursery.cancel_scope.cancel()
 
 
@@ -59,12 +59,12 @@ async def test_a_false_announcement_costs_dials_and_nothing_else(
         dials.append(stream)
         await stream.aclose()
 
-    async with two_hosts(tmp_path) as (one, _), trio.open_nursery() as nursery:
+    async with two_hosts(tmp_path) as (local, _), trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
         nursery.start_soon(trio.serve_listeners, hang_up, [listener])
-        nursery.start_soon(discovery.find_others, voice(one), one.links, place)
-        lie = announce.encode(voice(one)._replace(node=NodeId(7), address=address))
+        nursery.start_soon(discovery.find_others, voice(local), local.links, place)
+        lie = announce.encode(voice(local)._replace(node=NodeId(7), address=address))
 
         def dialled_again() -> bool:
             nonlocal said
@@ -74,9 +74,9 @@ async def test_a_false_announcement_costs_dials_and_nothing_else(
 
         await until(dialled_again, "the stranger was dialled twice")
         assert len(dials) < said
-        assert not ups(one)
-        assert not one.links.is_up(NodeId(7))
-        assert one.links.addresses == ()
+        assert not ups(local)
+        assert not local.links.is_up(NodeId(7))
+        assert local.links.addresses == ()
         nursery.cancel_scope.cancel()
 
 

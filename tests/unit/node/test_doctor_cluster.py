@@ -44,12 +44,12 @@ def test_a_whole_member_is_found_well(tmp_path: Path, taken: socket.socket) -> N
     port = taken.getsockname()[1]
     taken.close()
     data = member(tmp_path, f"127.0.0.1:{port}")
-    found = {looked.name: looked for looked in examine_cluster(data)}
-    assert list(found) == ["identity", "clock", "port", "address"]
-    assert not any(looked.refused for looked in found.values())
-    assert found["identity"].detail.startswith("n1 of cluster")
-    assert "is free" in found["port"].detail
-    assert "advertise" in found["address"].advice
+    checks = {looked.name: looked for looked in examine_cluster(data)}
+    assert list(checks) == ["identity", "clock", "port", "address"]
+    assert not any(looked.refused for looked in checks.values())
+    assert checks["identity"].detail.startswith("n1 of cluster")
+    assert "is free" in checks["port"].detail
+    assert "advertise" in checks["address"].advice
 
 
 def test_a_damaged_identity_is_told(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_a_member_that_does_not_listen_is_told(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     """A settings file with a mistake is a finding, not an end."""
     (tmp_path / "node.toml").write_text("listen = 3\n")
-    (found,) = examine_cluster(tmp_path)
-    assert found.refused
-    assert "node.toml:1" in found.detail
+    (check,) = examine_cluster(tmp_path)
+    assert check.refused
+    assert "node.toml:1" in check.detail
 
 
 def test_known_nodes_are_dialled(tmp_path: Path, taken: socket.socket) -> None:
@@ -108,11 +108,11 @@ def measured(name: str, offset_s: float, error_s: float, **changes: object) -> M
 def test_a_clock_is_blamed_only_if_it_is_wrong_for_certain() -> None:
     """The error of the measurement counts for it, and dead nodes have no clock."""
     fine = [measured("n2", 0.2, 0.1), measured("n3", -1.5, 0.6), measured("n4", 9, 0, status=NodeStatus.DEAD)]
-    (found,) = judge_clocks(fine)
-    assert (found.detail, found.advice) == ("those of 2 other nodes are within 2100 ms", "")
-    (found,) = judge_clocks([*fine, measured("n5", -3, 0.1)])
-    assert found.detail == "n5 is -3.0 s ahead"
-    assert "chrony" in found.advice
-    (found,) = judge_clocks([measured("n2", 60, 0.1), measured("n3", 61, 0.1)])
-    assert "this node's own clock" in found.advice
+    (check,) = judge_clocks(fine)
+    assert (check.detail, check.advice) == ("those of 2 other nodes are within 2100 ms", "")
+    (check,) = judge_clocks([*fine, measured("n5", -3, 0.1)])
+    assert check.detail == "n5 is -3.0 s ahead"
+    assert "chrony" in check.advice
+    (check,) = judge_clocks([measured("n2", 60, 0.1), measured("n3", 61, 0.1)])
+    assert "this node's own clock" in check.advice
     assert list(judge_clocks([])) == []

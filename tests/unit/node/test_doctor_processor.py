@@ -66,9 +66,9 @@ def test_a_daemon_that_runs_is_asked(
         tried.append(program)
         return True
 
-    found = examine_processor(proc, proc, tries)
-    assert [bool(each.advice) for each in found] == [advised, advised]
-    assert all("daemon 41" in each.detail for each in found)
+    checks = examine_processor(proc, proc, tries)
+    assert [bool(check.advice) for check in checks] == [advised, advised]
+    assert all("daemon 41" in check.detail for check in checks)
     assert not tried
 
 

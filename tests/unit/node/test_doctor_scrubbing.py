@@ -18,10 +18,10 @@ def write(data: Path, *, damaged: int, repaired: int = 0) -> None:
     report.begin(1_800_000_000)
     for number in range(damaged):
         row = ObjectRow(record(number), Payload(ContentKind.EXTENT, 9, bytes(32), 5))
-        made = report.note(Damage(ObjectId(number), row, "its file is missing"), 1_800_000_001)
-        assert made is not None
-        made.failure = "no replica"
-        made.repaired = 1_800_000_002 if number < repaired else 0
+        noted = report.note(Damage(ObjectId(number), row, "its file is missing"), 1_800_000_001)
+        assert noted is not None
+        noted.failure = "no replica"
+        noted.repaired = 1_800_000_002 if number < repaired else 0
     report.end(1_800_000_003)
     save(encode(report), data)
 
@@ -36,25 +36,25 @@ def test_a_node_that_has_not_scrubbed_has_no_finding(tmp_path: Path) -> None:
 def test_sound_objects_need_nothing(tmp_path: Path) -> None:
     """The time of the last pass, and the repairs, are shown; so is a setting that is off."""
     write(tmp_path, damaged=2, repaired=2)
-    found = examine_scrubbing(tmp_path)
-    assert found is not None
-    assert found.detail.startswith("all objects were compared until 2027-01-1")
-    assert found.detail.endswith(", repaired from replicas: 2")
-    assert not found.advice
+    check = examine_scrubbing(tmp_path)
+    assert check is not None
+    assert check.detail.startswith("all objects were compared until 2027-01-1")
+    assert check.detail.endswith(", repaired from replicas: 2")
+    assert not check.advice
     (tmp_path / "node.toml").write_text("scrub_rate = 'off'\n")
-    found = examine_scrubbing(tmp_path)
-    assert found is not None
-    assert "scrub_rate is off" in found.detail
+    check = examine_scrubbing(tmp_path)
+    assert check is not None
+    assert "scrub_rate is off" in check.detail
 
 
 def test_damaged_objects_are_shown_by_fingerprint(tmp_path: Path) -> None:
     """Each with its size, time, problem and the reason; of many only some."""
     write(tmp_path, damaged=6, repaired=1)
-    found = examine_scrubbing(tmp_path)
-    assert found is not None
-    assert found.detail.startswith(
+    check = examine_scrubbing(tmp_path)
+    assert check is not None
+    assert check.detail.startswith(
         f"5 damaged, not repaired: {describe(record(1))}, 9 bytes, since 2027-01-1"
     )
-    assert "its file is missing (no replica)" in found.detail
-    assert "; and 1 more; " in found.detail
-    assert "back-up" in found.advice
+    assert "its file is missing (no replica)" in check.detail
+    assert "; and 1 more; " in check.detail
+    assert "back-up" in check.advice

@@ -51,20 +51,20 @@ def test_threads_know_their_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Threads of a core, a last-level cache, a NUMA node and a socket have the same number of that part."""
     _machine(tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    found = machine.insides(tmp_path / "sys", tmp_path / "proc")
-    cores = [one.core for one in found.threads]
-    assert [one.thread for one in found.threads] == list(range(6))
+    layout = machine.insides(tmp_path / "sys", tmp_path / "proc")
+    cores = [thread.core for thread in layout.threads]
+    assert [thread.thread for thread in layout.threads] == list(range(6))
     assert (cores[0], cores[1]) == (cores[4], cores[5])
     assert len(set(cores)) == 4
     for part in ("cache", "numa", "socket"):
-        assert [getattr(one, part) for one in found.threads] == [0, 1, 0, 1, 0, 1]
-    assert found.counts == {"sockets": 2, "numa_nodes": 2, "last_level_caches": 2, "cores": 4, "threads": 6}
+        assert [getattr(thread, part) for thread in layout.threads] == [0, 1, 0, 1, 0, 1]
+    assert layout.counts == {"sockets": 2, "numa_nodes": 2, "last_level_caches": 2, "cores": 4, "threads": 6}
 
 
 def test_a_machine_that_shows_nothing_is_flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thread has a core of its own in one socket, and the reason is given."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5})
     _write(tmp_path / "sys/devices/system/cpu/online", "0-999999999\n")
-    found = machine.insides(tmp_path / "sys", tmp_path / "proc")
-    assert found.threads == (ThreadPlace(2, 2, 0, 0, 0), ThreadPlace(5, 5, 0, 0, 0))
-    assert found.missing
+    layout = machine.insides(tmp_path / "sys", tmp_path / "proc")
+    assert layout.threads == (ThreadPlace(2, 2, 0, 0, 0), ThreadPlace(5, 5, 0, 0, 0))
+    assert layout.missing

@@ -18,20 +18,20 @@ from dios.transport.identity import identity
 
 def test_a_cluster_is_made_of_ordinary_nodes(tmp_path: Path) -> None:
     """Each node has its own identity in one cluster, its own address, and knows where the others are."""
-    made = local_cluster.make(tmp_path / "c", nodes=3, racks=2, settings={"pool_size": "1"})
-    owns = [identity.load(node.data) for node in made.nodes]
+    cluster = local_cluster.make(tmp_path / "c", nodes=3, racks=2, settings={"pool_size": "1"})
+    owns = [identity.load(node.data) for node in cluster.nodes]
     assert [own and own.name for own in owns] == ["n1", "n2", "n3"]
     assert len({own.cluster for own in owns if own}) == 1
     assert len({own.node for own in owns if own}) == 3
-    settings = [load(node.data, environ={}) for node in made.nodes]
-    assert [each.rack for each in settings] == ["r1", "r2", "r1"]
-    assert {each.pool_size for each in settings} == {1}
-    addresses = [each.listen for each in settings]
+    settings = [load(node.data, environ={}) for node in cluster.nodes]
+    assert [setting.rack for setting in settings] == ["r1", "r2", "r1"]
+    assert {setting.pool_size for setting in settings} == {1}
+    addresses = [setting.listen for setting in settings]
     assert len(set(addresses)) == 3
-    for node in made.nodes:
+    for node in cluster.nodes:
         assert {node.address, *seeds.read(node.data)} == set(addresses)
-    assert local_cluster.read(tmp_path / "c") == made
-    assert made.running() == {}
+    assert local_cluster.read(tmp_path / "c") == cluster
+    assert cluster.running() == {}
 
 
 def test_nothing_is_left_of_one_that_could_not_be_made(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Views], tuple[list[str], list[str]]]:
     """Start three nodes that have these views; return the nodes that were started, and stopped again."""
-    made = local_cluster.make(tmp_path / "c", nodes=3)
+    cluster = local_cluster.make(tmp_path / "c", nodes=3)
 
     def start(views: Views) -> tuple[list[str], list[str]]:
         ended: list[str] = []
@@ -127,7 +127,7 @@ def started(
         monkeypatch.setattr(local_cluster, "_claim_default", lambda _: None)
         monkeypatch.setattr(daemon, "start_detached", lambda *_, **__: None)
         try:
-            return local_cluster.start(made), ended
+            return local_cluster.start(cluster), ended
         except TimeLimitError:
             return [], ended
 

@@ -32,15 +32,15 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def store(settings: Settings) -> Iterator[LmdbStore]:
     """A store with three objects, of which the first and the last are damaged."""
-    made = LmdbStore(settings.data)
-    made.recover()
-    made.apply([put(number, LARGE) for number in (1, 2, 3)])
+    opened = LmdbStore(settings.data)
+    opened.recover()
+    opened.apply([put(number, LARGE) for number in (1, 2, 3)])
     for number in (1, 3):
-        path = damage(settings, made, number)
+        path = damage(settings, opened, number)
         path.chmod(0o600)
         path.write_bytes(LARGE[::-1])
-    yield made
-    made.close()
+    yield opened
+    opened.close()
 
 
 def damage(settings: Settings, store: LmdbStore, number: int) -> Path:
@@ -79,7 +79,7 @@ class Watched:
 def listed(settings: Settings) -> list[int]:
     """The damaged objects in the report."""
     report = scrub_report.load(settings.data)
-    return [] if report is None else [one.object_id for one in report.open_damage]
+    return [] if report is None else [damaged.object_id for damaged in report.open_damage]
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def test_damage_is_reported_once(settings: Settings, store: LmdbStore, clo
     assert watched.audited == [("damaged", schema.describe(record(number))) for number in (1, 3)]
     report = scrub_report.load(settings.data)
     assert report is not None
-    assert {one.failure for one in report.damaged} == {"its owner may not connect to this node"}
+    assert {damaged.failure for damaged in report.damaged} == {"its owner may not connect to this node"}
     assert scrubbing.counts["scrub_damaged"] == 2
     assert scrubbing.counts["scrub_repaired"] == 0
 
@@ -116,9 +116,9 @@ async def test_a_pass_continues_after_a_restart(
     scrubbing = Scrubbing(settings, store, lambda: 1_800_000_100)
     await watched.until(scrubbing, lambda: 3 in listed(settings))
     assert listed(settings) == [3]
-    found = scrub_report.load(settings.data)
-    assert found is not None
-    assert found.began == 1_800_000_000
+    stored = scrub_report.load(settings.data)
+    assert stored is not None
+    assert stored.began == 1_800_000_000
 
 
 async def test_the_next_pass_begins_after_the_period(

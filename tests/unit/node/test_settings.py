@@ -154,10 +154,10 @@ def test_limits_are_read_from_everywhere_alike(tmp_path: Path) -> None:
 def test_limits_of_sandboxes_keep_their_defaults(tmp_path: Path) -> None:
     """A setting replaces the limits that it names, and flags replace the environment; 0 is refused."""
     write(tmp_path, "[sandbox_limits]\nobjects = 10\nmemory = '1 GiB'\nreferences = 'none'\n")
-    found = {bound.resource: bound.value for bound in load(tmp_path, environ={}).sandbox_limits}
+    values = {bound.resource: bound.value for bound in load(tmp_path, environ={}).sandbox_limits}
     defaults = {bound.resource: bound.value for bound in SANDBOX_LIMITS_DEFAULT}
     own = {Resource.OBJECTS: 10, Resource.MEMORY_BYTES: 2**30, Resource.REFERENCES: None}
-    assert found == defaults | own
+    assert values == defaults | own
     environ = {"DIOS_SANDBOX_LIMITS": "objects=20"}
     settings = load(tmp_path, environ=environ, flags={"sandbox_limits": "tasks=3"})
     assert {bound.resource: bound.value for bound in settings.sandbox_limits} == defaults | {
@@ -194,14 +194,14 @@ def test_a_lone_node_listens_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "rate"),
     [("'125 MiB'", 125 * limits.MIB), ("2_000_000", 2_000_000), ("'auto'", 0), ("'AUTO'", 0)],
 )
-def test_rates_are_bytes_per_second(tmp_path: Path, text: str, found: int) -> None:
+def test_rates_are_bytes_per_second(tmp_path: Path, text: str, rate: int) -> None:
     """What link and store carry is a size like any other, or the word for what is seen."""
     write(tmp_path, f"link_rate = {text}\nstore_rate = {text}")
     settings = load(tmp_path, environ={})
-    assert (settings.link_rate, settings.store_rate) == (found, found)
+    assert (settings.link_rate, settings.store_rate) == (rate, rate)
     assert (load(tmp_path / "none", environ={}).link_rate) == 0
 
 
@@ -265,7 +265,7 @@ def test_programs_are_tables_or_text(tmp_path: Path) -> None:
         ProgramSetting("awk", "/usr/bin/awk", ("/usr/share/awk",)),
     )
     environ = {"DIOS_PROGRAMS": "awk=/usr/bin/awk sort=/usr/bin/sort"}
-    assert [each.name for each in load(tmp_path, environ=environ).programs] == ["awk", "sort"]
+    assert [program.name for program in load(tmp_path, environ=environ).programs] == ["awk", "sort"]
 
 
 @pytest.mark.parametrize(

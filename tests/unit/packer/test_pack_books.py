@@ -29,21 +29,21 @@ def test_no_instant_is_over_capacity_in_many_sequences() -> None:
         # As many numbers as a sequence takes at most: drawing one by one costs more than the rest.
         draws = rng.integers(0, 2**31, 16).tolist()
         for step in range(int(draws[0] % 3) + 1):
-            one, two, three = draws[1 + 3 * (step % 5) : 4 + 3 * (step % 5)]
-            found = allocate(datacenter, POOL[one % len(POOL)], policy=RULES[two % len(RULES)])
+            job_pick, two, three = draws[1 + 3 * (step % 5) : 4 + 3 * (step % 5)]
+            placement = allocate(datacenter, POOL[job_pick % len(POOL)], policy=RULES[two % len(RULES)])
             never_over(datacenter, f"seed {seed}, step {step}")
-            if found:
-                held.append(found)
+            if placement:
+                held.append(placement)
                 admitted += 1
             else:
                 refused += 1
             if three % 3 == 0:
                 datacenter.advance(datacenter.now + three % 4)
-                held = [each for each in held if each.end > datacenter.now]
+                held = [kept for kept in held if kept.end > datacenter.now]
             if held and three % 5 == 0:
                 held.pop(three % len(held)).release()
-        for each in held:
-            each.release()
+        for remaining in held:
+            remaining.release()
         assert datacenter.is_empty(), f"seed {seed}"
     assert admitted > SEQUENCES // 2
     assert refused > SEQUENCES // 2
@@ -56,12 +56,12 @@ def test_books_are_the_sum_of_what_is_held() -> None:
         rng = np.random.default_rng([seed, 4])
         held: list[Placement] = []
         for number in range(12):
-            found = allocate(datacenter, draw_job(seed, number), policy=RULES[number % len(RULES)])
-            if found:
-                held.append(found)
+            placement = allocate(datacenter, draw_job(seed, number), policy=RULES[number % len(RULES)])
+            if placement:
+                held.append(placement)
             if rng.random() < 0.4:
                 datacenter.advance(datacenter.now + int(rng.integers(0, 4)))
-                held = [each for each in held if each.end > datacenter.now]
+                held = [kept for kept in held if kept.end > datacenter.now]
             if held and rng.random() < 0.3:
                 held.pop(int(rng.integers(len(held)))).release()
             compare(datacenter, held, f"seed {seed}, after {number}")
@@ -74,9 +74,9 @@ def compare(datacenter: Datacenter, held: list[Placement], place: str) -> None:
     for instant in range(datacenter.now, datacenter.now + datacenter.horizon):
         slot = instant % datacenter.horizon
         live = Books(datacenter)
-        for each in held:
-            if each.start <= instant < each.end:
-                live.take(each._arrays)
+        for placement in held:
+            if placement.start <= instant < placement.end:
+                live.take(placement._arrays)
         for r in range(4):
             used = [live.used[slot, r, n] for n in range(places)]
             np.testing.assert_array_equal(whole.free[0, r] - site.free[slot, r], used, err_msg=place)
@@ -99,10 +99,16 @@ def test_a_refused_job_leaves_no_trace() -> None:
     before = datacenter.site.free.copy()
     nodes = [Node(f"n{at}", cpu=4, memory={1: 64}) for at in range(9)]
     job = TiMra("j", [*nodes, Node("last", cpu=17)], [Edge("n0", f"n{at}", 50) for at in range(1, 9)], 3)
-    found = allocate(datacenter, job)
-    assert not found
-    assert (found.node, found.resource, found.instant, found.needed, found.room) == ("last", "cpu", 0, 17, 0)
-    assert "'last' needs 17 cores of cpu, and of 4 possible places none has that" in str(found)
+    refusal = allocate(datacenter, job)
+    assert not refusal
+    assert (refusal.node, refusal.resource, refusal.instant, refusal.needed, refusal.room) == (
+        "last",
+        "cpu",
+        0,
+        17,
+        0,
+    )
+    assert "'last' needs 17 cores of cpu, and of 4 possible places none has that" in str(refusal)
     np.testing.assert_array_equal(datacenter.site.free, before)
     assert datacenter.is_empty()
 
@@ -112,15 +118,15 @@ def test_refusals_name_the_resource_and_the_instant() -> None:
     datacenter = Datacenter.tree(2, horizon=8)
     for _ in range(2):
         assert allocate(datacenter, TiMra("fill", [Node("a", memory={2: 32_000, 4: 0})], instants=5))
-    found = allocate(datacenter, TiMra("j", [Node("b", memory=1000, cpu=1)], instants=6))
-    assert not found
-    assert (found.resource, found.instant, found.needed, found.room) == ("memory", 2, 1000, 0)
+    refusal = allocate(datacenter, TiMra("j", [Node("b", memory=1000, cpu=1)], instants=6))
+    assert not refusal
+    assert (refusal.resource, refusal.instant, refusal.needed, refusal.room) == ("memory", 2, 1000, 0)
     capacity = [[16, 1, 1, 1], [1, 16, 1, 1]]
     mixed = Datacenter.tree(2, capacity=capacity)
-    found = allocate(mixed, TiMra("j", [Node("b", cpu=2, memory=2)]))
-    assert not found
-    assert found.room == 1
-    assert "only 1 have that, and those are short of something else" in str(found)
+    refusal = allocate(mixed, TiMra("j", [Node("b", cpu=2, memory=2)]))
+    assert not refusal
+    assert refusal.room == 1
+    assert "only 1 have that, and those are short of something else" in str(refusal)
 
 
 def test_time_goes_on_and_brings_room() -> None:
@@ -152,11 +158,11 @@ def test_released_early_only_what_is_left_comes_back() -> None:
 
 def test_complementary_demands_share_a_server() -> None:
     """Jobs whose peaks lie at different times fit where their peaks together would not."""
-    one = TiMra("one", [Node("a", cpu=[16, 0])], instants=2)
+    first = TiMra("one", [Node("a", cpu=[16, 0])], instants=2)
     two = TiMra("two", [Node("a", cpu=[0, 16])], instants=2)
     for policy, has_room in (("fixed", True), ("tetris-time", True), ("tetris", False), ("slots", False)):
         datacenter = Datacenter.tree(1)
-        assert allocate(datacenter, one, policy=policy)
+        assert allocate(datacenter, first, policy=policy)
         assert bool(allocate(datacenter, two, policy=policy)) == has_room, policy
 
 
@@ -173,11 +179,11 @@ def test_services_are_where_they_are_offered() -> None:
     spots = [Spot(1, Capacity(2, 10, 10, 10)), Spot(0, Capacity(2, 10, 10, 10))]
     datacenter = Datacenter.tree(4, per_rack=2, services={"objects": spots, "other": [Spot(0)]})
     job = web_service(1, 1, storage="objects", load=(0.5, 1.0), instant_s=1.0)
-    found = allocate(datacenter, job)
-    assert found
-    assert found.places["storage"] in {"objects[0]", "objects[1]"}
-    assert set(found.servers) == {"front.0", "work.0"}
-    assert max(found.servers.values()) < 4
+    placement = allocate(datacenter, job)
+    assert placement
+    assert placement.places["storage"] in {"objects[0]", "objects[1]"}
+    assert set(placement.servers) == {"front.0", "work.0"}
+    assert max(placement.servers.values()) < 4
     full = allocate(datacenter, TiMra("j", [Node("s", cpu=3, service="objects")]))
     assert not full
     assert (full.places, full.room) == (2, 0)
@@ -192,12 +198,12 @@ def test_a_fat_tree_uses_all_of_its_paths() -> None:
     # Each task takes a whole server; a pod holds four of them.
     nodes = [Node(f"n{at}", cpu=1) for at in range(16)]
     edges = [Edge(f"n{at}", f"n{at + 8}", 100) for at in range(8)]
-    found = allocate(datacenter, TiMra("j", nodes, edges), policy="drf-first-fit")
-    assert found
-    assert found.servers == {f"n{at}": at for at in range(16)}
-    assert sorted(found.planes[:4]) == [0, 1, 2, 3]
+    placement = allocate(datacenter, TiMra("j", nodes, edges), policy="drf-first-fit")
+    assert placement
+    assert placement.servers == {f"n{at}": at for at in range(16)}
+    assert sorted(placement.planes[:4]) == [0, 1, 2, 3]
     never_over(datacenter, "fat tree")
-    found.release()
+    placement.release()
     assert datacenter.is_empty()
 
 
@@ -273,10 +279,10 @@ def test_links_without_end_stay_whole_numbers() -> None:
     """A pod's link far beyond what servers can send is as good as that."""
     datacenter = Datacenter.tree(4, per_rack=1, racks_per_pod=1, link=1.0, rack_link=1e15, pod_link=1e15)
     nodes = [Node("a", cpu=16), Node("b", cpu=16)]
-    found = allocate(datacenter, TiMra("j", nodes, [Edge("a", "b", 1.0)]))
-    assert found
+    placement = allocate(datacenter, TiMra("j", nodes, [Edge("a", "b", 1.0)]))
+    assert placement
     never_over(datacenter, "wide links")
-    found.release()
+    placement.release()
     assert datacenter.is_empty()
 
 
@@ -343,11 +349,11 @@ def test_pinned_tasks_are_where_they_have_to_be() -> None:
     datacenter = Datacenter.tree(4, per_rack=2)
     job = TiMra("j", [Node("a", cpu=9), Node("b", cpu=9)], [Edge("a", "b", 10)])
     for policy in RULES:
-        found = allocate(datacenter, job, policy=policy, pinned={"b": 3})
-        assert found, policy
-        assert found.servers["b"] == 3, policy
+        placement = allocate(datacenter, job, policy=policy, pinned={"b": 3})
+        assert placement, policy
+        assert placement.servers["b"] == 3, policy
         assert not allocate(datacenter, job, policy=policy, pinned={"b": 3}), policy
-        found.release()
+        placement.release()
     assert datacenter.is_empty()
     with pytest.raises(ValueError, match=r"pinned\['c'\]"):
         allocate(datacenter, job, pinned={"c": 0})

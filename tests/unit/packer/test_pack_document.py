@@ -14,8 +14,8 @@ PAGE = (ROOT / "docs" / "packer.md").read_text()
 
 def shown(program: str) -> list[str]:
     """What a program's comments say that it prints."""
-    found = re.findall(r"(?:^|print\(.*?)# (\{.*|\[.*|'.*)$", program, re.MULTILINE)
-    return [re.split(r": everybody|; \.\.\.", line)[0].strip() for line in found]
+    lines = re.findall(r"(?:^|print\(.*?)# (\{.*|\[.*|'.*)$", program, re.MULTILINE)
+    return [re.split(r": everybody|; \.\.\.", line)[0].strip() for line in lines]
 
 
 def test_programs_of_the_page_print_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:

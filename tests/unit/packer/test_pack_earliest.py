@@ -86,15 +86,15 @@ def test_it_is_the_earliest_of_all_starts(seed: int) -> None:
     wanted = job("wanted", list(random.integers(0, 5, length) * 1.0))
 
     def fits(start: int) -> bool:
-        found = allocate(site, wanted, after=start)
-        if isinstance(found, Placement):
-            found.release()
-        return bool(found)
+        attempt = allocate(site, wanted, after=start)
+        if isinstance(attempt, Placement):
+            attempt.release()
+        return bool(attempt)
 
     begin = int(random.integers(0, 3))
     first = next((start for start in range(begin, HORIZON - length + 1) if fits(start)), None)
-    found = allocate_earliest(site, wanted, begin=begin)
-    assert (found.start if isinstance(found, Placement) else None) == first
+    outcome = allocate_earliest(site, wanted, begin=begin)
+    assert (outcome.start if isinstance(outcome, Placement) else None) == first
 
 
 def test_links_that_become_free_count() -> None:

@@ -23,9 +23,9 @@ def shown(name: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_every_script_about_the_library_fits_on_a_page_and_is_tested() -> None:
     """Each has a test here that calls it by name, and no more lines than a page."""
     text = Path(__file__).read_text()
-    found = sorted(EXAMPLES.glob("library_*.py"))
-    assert found
-    for path in found:
+    scripts = sorted(EXAMPLES.glob("library_*.py"))
+    assert scripts
+    for path in scripts:
         assert f'shown("{path.stem}"' in text, path
         assert path.read_text().count("\n") <= LINES_MAX, path
 

@@ -103,20 +103,20 @@ def test_never_less_is_asked_for_than_was_taken(seed: int, margin: float) -> Non
         took = (count - rng.random() * 0.9) * instant_s
         members.append(TaskUsage(f"t{number}", 1, 1, rng.random() * 20, took, instant_s, values))
     job, index = read(fresh_job("made", members, instant_s=length, margin=margin))
-    for one in members:
+    for usage in members:
         for which, (channel, unit) in enumerate(zip(CHANNELS, UNITS, strict=True)):
-            asked, steps = job.demand[index[one.member], :, which], one.values.get(channel, [])
+            asked, steps = job.demand[index[usage.member], :, which], usage.values.get(channel, [])
             assert steps or not asked.any(), seed
             most = max((value for _, value in steps), default=0)
             assert asked.max(initial=0.0) <= most / unit * margin + (1 if which == 1 else 0.01) + 1e-9, seed
             for at, value in steps:
                 for share in (0.0, 0.99):
-                    moment = one.start_s + (at + share) * one.instant_s
-                    if moment < one.start_s + one.length_s:
+                    moment = usage.start_s + (at + share) * usage.instant_s
+                    if moment < usage.start_s + usage.length_s:
                         near = [max(0, int(m / length)) for m in (moment - 0.1 * length, moment)]
                         assert max(asked[near]) >= value / unit * margin - 1e-6, (
                             seed,
-                            one.member,
+                            usage.member,
                             channel,
                             at,
                         )
@@ -182,9 +182,9 @@ def test_a_task_that_ended_at_once_asks_for_an_instant() -> None:
 
 def test_comments_say_what_is_not_known() -> None:
     """Runs, failures, what was moved and what was not measured stand beside the task."""
-    one = measured("map.0", 0, 2, completed=2, cpu_milli=[(0, 1)], received=[(0, 0), (1, 125_000)])
+    first = measured("map.0", 0, 2, completed=2, cpu_milli=[(0, 1)], received=[(0, 0), (1, 125_000)])
     other = measured("map.1", 0, 2, runs=2, completed=2, cpu_milli=[(0, 1)])
-    text = fresh_job("made", [one, other])
+    text = fresh_job("made", [first, other])
     assert "# measured in 3 runs; failed or stopped: 1 of 5; each received up to 1 Mbit/s" in text
     for resource in ("memory", "disk_write", "disk_read"):
         assert f"# {resource} was not measured" in text
@@ -281,14 +281,14 @@ def test_names_are_any_text() -> None:
 
 def test_long_runs_need_long_instants() -> None:
     """More instants than a job may have are refused, with a length that does; and it does."""
-    one = measured("t", 0, 100_000, instant_s=512, cpu_milli=[(0, 1)])
+    usage = measured("t", 0, 100_000, instant_s=512, cpu_milli=[(0, 1)])
     with pytest.raises(JobError, match=f"more than the {limits.PACKER_INSTANTS_MAX}.*use 25 or more"):
-        fresh_job("long", [one])
-    job, _ = read(fresh_job("long", [one], instant_s=25))
+        fresh_job("long", [usage])
+    job, _ = read(fresh_job("long", [usage], instant_s=25))
     assert job.instants == 4000
     for bad in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(JobError, match="instant_s"):
-            fresh_job("long", [one], instant_s=bad)
+            fresh_job("long", [usage], instant_s=bad)
 
 
 def test_a_file_that_is_no_job_is_told_with_its_line(tmp_path: Path) -> None:

@@ -64,13 +64,13 @@ def test_a_job_is_placed_node_by_node_where_the_score_is_highest() -> None:
     """Algorithm 1 as a whole does what weighing and settling each node in order does."""
     admitted = 0
     for seed in range(60):
-        one, two = draw_datacenter(seed), draw_datacenter(seed)
+        whole, two = draw_datacenter(seed), draw_datacenter(seed)
         for number in range(4):
             job = draw_job(seed, number)
-            left, right = _job_arrays(one, job, FIXED, {}), _job_arrays(two, job, FIXED, {})
-            weights = _weights(one.utilisation(job.instants)).astype(np.float32)
+            left, right = _job_arrays(whole, job, FIXED, {}), _job_arrays(two, job, FIXED, {})
+            weights = _weights(whole.utilisation(job.instants)).astype(np.float32)
             report = np.zeros(5, np.int64)
-            placed = place_job(one.site, left, FIXED.rule, weights, TRIES, one.scratch(left), report)
+            placed = place_job(whole.site, left, FIXED.rule, weights, TRIES, whole.scratch(left), report)
             near = two.scratch(right)
             for node in right.order.tolist():
                 score_places(two.site, right, node, FIXED.rule, weights, near)
@@ -88,7 +88,9 @@ def test_a_job_is_placed_node_by_node_where_the_score_is_highest() -> None:
                 assert placed, f"seed {seed}, job {number}"
                 np.testing.assert_array_equal(left.place, right.place, err_msg=f"seed {seed}, job {number}")
                 admitted += 1
-            np.testing.assert_array_equal(one.site.free, two.site.free, err_msg=f"seed {seed}, job {number}")
+            np.testing.assert_array_equal(
+                whole.site.free, two.site.free, err_msg=f"seed {seed}, job {number}"
+            )
     assert admitted > 60
 
 
@@ -112,9 +114,9 @@ def test_literal_scores_send_tasks_apart_and_fixed_ones_keep_them_together() -> 
     """Read literally, equation 8 gives co-located tasks nothing; counting unused links as free mends that."""
     job = TiMra("j", [Node("a", cpu=1), Node("b", cpu=1)], [Edge("a", "b", 100)])
     for policy, together in ((LITERAL, False), (FIXED, True), (ALIGNED, True), (AHEAD, True)):
-        found = allocate(Datacenter.tree(8, per_rack=2, racks_per_pod=2), job, policy=policy)
-        assert found
-        assert (found.servers["a"] == found.servers["b"]) == together, policy.name
+        placement = allocate(Datacenter.tree(8, per_rack=2, racks_per_pod=2), job, policy=policy)
+        assert placement
+        assert (placement.servers["a"] == placement.servers["b"]) == together, policy.name
 
 
 def test_edges_that_share_a_link_count_together() -> None:
@@ -123,9 +125,9 @@ def test_edges_that_share_a_link_count_together() -> None:
     nodes = [Node("a", cpu=1), Node("b", cpu=1), Node("c", cpu=1)]
     job = TiMra("j", nodes, [Edge("a", "c", 60), Edge("b", "c", 60)])
     datacenter = Datacenter.tree(4, per_rack=2, capacity=capacity, link=100)
-    found = allocate(datacenter, job)
-    assert not found
-    assert (found.resource, found.node, found.link) == ("bandwidth", "c", "the link down of server 2")
+    refusal = allocate(datacenter, job)
+    assert not refusal
+    assert (refusal.resource, refusal.node, refusal.link) == ("bandwidth", "c", "the link down of server 2")
     assert datacenter.is_empty()
     assert allocate(Datacenter.tree(4, per_rack=2, capacity=capacity, link=120), job)
 
@@ -139,9 +141,9 @@ def test_every_policy_keeps_to_what_there_is(policy: Policy) -> None:
         held = [allocate(datacenter, draw_job(seed, number), policy=policy) for number in range(8)]
         assert (datacenter.site.free >= 0).all(), f"seed {seed}"
         assert (datacenter.site.trunk >= 0).all(), f"seed {seed}"
-        for found in held:
-            if found:
-                found.release()
+        for placement in held:
+            if placement:
+                placement.release()
                 admitted += 1
         assert datacenter.is_empty(), f"seed {seed}"
     assert admitted > 20
@@ -156,9 +158,9 @@ def test_baselines_know_what_they_may() -> None:
         (baselines.SLOTS, [8, 8, 8, 8], 16384),
     ):
         datacenter = Datacenter.tree(2, horizon=4)
-        found = allocate(datacenter, job, policy=policy)
-        assert found
-        server = found.servers["a"]
+        placement = allocate(datacenter, job, policy=policy)
+        assert placement
+        server = placement.servers["a"]
         assert (16 - datacenter.free("cpu")[:, server]).tolist() == cpu, policy.name
         np.testing.assert_allclose(32768 - datacenter.free("memory")[:, server], memory)
 
@@ -166,9 +168,9 @@ def test_baselines_know_what_they_may() -> None:
 def test_shares_order_tasks_and_first_fit_takes_the_first() -> None:
     """By dominant share the smaller task goes first, and each to the first server with room."""
     job = TiMra("j", [Node("large", cpu=12), Node("small", cpu=6)])
-    found = allocate(Datacenter.tree(3), job, policy="drf-first-fit")
-    assert found
-    assert found.servers == {"small": 0, "large": 1}
+    placement = allocate(Datacenter.tree(3), job, policy="drf-first-fit")
+    assert placement
+    assert placement.servers == {"small": 0, "large": 1}
 
 
 def test_looking_ahead_keeps_off_a_full_link() -> None:
@@ -178,9 +180,9 @@ def test_looking_ahead_keeps_off_a_full_link() -> None:
     near = allocate(datacenter, job, policy=ALIGNED)
     assert not near
     assert near.resource == "bandwidth"
-    found = allocate(datacenter, job, policy=AHEAD)
-    assert found
-    assert found.servers == {"a": 1, "b": 2}
+    placement = allocate(datacenter, job, policy=AHEAD)
+    assert placement
+    assert placement.servers == {"a": 1, "b": 2}
 
 
 def test_where_bandwidth_is_plenty_servers_are_filled() -> None:
@@ -190,17 +192,17 @@ def test_where_bandwidth_is_plenty_servers_are_filled() -> None:
         datacenter = Datacenter.tree(2)
         rule = replace(AHEAD, calm=calm)
         assert allocate(datacenter, small, policy=rule)
-        found = allocate(datacenter, job, policy=rule)
-        assert found
-        assert found.servers == {"b": server}, calm
+        placement = allocate(datacenter, job, policy=rule)
+        assert placement
+        assert placement.servers == {"b": server}, calm
     talk = TiMra("talk", [Node("a", cpu=16), Node("b", cpu=16)], [Edge("a", "b", 900)])
     busy = Datacenter.tree(4, rack_link=1, pod_link=1)
     assert allocate(busy, talk, policy=AHEAD)
     assert allocate(busy, small, policy=AHEAD)
     assert busy.utilisation()[4] > 0.3 * busy.utilisation()[:4].max()
-    found = allocate(busy, job, policy=AHEAD)
-    assert found
-    assert found.servers == {"b": 3}
+    placement = allocate(busy, job, policy=AHEAD)
+    assert placement
+    assert placement.servers == {"b": 3}
 
 
 def test_one_rule_s_refusal_is_not_the_last_word() -> None:
@@ -210,9 +212,9 @@ def test_one_rule_s_refusal_is_not_the_last_word() -> None:
     nodes = [Node("small", cpu=8), Node("large", cpu=16)]
     job = TiMra("j", nodes)
     assert not allocate(datacenter, job, policy=replace(AHEAD, calm=0.0))
-    found = allocate(datacenter, job, policy=AHEAD)
-    assert found
-    assert found.servers == {"small": 0, "large": 1}
+    placement = allocate(datacenter, job, policy=AHEAD)
+    assert placement
+    assert placement.servers == {"small": 0, "large": 1}
     tight = Datacenter.tree(3, link=[10, 100, 100])
     pair = TiMra("p", [Node("a", cpu=10), Node("b", cpu=10)], [Edge("a", "b", 50)])
     assert not allocate(tight, pair, policy=AHEAD.calm_policy)
@@ -229,6 +231,6 @@ def test_by_flow_each_follows_those_it_exchanges_with() -> None:
 def test_best_fit_fills_what_is_fullest() -> None:
     """Best fit puts a task where it leaves the least."""
     datacenter = Datacenter.tree(capacity=[[16, 1, 1, 1], [5, 1, 1, 1], [8, 1, 1, 1]], servers=3)
-    found = allocate(datacenter, TiMra("j", [Node("a", cpu=4)]), policy="best-fit")
-    assert found
-    assert found.servers == {"a": 1}
+    placement = allocate(datacenter, TiMra("j", [Node("a", cpu=4)]), policy="best-fit")
+    assert placement
+    assert placement.servers == {"a": 1}

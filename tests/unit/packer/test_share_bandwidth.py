@@ -16,12 +16,12 @@ Case = tuple[float, Floats, Floats, Floats]
 
 def poured(capacity: float, guarantees: Floats, demands: Floats, weights: Floats) -> list[Fraction]:
     """Algorithm 2 with exact shares, in fractions: the level rises from breakpoint to breakpoint."""
-    asked = [Fraction(float(each)) for each in demands]
-    rates = [min(Fraction(float(one)), two) for one, two in zip(guarantees, asked, strict=True)]
+    asked = [Fraction(float(demand)) for demand in demands]
+    rates = [min(Fraction(float(guarantee)), two) for guarantee, two in zip(guarantees, asked, strict=True)]
     left = Fraction(capacity) - sum(rates)
     for share in (
-        [Fraction(float(each)) for each in weights],
-        [Fraction(int(each == 0)) for each in weights],
+        [Fraction(float(weight)) for weight in weights],
+        [Fraction(int(weight == 0)) for weight in weights],
     ):
         while left > 0:
             hungry = [i for i, rate in enumerate(rates) if rate < asked[i] and share[i] > 0]
@@ -51,7 +51,7 @@ def test_rates_equal_water_filling_in_fractions() -> None:
     """On drawn links, with ties and zeros, rates are those of exact water filling."""
     for seed in range(CASES):
         case = drawn(seed)
-        expected = [float(each) for each in poured(*case)]
+        expected = [float(rate) for rate in poured(*case)]
         np.testing.assert_allclose(
             share_bandwidth(*case), expected, rtol=1e-9, atol=1e-12, err_msg=f"seed {seed}"
         )
@@ -93,7 +93,7 @@ def test_many_levels_are_found_by_sorting() -> None:
     needs: Floats = np.power(1.05, np.arange(size))
     case: Case = (float(needs.sum() * 0.9), np.zeros(size), needs, np.full(size, 0.5))
     rates = share_bandwidth(*case)
-    np.testing.assert_allclose(rates, [float(each) for each in poured(*case)], rtol=1e-9)
+    np.testing.assert_allclose(rates, [float(rate) for rate in poured(*case)], rtol=1e-9)
 
 
 def test_sorting_and_rounds_find_the_same_level(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_sorting_and_rounds_find_the_same_level(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(import_module("dios.packer.share_bandwidth"), "PACKER_ROUNDS_MAX", 0)
     for seed in range(200):
         case = drawn(seed)
-        expected = [float(each) for each in poured(*case)]
+        expected = [float(rate) for rate in poured(*case)]
         np.testing.assert_allclose(
             share_bandwidth(*case), expected, rtol=1e-9, atol=1e-12, err_msg=f"seed {seed}"
         )

@@ -97,11 +97,11 @@ def test_other_instants_never_hide_a_peak() -> None:
             "j", [Node("a", cpu=rng.uniform(0, 4, count)), Node("b")], [Edge("a", "b", 1)], count, 0.3
         )
         other = float(rng.choice([0.1, 0.15, 0.3, 0.45, 0.6, 2.0]))
-        found = job.resampled(other)
-        assert found.demand.max() == job.demand.max(), f"seed {seed}"
+        rescaled = job.resampled(other)
+        assert rescaled.demand.max() == job.demand.max(), f"seed {seed}"
         for at in range(count):
             middle = (at + 0.5) * 0.3
-            assert found.demand[0, int(middle / other), 0] >= job.demand[0, at, 0], f"seed {seed}, {other}"
+            assert rescaled.demand[0, int(middle / other), 0] >= job.demand[0, at, 0], f"seed {seed}, {other}"
     assert map_reduce(1, 1, instant_s=0.3).resampled(0.1).instants == 36
 
 
@@ -201,10 +201,10 @@ def test_toml_counts_copies_and_joins_each_with_each() -> None:
     assert job.bandwidth[0].tolist() == [0, 0, 0, 25, 0, 0]
     assert job.demand[0, :, 3].tolist() == [40, 40, 10, 10, 0, 0]
     assert job.nodes[3].after == ("map.0", "map.1", "map.2")
-    each = TiMra.from_toml(
+    paired = TiMra.from_toml(
         'instants=1\n[tasks.a]\ncount=2\n[tasks.b]\ncount=2\n[[edges]]\nfrom="a"\nto="b"\npattern="each"\n'
     )
-    assert each.ends.tolist() == [[0, 2], [1, 3]]
+    assert paired.ends.tolist() == [[0, 2], [1, 3]]
 
 
 @pytest.mark.parametrize(
@@ -255,10 +255,10 @@ def test_hose_and_tag_add_up_to_what_they_promise() -> None:
     """What a task of a hose sends in all is its bandwidth; a trunk carries the smaller of its two totals."""
     job = hose(5, 40.0)
     assert job.bandwidth[job.ends[:, 0] == 2].sum() == pytest.approx(40.0)
-    made = tag({"a": Component(2), "b": Component(5)}, {("a", "b"): (30.0, 10.0)}, {"b": 8.0})
-    trunk = made.bandwidth[(made.ends[:, 0] < 2)]
+    tagged = tag({"a": Component(2), "b": Component(5)}, {("a", "b"): (30.0, 10.0)}, {"b": 8.0})
+    trunk = tagged.bandwidth[(tagged.ends[:, 0] < 2)]
     assert trunk.sum() == pytest.approx(50.0)
-    assert made.bandwidth[made.ends[:, 0] == 4].sum() == pytest.approx(8.0)
+    assert tagged.bandwidth[tagged.ends[:, 0] == 4].sum() == pytest.approx(8.0)
     with pytest.raises(JobError, match="names 'c'"):
         tag({"a": Component(1)}, {("a", "c"): (1.0, 1.0)})
 

@@ -49,11 +49,11 @@ BOTH = pytest.mark.parametrize("lab", ["af_packet", "af_xdp"], indirect=True)
 def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FunctionLab]:
     """Left, right, and nothing between them yet."""
     try:
-        made = FunctionLab(tmp_path, request.param)
+        bench = FunctionLab(tmp_path, request.param)
     except NotHereError as error:
         pytest.skip(str(error))
-    yield made
-    made.close()
+    yield bench
+    bench.close()
 
 
 def fetch(lab: FunctionLab, host: str = RIGHT) -> str:
@@ -146,8 +146,8 @@ def test_the_kernel_steers_as_the_interpreter_does(lab: FunctionLab, steer: str)
     chance = random.Random(SEED)  # noqa: S311 - test data
     frames = [make(chance, plain=True) for _ in range(600)]
     with lab.running(steer=steer, cores=3, secret=12_345) as told:
-        lab.carried([made.data for made in frames])
-    counts = Counter(expected(made, steer, 3, 12_345) for made in frames)
+        lab.carried([frame.data for frame in frames])
+    counts = Counter(expected(frame, steer, 3, 12_345) for frame in frames)
     assert regular(told) == [counts[core] for core in range(3)], told
 
 
@@ -253,7 +253,7 @@ def test_stopping_gives_everything_back(lab: FunctionLab) -> None:
         shown = run(lab.middle.inside("ip", "-details", "link", "show", "in0"))
         assert re.search(r"promiscuity [1-9]", shown), shown
     for name in names:
-        off = [each for each in before[name] if before[name][each] and not during[name][each]]
+        off = [feature for feature in before[name] if before[name][feature] and not during[name][feature]]
         assert {"tx-tcp-segmentation", "tx-generic-segmentation"} <= set(off), off
     assert {name: features(lab.middle, name) for name in names} == before
     assert "promiscuity 0" in run(lab.middle.inside("ip", "-details", "link", "show", "in0"))
@@ -323,8 +323,8 @@ def test_an_interface_that_the_kernel_forwards_from_is_refused(
 )
 def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, left: str, part: str) -> None:
     """Without capabilities neither sockets nor offloads are had, and the message says whose they are."""
-    module, _, made = part.partition(":")
-    text = f"from dios.sprayer.linux.{module} import *\n{made}"
+    module, _, expression = part.partition(":")
+    text = f"from dios.sprayer.linux.{module} import *\n{expression}"
     bare = ["setpriv", f"--bounding-set={left}", "--inh-caps=-all", "--", *PYTHON, "-c", text]
     done = subprocess.run(lab.middle.inside(*bare), capture_output=True, text=True, check=False)
     assert done.returncode

@@ -41,11 +41,11 @@ FRAMES = 500
 def lab(tmp_path: Path) -> Iterator[FunctionLab]:
     """Left, right, and nothing between them yet; functions take frames by AF_XDP."""
     try:
-        made = FunctionLab(tmp_path, "af_xdp")
+        bench = FunctionLab(tmp_path, "af_xdp")
     except NotHereError as error:
         pytest.skip(str(error))
-    yield made
-    made.close()
+    yield bench
+    bench.close()
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ def test_the_kernel_answers_the_core_by_the_rule(programs: list[int], steer: str
     programs.append(bpf_calls.load(program(steering(steer), cores, 12_345)))
     rules: Counter[str] = Counter()
     for number in range(FRAMES):
-        made = make(chance)
-        rules[made.rule] += 1
-        found = bpf_calls.run_program(programs[-1], made.data)
-        assert found == expected(made, steer, cores, 12_345), f"seed {SEED}, frame {number}: {made}"
+        frame = make(chance)
+        rules[frame.rule] += 1
+        core = bpf_calls.run_program(programs[-1], frame.data)
+        assert core == expected(frame, steer, cores, 12_345), f"seed {SEED}, frame {number}: {frame}"
     assert min(rules[rule] for rule in ("first", "addresses", "ports", "tcp")) > FRAMES // 50, rules
 
 
@@ -83,9 +83,9 @@ def test_the_kernel_sprays_quic(programs: list[int], steer: str) -> None:
     how = replace(steering(steer), quic_ports=(80, QUIC_PORT))
     programs.append(bpf_calls.load(program(how, 3, 12_345)))
     for number in range(FRAMES):
-        made = make(chance, quic=True)
-        found = bpf_calls.run_program(programs[-1], made.data)
-        assert found == expected(made, steer, 3, 12_345), f"seed {SEED}, frame {number}: {made}"
+        frame = make(chance, quic=True)
+        core = bpf_calls.run_program(programs[-1], frame.data)
+        assert core == expected(frame, steer, 3, 12_345), f"seed {SEED}, frame {number}: {frame}"
 
 
 @pytest.mark.parametrize("steer", STEERS)
@@ -247,8 +247,8 @@ def test_a_lock_by_swapping_keeps_others_out() -> None:
     shared = np.zeros(32, np.int64)
     count_up(shared, 0)
     threads = [threading.Thread(target=count_up, args=(shared, 200_000)) for _ in range(2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert shared[16] == 400_000

@@ -167,8 +167,8 @@ def test_idle_time_is_of_the_allowed_processors(tmp_path: Path) -> None:
     """The kernel's table is summed over the processors of this process; without it nothing is idle."""
     table = tmp_path / "stat"
     table.write_text("cpu  1 1 1 600 1\ncpu0 1 1 1 100 1\ncpu1 1 1 1 200 1\ncpu2 1 1 1 300 1\nintr 5\n")
-    one, two = idle_seconds({1}, table), idle_seconds({0, 2}, table)
-    assert two == 2 * one > 0
+    idle, two = idle_seconds({1}, table), idle_seconds({0, 2}, table)
+    assert two == 2 * idle > 0
     assert idle_seconds({0}, tmp_path / "none") == 0
 
 
@@ -181,9 +181,9 @@ def segments(steer: str, begin: int, count: int, every: int) -> tuple[list[bytes
     cores: list[int] = []
     for number in range(count):
         sequence = (begin + 1000 * number) % 2**32
-        made = Made(payload=bytes(1000), sequence=sequence)
-        again = replace(made, sequence=(sequence - 5000) % 2**32)
-        frames += [made.frame(), *([again.frame()] if every and number % every == 0 else [])]
+        packet = Made(payload=bytes(1000), sequence=sequence)
+        again = replace(packet, sequence=(sequence - 5000) % 2**32)
+        frames += [packet.frame(), *([again.frame()] if every and number % every == 0 else [])]
         cores += [number % 2 if steer == "spray" else 0] * (len(frames) - len(cores))
     return frames, cores
 
@@ -207,8 +207,8 @@ def test_a_flow_that_claims_more_progress_than_bytes_gets_its_bytes() -> None:
     workers, meter = Workers(None, MemoryEngine([], 2), seed=1, now=50), ProgressMeter()
     workers.control[PERIOD] = 1
     chance = random.Random(5)  # noqa: S311 - test data
-    made = [Made(payload=bytes(100), sequence=chance.getrandbits(32)).frame() for _ in range(200)]
-    workers.change_engine(MemoryEngine(made, 2, steer=[number % 2 for number in range(200)]))
+    frames = [Made(payload=bytes(100), sequence=chance.getrandbits(32)).frame() for _ in range(200)]
+    workers.change_engine(MemoryEngine(frames, 2, steer=[number % 2 for number in range(200)]))
     workers.drain()
     assert 0 <= meter.repeated(workers.watched, 1) <= 200 * 100
 

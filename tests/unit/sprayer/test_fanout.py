@@ -36,10 +36,10 @@ def test_a_program_steers_frames_of_all_kinds_by_its_rule(steer: str, cores: int
     text = program(steering(steer), cores, 12_345)
     rules: Counter[str] = Counter()
     for number in range(FRAMES):
-        made = make(chance)
-        rules[made.rule] += 1
-        found = chosen(text, made.data, cores)
-        assert found == expected(made, steer, cores, 12_345), f"seed {SEED}, frame {number}: {made}"
+        frame = make(chance)
+        rules[frame.rule] += 1
+        core = chosen(text, frame.data, cores)
+        assert core == expected(frame, steer, cores, 12_345), f"seed {SEED}, frame {number}: {frame}"
     assert min(rules[rule] for rule in ("first", "addresses", "ports", "tcp")) > FRAMES // 50, rules
 
 
@@ -50,10 +50,10 @@ def test_quic_behind_its_handshake_is_sprayed_like_tcp(steer: str) -> None:
     text = program(replace(steering(steer), quic_ports=(80, QUIC_PORT)), 3, 12_345)
     short = 0
     for number in range(FRAMES):
-        made = make(chance, quic=True)
-        short += made.random_bytes is not None
-        found = chosen(text, made.data, 3)
-        assert found == expected(made, steer, 3, 12_345), f"seed {SEED}, frame {number}: {made}"
+        frame = make(chance, quic=True)
+        short += frame.random_bytes is not None
+        core = chosen(text, frame.data, 3)
+        assert core == expected(frame, steer, 3, 12_345), f"seed {SEED}, frame {number}: {frame}"
     assert short > FRAMES // 200
     for size in range(60):
         packet, beside = seen(make(chance, quic=True).data)
@@ -100,24 +100,27 @@ def test_what_is_steered_by_flow_arrives_on_its_designated_core(cores: int) -> N
     chance = random.Random(SEED)  # noqa: S311 - test data
     packets = np.zeros(1, PACKET)
     for number in range(FRAMES // 2):
-        made, secret = make(chance, plain=True), chance.getrandbits(64)
-        data = np.frombuffer(made.data, np.uint8)
+        frame, secret = make(chance, plain=True), chance.getrandbits(64)
+        data = np.frombuffer(frame.data, np.uint8)
         packets["address"], packets["length"] = data.ctypes.data, data.size
-        found = core_at(packets, uint64(secret), cores)
-        assert chosen(program(steering("rss"), cores, secret), made.data, cores) == found, number
-        if made.flags & 7 or made.rule != "tcp":
-            assert chosen(program(steering("direct"), cores, secret), made.data, cores) == found, number
+        core = core_at(packets, uint64(secret), cores)
+        assert chosen(program(steering("rss"), cores, secret), frame.data, cores) == core, number
+        if frame.flags & 7 or frame.rule != "tcp":
+            assert chosen(program(steering("direct"), cores, secret), frame.data, cores) == core, number
 
 
 def test_flows_that_differ_little_are_spread() -> None:
     """Neighbouring ports and addresses fill eight cores alike, and another secret spreads them otherwise."""
-    made = Made(b"", "tcp")
+    frame = Made(b"", "tcp")
     for ends in (
-        [((bytes([10, 0, 0, 1]), 40_000 + each), (bytes([10, 0, 0, 2]), 80)) for each in range(4096)],
-        [((bytes([10, 0, each >> 8, each & 255]), 80), (bytes([10, 0, 0, 2]), 80)) for each in range(4096)],
+        [((bytes([10, 0, 0, 1]), 40_000 + number), (bytes([10, 0, 0, 2]), 80)) for number in range(4096)],
+        [
+            ((bytes([10, 0, number >> 8, number & 255]), 80), (bytes([10, 0, 0, 2]), 80))
+            for number in range(4096)
+        ],
     ):
-        hashes = [flow_hash(replace(made, ends=end), 7) % 8 for end in ends]
-        others = [flow_hash(replace(made, ends=end), 8) % 8 for end in ends]
+        hashes = [flow_hash(replace(frame, ends=end), 7) % 8 for end in ends]
+        others = [flow_hash(replace(frame, ends=end), 8) % 8 for end in ends]
         counts = Counter(hashes)
         assert max(counts.values()) < 1.25 * min(counts.values()), counts
         assert sum(a == b for a, b in zip(hashes, others, strict=True)) < 4096 * 0.2
@@ -127,11 +130,11 @@ def test_one_flow_is_sprayed_evenly_and_a_subset_uses_only_its_part() -> None:
     """One TCP flow meets all cores under spraying, two under subset:2, and one under rss."""
     chance = random.Random(SEED)  # noqa: S311 - test data
     ends = ((bytes([10, 0, 0, 1]), 40_000), (bytes([10, 0, 0, 2]), 80))
-    frames = [made for _ in range(6000) if (made := build(chance, ends, plain=True)).rule == "tcp"]
+    frames = [frame for _ in range(6000) if (frame := build(chance, ends, plain=True)).rule == "tcp"]
     used = {}
     for steer in ("spray", "subset:2", "rss"):
         text = program(steering(steer), 8, 5)
-        used[steer] = Counter(chosen(text, made.data, 8) for made in frames)
+        used[steer] = Counter(chosen(text, sprayed.data, 8) for sprayed in frames)
     assert [len(used[steer]) for steer in ("spray", "subset:2", "rss")] == [8, 2, 1]
     assert max(used["spray"].values()) < 1.25 * min(used["spray"].values()), used
 
@@ -141,17 +144,17 @@ def test_packets_of_one_slice_of_time_stay_together() -> None:
     chance = random.Random(SEED)  # noqa: S311 - test data
     text = program(steering("flowlet"), 8, 5)
     ends = ((bytes([10, 0, 0, 1]), 40_000), (bytes([10, 0, 0, 2]), 80))
-    found: dict[int, set[int]] = {}
-    while len(found) < 200:
-        made = build(chance, ends, plain=True)
-        if made.rule != "tcp" or made.clock is None:
+    cores_by_slice: dict[int, set[int]] = {}
+    while len(cores_by_slice) < 200:
+        frame = build(chance, ends, plain=True)
+        if frame.rule != "tcp" or frame.clock is None:
             continue
-        at = made.data.index((0x0101080A).to_bytes(4, "big")) + 4
-        for clock in range(made.clock & ~3, (made.clock | 3) + 1):
-            data = made.data[:at] + clock.to_bytes(4, "big") + made.data[at + 4 :]
-            found.setdefault(made.clock >> 2, set()).add(chosen(text, data, 8))
-    assert all(len(cores) == 1 for cores in found.values())
-    assert len({core for cores in found.values() for core in cores}) == 8
+        at = frame.data.index((0x0101080A).to_bytes(4, "big")) + 4
+        for clock in range(frame.clock & ~3, (frame.clock | 3) + 1):
+            data = frame.data[:at] + clock.to_bytes(4, "big") + frame.data[at + 4 :]
+            cores_by_slice.setdefault(frame.clock >> 2, set()).add(chosen(text, data, 8))
+    assert all(len(cores) == 1 for cores in cores_by_slice.values())
+    assert len({core for cores in cores_by_slice.values() for core in cores}) == 8
 
 
 @pytest.mark.parametrize("text", ["", "Spray", "subset", "subset:0", "subset:65", "subset:x", "rss:2"])

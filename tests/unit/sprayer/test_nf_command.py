@@ -69,7 +69,7 @@ def test_a_function_of_ones_own_is_replayed(tmp_path: Path) -> None:
     """A file's class drops what it drops, and the count is in the JSON."""
     mine = tmp_path / "odd.py"
     mine.write_text(MINE)
-    source = write(tmp_path / "in.pcap", [Made(source_port=each).frame() for each in range(1000, 1020)])
+    source = write(tmp_path / "in.pcap", [Made(source_port=port).frame() for port in range(1000, 1020)])
     target = tmp_path / "out.pcap"
     result = dios("replay", source, str(target), str(mine), "--cores", "2", "--json")
     assert result.exit_code == 0, result.stderr
@@ -77,7 +77,7 @@ def test_a_function_of_ones_own_is_replayed(tmp_path: Path) -> None:
     told = json.loads(result.stdout)
     assert (told["counts"]["received"], told["counts"]["sent"]) == (20, 10)
     assert (told["dropped"], told["counters"]) == ({"function": 10}, {"odd": 10})
-    assert [read(each).source_port for each in frames_in(target)] == list(range(1000, 1020, 2))
+    assert [read(frame).source_port for frame in frames_in(target)] == list(range(1000, 1020, 2))
 
 
 def test_the_side_is_told_by_networks(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def test_the_side_is_told_by_networks(tmp_path: Path) -> None:
     back = Made(source=SERVER, source_port=80, target=NAT, target_port=port, flags=SYN | ACK)
     stranger = Made(source=SERVER, source_port=53, target=NAT, target_port=9, protocol=UDP)
     tagged = Made(source=INSIDE, source_port=4000, target=SERVER, tags=(5,))
-    found = dios_nat(tmp_path, [out.frame(), back.frame(), stranger.frame(), tagged.frame()])
-    assert [read(each).target for each in found] == [SERVER, INSIDE, SERVER]
-    assert read(found[2]).source == NAT
+    frames = dios_nat(tmp_path, [out.frame(), back.frame(), stranger.frame(), tagged.frame()])
+    assert [read(frame).target for frame in frames] == [SERVER, INSIDE, SERVER]
+    assert read(frames[2]).source == NAT
 
 
 def dios_nat(folder: Path, frames: list[bytes]) -> list[bytes]:
@@ -137,11 +137,11 @@ def test_errors_name_what_is_wrong(tmp_path: Path, words: tuple[str, ...], told:
 def lab(tmp_path: Path) -> Iterator[FunctionLab]:
     """Left, right, and nothing between them yet."""
     try:
-        made = FunctionLab(tmp_path)
+        bench = FunctionLab(tmp_path)
     except NotHereError as error:
         pytest.skip(str(error))
-    yield made
-    made.close()
+    yield bench
+    bench.close()
 
 
 @contextmanager
@@ -232,7 +232,7 @@ def test_workers_go_first_where_that_is_wanted(lab: FunctionLab, words: tuple[st
     with running(lab, "monitor", "--cores", "2", "--name", name, *words) as process:
         tasks = [int(path.name) for path in Path(f"/proc/{process.pid}/task").iterdir()]
         assert len(tasks) > 2
-        assert [os.sched_getscheduler(each) for each in tasks].count(os.SCHED_FIFO) == first
+        assert [os.sched_getscheduler(task) for task in tasks].count(os.SCHED_FIFO) == first
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
     assert process.returncode == 0

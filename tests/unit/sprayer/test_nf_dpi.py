@@ -48,11 +48,11 @@ with socket.create_connection((sys.argv[1], 8000), 60) as own:
 def lab(tmp_path: Path) -> Iterator[FunctionLab]:
     """Left and right, and nothing between them yet."""
     try:
-        made = FunctionLab(tmp_path)
+        bench = FunctionLab(tmp_path)
     except NotHereError as error:
         pytest.skip(str(error))
-    with contextlib.closing(made):
-        yield made
+    with contextlib.closing(bench):
+        yield bench
 
 
 def test_bytes_pass_whole_until_a_pattern_is_complete(lab: FunctionLab) -> None:

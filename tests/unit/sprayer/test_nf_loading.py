@@ -31,8 +31,8 @@ def file(folder: Path, text: str, name: str = "own.py") -> str:
 
 def test_values_are_those_of_toml_and_all_else_is_text() -> None:
     """Numbers, lists and tables are read as TOML has them, addresses and words as they are."""
-    found = settings_of(["a=3", "b=[1, 2]", "c=192.0.2.1", "d=remove", 'e="x"', "f=[{ g = true }]"])
-    assert found == {"a": 3, "b": [1, 2], "c": "192.0.2.1", "d": "remove", "e": "x", "f": [{"g": True}]}
+    settings = settings_of(["a=3", "b=[1, 2]", "c=192.0.2.1", "d=remove", 'e="x"', "f=[{ g = true }]"])
+    assert settings == {"a": 3, "b": [1, 2], "c": "192.0.2.1", "d": "remove", "e": "x", "f": [{"g": True}]}
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_every_ready_function_is_there_by_its_name(name: str) -> None:
 
 def test_the_help_says_what_ready_functions_are_made_with() -> None:
     """``dios nf run --help`` names every ready function, and all that each takes."""
-    found = {}
+    parameters = {}
     for name, kind in BUILT_IN.items():
-        made = getattr(importlib.import_module(f"dios.sprayer.functions.{name}"), kind)
-        found[name] = list(inspect.signature(made).parameters)
+        function = getattr(importlib.import_module(f"dios.sprayer.functions.{name}"), kind)
+        parameters[name] = list(inspect.signature(function).parameters)
     told = [line.split(maxsplit=1) for line in network_functions.READY.splitlines()]
-    assert {name: words.split(", ") for name, words in told} == found
+    assert {name: words.split(", ") for name, words in told} == parameters
 
 
 def test_settings_become_what_classes_want() -> None:
@@ -106,8 +106,8 @@ def test_what_cannot_be_is_told_by_name(name: str, words: list[str], told: str) 
 
 def test_a_file_with_one_class_needs_no_name(tmp_path: Path) -> None:
     """The only class of a file is used; of two classes one must be named."""
-    made = load(file(tmp_path, ONE), {"size": 5})
-    assert (type(made).__name__, vars(made)["size"]) == ("One", 5)
+    function = load(file(tmp_path, ONE), {"size": 5})
+    assert (type(function).__name__, vars(function)["size"]) == ("One", 5)
     two = file(tmp_path, TWO)
     with pytest.raises(InvalidError, match=r"One, Two\. Choose one, as in .*own\.py:One"):
         load(two, {})
@@ -153,5 +153,5 @@ def test_a_file_that_is_wrong_is_told_by_its_line(tmp_path: Path, text: str, tol
 def test_a_file_may_use_what_lies_beside_it(tmp_path: Path) -> None:
     """Modules in the file's own folder can be imported, as a program's can."""
     file(tmp_path, "SIZE = 11\n", "beside_it.py")
-    made = load(file(tmp_path, "from beside_it import SIZE\n" + ONE + "one = One(SIZE)\n"), {})
-    assert vars(made)["size"] == 11
+    function = load(file(tmp_path, "from beside_it import SIZE\n" + ONE + "one = One(SIZE)\n"), {})
+    assert vars(function)["size"] == 11

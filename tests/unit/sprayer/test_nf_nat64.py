@@ -68,13 +68,13 @@ print(udp, echo, sender.decode(), got == data[::-1])
 def lab(tmp_path: Path) -> Iterator[FunctionLab]:
     """Left has IPv6 alone and sends all of the prefix to its cable; right has IPv4 alone."""
     try:
-        made = FunctionLab(tmp_path)
+        bench = FunctionLab(tmp_path)
     except NotHereError as error:
         pytest.skip(str(error))
-    with contextlib.closing(made):
-        made.left.batch(["address delete 10.214.0.1/24 dev e0", "route add 64:ff9b::/96 dev e0"])
-        run(made.right.inside("sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/e0/disable_ipv6"))
-        yield made
+    with contextlib.closing(bench):
+        bench.left.batch(["address delete 10.214.0.1/24 dev e0", "route add 64:ff9b::/96 dev e0"])
+        run(bench.right.inside("sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/e0/disable_ipv6"))
+        yield bench
 
 
 @pytest.mark.extended

@@ -136,10 +136,10 @@ def test_a_connection_survives_the_death_of_its_host(node: dios.Node, tmp_path: 
         except NotHereError as error:
             pytest.skip(str(error))
         assert node.home is not None
-        made = create_store(node, node.home, shards=4, durable=False)
-        store = format_name(made.name)
-        one = stack.enter_context(lab.running("one", store))
-        heard(one, "runs between")
+        key_store = create_store(node, node.home, shards=4, durable=False)
+        store = format_name(key_store.name)
+        first = stack.enter_context(lab.running("one", store))
+        heard(first, "runs between")
         two = stack.enter_context(lab.running("two", store))
         heard(two, "two waits")
         server = killed_with_parent(lab.right.inside(*PYTHON, "-c", SERVER, RIGHT, str(PORT)))
@@ -153,9 +153,11 @@ def test_a_connection_survives_the_death_of_its_host(node: dios.Node, tmp_path: 
         stack.callback(client.kill)
         assert asked(client, "first") == f"{OUTER} first"
         # The connection's flows are written before the host dies.
-        wait_until(lambda: any(key.startswith("rows/one/") for key in made), "flows are written", PATIENCE_S)
-        one.send_signal(signal.SIGKILL)
-        one.wait()
+        wait_until(
+            lambda: any(key.startswith("rows/one/") for key in key_store), "flows are written", PATIENCE_S
+        )
+        first.send_signal(signal.SIGKILL)
+        first.wait()
         lab.hosts["one"].batch(["link delete in0", "link delete out0"])
         assert asked(client, "second") == f"{OUTER} second"
         assert asked(client, "third") == f"{OUTER} third"

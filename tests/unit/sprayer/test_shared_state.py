@@ -83,8 +83,8 @@ class Host:
         engine = MemoryEngine(frames, CORES, sides=[side] * len(frames), steer=steer)
         self.workers.change_engine(engine)
         self.workers.drain()
-        found = {sent.frame: read(sent.data) for sent in engine.sent()}
-        return [found.get(number) for number in range(len(frames))]
+        forwarded = {sent.frame: read(sent.data) for sent in engine.sent()}
+        return [forwarded.get(number) for number in range(len(frames))]
 
     def held(self) -> int:
         """Return the number of flows in all tables."""
@@ -110,44 +110,44 @@ def time() -> Time:
 
 def test_connections_go_on_at_the_host_that_takes_over(store: FakeStore, time: Time) -> None:
     """Both directions keep their translation, and new connections get ports that are free."""
-    one, two = Host(store, "one", time), Host(store, "second", time)
-    assert one.begin() == 0
-    opened = one.give(clients(0, 60))
+    first, two = Host(store, "one", time), Host(store, "second", time)
+    assert first.begin() == 0
+    opened = first.give(clients(0, 60))
     assert None not in opened
-    one.shared.write_changes(one.workers)
+    first.shared.write_changes(first.workers)
     assert not two.shared.try_turn()
     time.now += SPRAYER_TAKEOVER_S
-    assert two.begin() == one.held() == 120
+    assert two.begin() == first.held() == 120
     there = two.give(clients(0, 60, ACK))
-    ports = [each.source_port for each in opened if each]
-    assert [each.source_port for each in there if each] == ports
+    ports = [packet.source_port for packet in opened if packet]
+    assert [packet.source_port for packet in there if packet] == ports
     answers = [replace(CLIENT, source_port=port, source="192.0.2.1", flags=ACK).other_way() for port in ports]
     back = two.give(answers, OUTSIDE)
-    assert [each.target_port for each in back if each] == [1000 + n for n in range(60)]
+    assert [packet.target_port for packet in back if packet] == [1000 + n for n in range(60)]
     fresh = two.give(clients(500, 60))
-    assert not {each.source_port for each in fresh if each} & set(ports)
+    assert not {packet.source_port for packet in fresh if packet} & set(ports)
     assert two.held() == 240
 
 
 def test_changes_are_written_by_blocks_and_removals_reach_the_next_host(store: FakeStore, time: Time) -> None:
     """Unchanged blocks are not written, flows that ended are not continued, and a third host has the rest."""
-    one, two, three = (Host(store, name, time) for name in ("a", "b", "c"))
-    one.begin()
-    one.give(clients(0, 20))
-    one.shared.write_changes(one.workers)
+    first, two, three = (Host(store, name, time) for name in ("a", "b", "c"))
+    first.begin()
+    first.give(clients(0, 20))
+    first.shared.write_changes(first.workers)
     store.puts.clear()
-    one.shared.write_changes(one.workers)
+    first.shared.write_changes(first.workers)
     assert not store.puts
-    ends = one.give(clients(0, 10, FIN | ACK))
-    ports = [each.source_port for each in ends if each]
+    ends = first.give(clients(0, 10, FIN | ACK))
+    ports = [packet.source_port for packet in ends if packet]
     last = [replace(CLIENT, source_port=port, source="192.0.2.1", flags=FIN | ACK) for port in ports]
-    one.give([each.other_way() for each in last], OUTSIDE)
-    one.workers.set_time(90)
-    one.give(clients(10, 10, ACK))
-    one.workers.expire_flows()
-    assert one.held() == 20
-    one.shared.write_changes(one.workers)
-    one.shared.release()
+    first.give([packet.other_way() for packet in last], OUTSIDE)
+    first.workers.set_time(90)
+    first.give(clients(10, 10, ACK))
+    first.workers.expire_flows()
+    assert first.held() == 20
+    first.shared.write_changes(first.workers)
+    first.shared.release()
     assert two.begin() == 20
     two.shared.release()
     assert three.begin() == 20
@@ -157,36 +157,36 @@ def test_changes_are_written_by_blocks_and_removals_reach_the_next_host(store: F
 def test_a_host_that_cannot_write_stops_before_another_takes_over(store: FakeStore, time: Time) -> None:
     """Its lease ends before its silence is long enough; and a higher claim ends it at once."""
     assert SPRAYER_LEASE_S < SPRAYER_TAKEOVER_S
-    one, two = SharedState(store, "one", clock=time), SharedState(store, "two", clock=time)
-    assert one.try_turn()
-    assert one.beat()
+    first, two = SharedState(store, "one", clock=time), SharedState(store, "two", clock=time)
+    assert first.try_turn()
+    assert first.beat()
     assert not two.try_turn()
     store.away = True
     time.now += SPRAYER_LEASE_S - 0.1
-    assert one.beat()
+    assert first.beat()
     time.now += 0.2
-    assert not one.beat()
+    assert not first.beat()
     with pytest.raises(DiosError):
         two.try_turn()
     store.away = False
     assert not two.try_turn()
     time.now += SPRAYER_TAKEOVER_S - SPRAYER_LEASE_S
     assert two.try_turn()
-    assert not one.beat()
-    assert not one.try_turn()
+    assert not first.beat()
+    assert not first.try_turn()
     assert two.beat()
 
 
 def test_of_two_simultaneous_claims_one_counts(store: FakeStore, time: Time) -> None:
     """Hosts that claim at the same moment agree on the owner; a released function has an owner at once."""
-    one, two = SharedState(store, "one", clock=time), SharedState(store, "two", clock=time)
+    first, two = SharedState(store, "one", clock=time), SharedState(store, "two", clock=time)
     store.put("claim/one", msgspec.msgpack.encode(1))
     store.put("beat/one", msgspec.msgpack.encode(0))
-    assert one.try_turn()
+    assert first.try_turn()
     store.put("claim/two", store.values["claim/one"])
-    assert [one.owns(), two.try_turn()] == [False, True]
+    assert [first.owns(), two.try_turn()] == [False, True]
     two.release()
-    assert one.try_turn()
+    assert first.try_turn()
     assert not two.owns()
 
 
@@ -212,21 +212,21 @@ def test_other_functions_and_sizes_are_refused(store: FakeStore, time: Time) -> 
 )
 def test_a_store_with_wrong_rows_is_refused(store: FakeStore, time: Time, wrong: str) -> None:
     """Rows that cannot be of the tables raise, and are never read beyond their bytes."""
-    one, two = Host(store, "one", time), Host(store, "two", time)
-    one.begin()
-    one.give(clients(0, 20))
-    one.shared.write_changes(one.workers)
-    one.shared.release()
+    first, two = Host(store, "one", time), Host(store, "two", time)
+    first.begin()
+    first.give(clients(0, 20))
+    first.shared.write_changes(first.workers)
+    first.shared.release()
     key = next(key for key in store.values if key.startswith("rows/one/0/"))
-    found = msgspec.msgpack.decode(store.values[key], type=BlockRows)
-    assert len(found.places) > 4
-    odd = np.frombuffer(found.words, "<u8") | np.uint64(1)
+    block = msgspec.msgpack.decode(store.values[key], type=BlockRows)
+    assert len(block.places) > 4
+    odd = np.frombuffer(block.words, "<u8") | np.uint64(1)
     changed = {
-        "short": msgspec.structs.replace(found, rows=found.rows[:-1]),
-        "places": msgspec.structs.replace(found, places=b"\xff" * len(found.places)),
-        "twice": msgspec.structs.replace(found, places=found.places[:4] * (len(found.places) // 4)),
-        "odd": msgspec.structs.replace(found, words=odd.tobytes()),
-        "version": msgspec.structs.replace(found, version=9),
+        "short": msgspec.structs.replace(block, rows=block.rows[:-1]),
+        "places": msgspec.structs.replace(block, places=b"\xff" * len(block.places)),
+        "twice": msgspec.structs.replace(block, places=block.places[:4] * (len(block.places) // 4)),
+        "odd": msgspec.structs.replace(block, words=odd.tobytes()),
+        "version": msgspec.structs.replace(block, version=9),
     }
     if wrong in changed:
         store.values[key] = msgspec.msgpack.encode(changed[wrong])

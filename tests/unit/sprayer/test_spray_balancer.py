@@ -38,8 +38,8 @@ class Harness:
 
     def servers(self, clients: Sequence[Made]) -> list[Server | None]:
         """The server that each client's packet goes to, None for one that is dropped."""
-        found = self.give([client.frame() for client in clients])
-        answers = {number: read(data) for number, data in found.items()}
+        sent = self.give([client.frame() for client in clients])
+        answers = {number: read(data) for number, data in sent.items()}
         return [
             (answers[n].target, answers[n].target_port) if n in answers else None for n in range(len(clients))
         ]
@@ -90,8 +90,8 @@ def test_it_asks_before_the_first_packet_and_leaves_out_what_it_cannot_reach() -
     harness = Harness(Balancer(SERVICE, lambda: [SIX, ONE], INNER))
     assert harness.servers(clients(0, 3)) == [ONE] * 3
     harness = Harness(Balancer(("2001:db8::9", 80), lambda: [SIX, ONE], "2001:db8::fe"))
-    made = [replace(each, source="2001:db8:1::7", target="2001:db8::9") for each in clients(0, 3)]
-    assert harness.servers(made) == [SIX] * 3
+    packets = [replace(client, source="2001:db8:1::7", target="2001:db8::9") for client in clients(0, 3)]
+    assert harness.servers(packets) == [SIX] * 3
 
 
 def test_an_answer_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -146,9 +146,9 @@ class Chooser(Balancer):
 
 def test_no_core_sees_half_of_a_change() -> None:
     """While servers change as fast as can be, address and port of each choice are those of one server."""
-    lists = [[(f"10.{n}.{n}.{each}", 256 * n + each) for each in range(1, 50 + n)] for n in range(1, 9)]
+    lists = [[(f"10.{n}.{n}.{host}", 256 * n + host) for host in range(1, 50 + n)] for n in range(1, 9)]
     balancer = Chooser(SERVICE, lists[0], INNER)
-    frames = [each.frame() for each in clients(0, 1000)]
+    frames = [client.frame() for client in clients(0, 1000)]
     steer = np.arange(len(frames)) % 2
     engine = MemoryEngine(frames, 2, steer=steer, room=0, again=1000)
     workers = Workers(balancer, engine, seed=1, now=50)
@@ -157,7 +157,7 @@ def test_no_core_sees_half_of_a_change() -> None:
         while engine.waiting():
             turns += 1
             balancer.set_servers(lists[turns % len(lists)])
-    found = balancer.totals()
-    assert found["chosen"] == 1001 * len(frames)
-    assert found["halves"] == 0, turns
+    totals = balancer.totals()
+    assert totals["chosen"] == 1001 * len(frames)
+    assert totals["halves"] == 0, turns
     assert turns > 10

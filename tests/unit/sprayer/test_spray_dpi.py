@@ -37,18 +37,18 @@ class Segment(NamedTuple):
 
     def frame(self, starts: tuple[int, int] = (2**32 - 20, 900), client: tuple[str, int] = CLIENT) -> bytes:
         """The frame; the client's stream passes the end of its numbers."""
-        one, other = (SERVER, client) if self.back else (client, SERVER)
+        sender, other = (SERVER, client) if self.back else (client, SERVER)
         mine, theirs = starts[::-1] if self.back else starts
-        ends = Made(one[0], other[0], one[1], other[1])
+        ends = Made(sender[0], other[0], sender[1], other[1])
         head = struct.pack(
-            *(">HHIIBBHHH", one[1], other[1], (mine + self.at) % 2**32, (theirs + self.ack) % 2**32),
+            *(">HHIIBBHHH", sender[1], other[1], (mine + self.at) % 2**32, (theirs + self.ack) % 2**32),
             *((5 + len(self.options) // 4) << 4, self.flags, self.window, 0, 0),
         )
         data = head + self.options + self.payload
         packet = ends.packet()
         pseudo = packet[12:20] + struct.pack(">II", len(data), 6)
-        found = ones_sum(pseudo + data) ^ (0 if self.good else 0x0101)
-        data = data[:16] + struct.pack(">H", found) + data[18:]
+        checksum = ones_sum(pseudo + data) ^ (0 if self.good else 0x0101)
+        data = data[:16] + struct.pack(">H", checksum) + data[18:]
         whole = packet[:2] + struct.pack(">H", 20 + len(data)) + packet[4:10] + b"\0\0" + packet[12:20]
         return ends.frame()[:14] + whole[:10] + struct.pack(">H", ones_sum(whole)) + whole[12:] + data
 
@@ -71,23 +71,23 @@ class Inspected:
 
     def give(self, frames: Sequence[bytes]) -> list[bytes | None]:
         """Return each frame as it is forwarded, or None."""
-        found: list[bytes | None] = []
+        forwarded: list[bytes | None] = []
         for frame in frames:
             engine = MemoryEngine([frame], self.cores, steer=[self.chance.randrange(self.cores)])
             self.workers.change_engine(engine)
             self.workers.drain()
-            found.append(next((sent.data for sent in engine.sent()), None))
-        return found
+            forwarded.append(next((sent.data for sent in engine.sent()), None))
+        return forwarded
 
     def passed(self, *segments: Segment) -> list[bool]:
         """Return True for each segment that is forwarded."""
-        return [each is not None for each in self.give([segment.frame() for segment in segments])]
+        return [frame is not None for frame in self.give([segment.frame() for segment in segments])]
 
     def causes(self) -> dict[str, int]:
         """Return the causes that occurred."""
         return {name: count for name, count in self.workers.statistics().causes.items() if count}
 
-    def found(self) -> dict[str, int]:
+    def matches(self) -> dict[str, int]:
         """Return the matches by pattern."""
         totals = self.function.totals().items()
         return {name.removeprefix("found "): n for name, n in totals if name.startswith("found ")}
@@ -118,27 +118,27 @@ def occurrences(data: bytes, word: bytes) -> int:
 def test_an_automaton_finds_what_a_search_finds(words: list[bytes], data: bytes, folded: bool) -> None:  # noqa: FBT001 - drawn
     """Each state of an automaton names exactly the patterns that end there, whatever bytes they have."""
     data += b"".join(words)
-    made = build_automaton(words, [False] * len(words), folded=folded)
+    automaton = build_automaton(words, [False] * len(words), folded=folded)
     state, counts = 0, [0] * len(words)
     for byte in data:
-        state = int(made.steps[state, made.classes[byte]]) & (2**31 - 1)
-        at = state if made.ends[state] >= 0 else made.shorter[state]
+        state = int(automaton.steps[state, automaton.classes[byte]]) & (2**31 - 1)
+        at = state if automaton.ends[state] >= 0 else automaton.shorter[state]
         while at:
-            counts[made.ends[at]] += 1
-            at = made.shorter[at]
+            counts[automaton.ends[at]] += 1
+            at = automaton.shorter[at]
     lower = bytes.lower if folded else bytes
     assert counts == [occurrences(lower(data), lower(word)) for word in words]
 
 
 def cut(chance: random.Random, data: bytes) -> list[Segment]:
     """Segments of a stream: some overlap, and each bears all of its numbers."""
-    found, at = [], 0
+    segments, at = [], 0
     while at < len(data):
         size = chance.randrange(1, 9)
         begin = max(0, at - chance.choice((0, 0, 0, 3)))
-        found.append(Segment(1 + begin, data[begin : at + size]))
+        segments.append(Segment(1 + begin, data[begin : at + size]))
         at += size
-    return found
+    return segments
 
 
 @settings(max_examples=60, deadline=None)
@@ -149,12 +149,12 @@ def test_patterns_are_found_in_streams_in_any_order(seed: int) -> None:
     data = bytes(chance.choice(b"ab") for _ in range(chance.randrange(1, 80)))
     segments = cut(chance, data)
     segments += chance.choices(segments, k=3)
-    segments.sort(key=lambda each: each.at + chance.uniform(0, 12))
+    segments.sort(key=lambda segment: segment.at + chance.uniform(0, 12))
     inspected = shared("alert")
-    before, client = inspected.found(), (f"10.9.{seed >> 8 & 255}.{seed & 255}", 1000 + seed % 50_000)
-    frames = [each.frame(client=client) for each in (*OPEN, *segments)]
+    before, client = inspected.matches(), (f"10.9.{seed >> 8 & 255}.{seed & 255}", 1000 + seed % 50_000)
+    frames = [segment.frame(client=client) for segment in (*OPEN, *segments)]
     assert all(inspected.give(frames))
-    after = inspected.found()
+    after = inspected.matches()
     expected = {word: occurrences(data, word.encode()) for word in WORDS}
     assert {word: after.get(word, 0) - before.get(word, 0) for word in WORDS} == expected, f"seed {seed}"
     end = Segment(1 + len(data), flags=RST | ACK)
@@ -179,7 +179,7 @@ def test_no_receiver_reads_a_pattern_that_drops(seed: int) -> None:
         segments.append(Segment(1 + at, payload, good=chance.random() < 0.9))
     inspected = shared("drop")
     client = (f"10.8.{seed >> 8 & 255}.{seed & 255}", 1000 + seed % 50_000)
-    inspected.give([each.frame(client=client) for each in OPEN])
+    inspected.give([segment.frame(client=client) for segment in OPEN])
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     acked = 0
@@ -249,7 +249,7 @@ def test_the_same_passes_where_all_patterns_only_alert() -> None:
     inspected = Inspected(alerts("evil", "stray"))
     assert all(inspected.passed(Segment(1, b"stray"), *OPEN, Segment(70_000, b"far")))
     assert all(inspected.passed(Segment(9, b"evil"), Segment(1, ack=9, back=True)))
-    assert inspected.found() == {"evil": 1, "stray": 1}
+    assert inspected.matches() == {"evil": 1, "stray": 1}
     totals = inspected.function.totals()
     assert (totals["missed_bytes"], totals["not_inspected"], inspected.causes()) == (8, 2, {})
 
@@ -268,7 +268,7 @@ def test_rings_return_when_their_bytes_have_arrived() -> None:
     """One ring serves one connection after the other, and a stream without one waits."""
     inspected = Inspected([Pattern("x", "evil", action="drop")], cores=1, rings=1)
     other = ("10.0.0.2", 77)
-    inspected.give([each.frame() for each in OPEN] + [each.frame(client=other) for each in OPEN])
+    inspected.give([segment.frame() for segment in OPEN] + [segment.frame(client=other) for segment in OPEN])
     data = Segment(1, b"data")
     assert inspected.give([data.frame()]) == [data.frame()]
     assert inspected.give([data.frame(client=other)]) == [None]
@@ -280,7 +280,7 @@ def test_ports_that_are_used_again_begin_a_new_stream() -> None:
     """The answer to a new SYN begins both streams anew; a SYN without one changes nothing."""
     inspected = Inspected([Pattern("x", "evil", action="drop")])
     inspected.passed(*OPEN, Segment(1, b"ev"))
-    again = [each.frame((5000, 7000)) for each in OPEN]
+    again = [segment.frame((5000, 7000)) for segment in OPEN]
     assert inspected.give(again[:1]) == again[:1]
     assert inspected.passed(Segment(3, b"ax")) == [True]
     assert inspected.give(again[1:]) == again[1:]
@@ -304,13 +304,13 @@ def test_datagrams_are_inspected_one_by_one() -> None:
     """UDP and echoes have no streams; case counts where it should, and long lists are cut off."""
     patterns = [Pattern("any", "EvIl", nocase=True, action="drop"), Pattern("exact", "Good")]
     inspected = Inspected([*patterns, Pattern("bytes", hex="00 ff")])
-    made = [
+    packets = [
         *(Made(protocol=UDP, payload=b"xxEVILxx"), Made(protocol=UDP, payload=b"Good good\x00\xff")),
         *(Made(protocol=ICMP, payload=b"eviL"), Made(protocol=UDP, payload=b"Good" * 100)),
     ]
-    found = [each is not None for each in inspected.give([each.frame() for each in made])]
-    assert found == [False, True, False, True]
-    assert inspected.found() == {"any": 2, "exact": 17, "bytes": 1}
+    passed = [frame is not None for frame in inspected.give([packet.frame() for packet in packets])]
+    assert passed == [False, True, False, True]
+    assert inspected.matches() == {"any": 2, "exact": 17, "bytes": 1}
     totals = inspected.function.totals()
     assert (totals["matches"], totals["matches_not_listed"]) == (104, 84)
 

@@ -48,8 +48,8 @@ def test_the_nat_by_hand_gives_ports_and_leads_answers_back(capsys: pytest.Captu
     *lines, last = shown("nat", capsys)
     clients = ["10.0.0.5:4000", "10.0.0.6:4000", "10.0.0.7:4000"]
     went = [re.fullmatch(r"(\S+) goes on as 192\.0\.2\.1:(\d+)", line) for line in lines[:3]]
-    assert [found[1] for found in went if found] == clients
-    assert len({found[2] for found in went if found}) == 3
+    assert [match[1] for match in went if match] == clients
+    assert len({match[2] for match in went if match}) == 3
     assert lines[3:] == [f"an answer for {client}" for client in clients]
     assert last == "dropped: 1 of no flow"
 

@@ -76,7 +76,7 @@ def remove(flows: Flows, number: int) -> bool:
 
 
 @fresh
-def where(flows: Flows, number: int) -> int:
+def core_of(flows: Flows, number: int) -> int:
     """The designated core."""
     return flows.designated_core(flow_of(number))
 
@@ -101,13 +101,13 @@ def test_a_table_is_a_dict_of_limited_size(steps: list[tuple[str, int, int]]) ->
     """Any calls have the results that they have on a dict of at most 40 flows."""
     (flows,) = tables()
     model: dict[int, int] = {}
-    for what, number, value in steps:
-        if what == "p":
+    for action, number, value in steps:
+        if action == "p":
             fits = number in model or len(model) < 40
             assert put(flows, number, value) == fits
             if fits:
                 model[number] = value
-        elif what == "g":
+        elif action == "g":
             assert get(flows, number) == model.get(number, -1)
         else:
             assert remove(flows, number) == (model.pop(number, None) is not None)
@@ -135,8 +135,8 @@ def test_only_the_designated_core_writes() -> None:
     """A core that is not designated gets nothing to change, and what it asks for is counted; all can read."""
     both = tables(2)
     for number in range(20):
-        core = where(both[0], number)
-        assert core == where(both[1], number)
+        core = core_of(both[0], number)
+        assert core == core_of(both[1], number)
         assert put(both[1 - core], number, 5) == 0
         assert put(both[core], number, 5) == 1
         assert get(both[0], number) == get(both[1], number) == 5
@@ -148,10 +148,10 @@ def test_a_flow_is_over_when_no_core_saw_it() -> None:
     """A flow that any core looks at lives on; one that none did for more than 10 seconds is found."""
     both = tables(2)
     for number in range(20):
-        assert put(both[where(both[0], number)]._replace(now=100), number, 1)
+        assert put(both[core_of(both[0], number)]._replace(now=100), number, 1)
     for number in range(10):
         # Only the core that does not keep it.
-        assert get(both[1 - where(both[0], number)]._replace(now=108), number) == 1
+        assert get(both[1 - core_of(both[0], number)]._replace(now=108), number) == 1
     at = [flows._replace(now=111) for flows in both]
     assert sum(expire(flows) for flows in at) == 10
     assert [get(at[0], number) for number in range(20)] == [1] * 10 + [-1] * 10
@@ -173,13 +173,13 @@ def change_for_long(flows: Flows, rounds: int) -> int:
 @fresh
 def read_for_long(flows: Flows, rounds: int) -> tuple[int, int]:
     """Read them: how many were found, and how many were half changed."""
-    found = torn = 0
+    whole = torn = 0
     for _ in range(rounds):
         for number in range(8):
             value = get(flows, number)
-            found += value >= 0
+            whole += value >= 0
             torn += value == -2
-    return found, torn
+    return whole, torn
 
 
 def test_readers_never_see_half_of_a_change() -> None:
@@ -192,16 +192,16 @@ def test_readers_never_see_half_of_a_change() -> None:
     assert read_for_long(reader, 1) == (8, 0)
     thread = threading.Thread(target=change_for_long, args=(writer, 250_000))
     thread.start()
-    found = torn = rounds = 0
+    whole = torn = rounds = 0
     while thread.is_alive() or rounds == 0:
         some, broken = read_for_long(reader, 1_000)
-        found, torn, rounds = found + some, torn + broken, rounds + 1
+        whole, torn, rounds = whole + some, torn + broken, rounds + 1
     thread.join()
     assert torn == 0
-    assert found > 0
+    assert whole > 0
 
 
 def test_a_batch_fits_what_get_flows_fills() -> None:
     """There is room for connection packets of this core and of others in one batch."""
     (flows,) = tables()
-    assert len(flows.found) == 2 * SPRAYER_BATCH
+    assert len(flows.hits) == 2 * SPRAYER_BATCH

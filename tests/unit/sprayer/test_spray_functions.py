@@ -110,15 +110,15 @@ def test_the_first_rule_that_fits_decides() -> None:
         (Made(flags=SYN, source="11.0.0.1"), False),
         (Made(protocol=UDP), False),
     ]
-    found = harness.give([made.frame() for made, _ in inside])
-    assert sorted(found) == [n for n, (_, goes) in enumerate(inside) if goes]
+    forwarded = harness.give([packet.frame() for packet, _ in inside])
+    assert sorted(forwarded) == [n for n, (_, goes) in enumerate(inside) if goes]
     outside = [
         (Made("2001:db9::1", "2001:db8::1", protocol=UDP), True),
         (Made("2001:db9::1", "2001:db8::1", flags=SYN), False),
         (Made("2001:db9::1", "2001:db9::2", protocol=UDP), False),
     ]
-    found = harness.give([made.frame() for made, _ in outside], OUTSIDE)
-    assert sorted(found) == [n for n, (_, goes) in enumerate(outside) if goes]
+    forwarded = harness.give([packet.frame() for packet, _ in outside], OUTSIDE)
+    assert sorted(forwarded) == [n for n, (_, goes) in enumerate(outside) if goes]
 
 
 def test_the_balancer_deals_connections_out() -> None:
@@ -126,23 +126,24 @@ def test_the_balancer_deals_connections_out() -> None:
     servers = [("10.1.0.1", 8080), ("10.1.0.2", 8081), ("10.1.0.3", 8082)]
     harness = Harness(Balancer(("192.0.2.9", 80), servers, "10.1.0.254"))
     clients = [Made(source=f"203.0.113.{n}", source_port=5000 + n, flags=SYN) for n in range(1, 61)]
-    found = harness.give([client.frame() for client in clients], OUTSIDE)
-    assert len(found) == 60
-    dealt = [read(found[n]) for n in range(60)]
-    assert all(each.sums_right and each.source == "10.1.0.254" for each in dealt)
-    shares = [sum((each.target, each.target_port) == server for each in dealt) for server in servers]
+    forwarded = harness.give([client.frame() for client in clients], OUTSIDE)
+    assert len(forwarded) == 60
+    dealt = [read(forwarded[n]) for n in range(60)]
+    assert all(packet.sums_right and packet.source == "10.1.0.254" for packet in dealt)
+    shares = [sum((packet.target, packet.target_port) == server for packet in dealt) for server in servers]
     assert sum(shares) == 60
     assert jain(shares) > 0.98
-    assert len({(each.source_port, each.target) for each in dealt}) == 60
+    assert len({(packet.source_port, packet.target) for packet in dealt}) == 60
     answers = [
-        Made(each.target, each.source, each.target_port, each.source_port, payload=b"hello") for each in dealt
+        Made(packet.target, packet.source, packet.target_port, packet.source_port, payload=b"hello")
+        for packet in dealt
     ]
     back = harness.give([answer.frame() for answer in answers])
     for n, client in enumerate(clients):
         assert back[n] == replace(client.other_way(), flags=ACK, payload=b"hello").frame()
     again = harness.give([replace(client, flags=ACK).frame() for client in clients], OUTSIDE)
     assert [(read(again[n]).target, read(again[n]).source_port) for n in range(60)] == [
-        (each.target, each.source_port) for each in dealt
+        (packet.target, packet.source_port) for packet in dealt
     ]
 
 
@@ -156,7 +157,7 @@ def test_the_monitor_counts_over_all_cores() -> None:
     data = [replace(client, flags=ACK, payload=b"x" * n).frame() for n in range(30)]
     assert harness.give(data) == dict(enumerate(data))
     first, second = monitor.largest()
-    assert first == ("10.0.0.1", 1234, "192.0.2.9", 80, 6, 31, 54 + sum(len(each) for each in data))
+    assert first == ("10.0.0.1", 1234, "192.0.2.9", 80, 6, 31, 54 + sum(len(frame) for frame in data))
     assert second == ("192.0.2.9", 80, "10.0.0.1", 1234, 6, 1, 54)
     assert monitor.totals()["connections"] == 2
     assert monitor.totals()["tcp"] == 32
@@ -238,7 +239,7 @@ class Batched(NetworkFunction):
         """Drop what has no number, or another one."""
         flows.get_flows(batch)
         for i in range(len(batch)):
-            if not flows.found[i] or flows.entries[i].number != batch[i].source_port:
+            if not flows.hits[i] or flows.entries[i].number != batch[i].source_port:
                 drop(batch[i])
 
 
@@ -265,9 +266,9 @@ class Lists(Nowhere):
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
         """Nothing that works."""
-        found = []  # LINE of Lists: it creates an array, a list
+        lengths = []  # LINE of Lists: it creates an array, a list
         for packet in batch:
-            found.append(packet.length)  # noqa: PERF401 - as people write it
+            lengths.append(packet.length)  # noqa: PERF401 - as people write it
 
 
 class Counts(Nowhere):
@@ -368,8 +369,8 @@ def test_a_rule_is_for_the_version_of_its_networks() -> None:
     """A wide network of IPv6 has no address of IPv4 in it; ``::/0`` has all of both."""
     wide = [Made("10.0.0.1", "192.0.2.9", flags=SYN), Made("1::2", "2001:db8::1", flags=SYN)]
     for network, expected in (("::/1", [1]), ("::/0", [0, 1]), ("0.0.0.0/0", [0])):
-        found = Harness(Firewall([Rule(source=network)])).give([made.frame() for made in wide])
-        assert sorted(found) == expected, network
+        forwarded = Harness(Firewall([Rule(source=network)])).give([packet.frame() for packet in wide])
+        assert sorted(forwarded) == expected, network
 
 
 @pytest.mark.parametrize(

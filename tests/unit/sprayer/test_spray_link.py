@@ -50,17 +50,17 @@ def lab(tmp_path: Path) -> Iterator[FunctionLab]:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed (on Debian or Ubuntu: apt install curl)")
     try:
-        made = FunctionLab(tmp_path)
+        bench = FunctionLab(tmp_path)
     except NotHereError as error:
         pytest.skip(str(error))
-    with contextlib.closing(made):
-        made.middle.batch(
+    with contextlib.closing(bench):
+        bench.middle.batch(
             ["link add near0 type veth peer name far0", "link set near0 up", "link set far0 up"]
         )
         # A window that is full cuts segments where it ends, and so at other places each time.
         change = f"echo '4096 {8 * PAGE_BYTES} {8 * PAGE_BYTES}' > /proc/sys/net/ipv4/tcp_rmem"
-        run(made.left.inside("sh", "-c", change))
-        yield made
+        run(bench.left.inside("sh", "-c", change))
+        yield bench
 
 
 @contextlib.contextmanager
@@ -94,8 +94,8 @@ def end(lab: FunctionLab, inside: str, link: str, steer: str) -> Iterator[Told]:
 def carried(lab: FunctionLab) -> int:
     """Bytes that went over the link until now, in both directions."""
     words = lab.middle.inside("ip", "-json", "-statistics", "link", "show", "dev", "near0")
-    (found,) = json.loads(run(words))
-    return int(found["stats64"]["rx"]["bytes"]) + int(found["stats64"]["tx"]["bytes"])
+    (link,) = json.loads(run(words))
+    return int(link["stats64"]["rx"]["bytes"]) + int(link["stats64"]["tx"]["bytes"])
 
 
 @pytest.mark.parametrize(("steer", "at_most"), [("rss", 0.5), ("spray", 0.9)])

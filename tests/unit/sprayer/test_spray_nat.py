@@ -47,9 +47,9 @@ class Harness:
         else:
             self.workers.drain(self.chance.randrange)
         assert (self.engine.released == 1).all(), "a frame was lost, or given back twice"
-        found = self.engine.sent()
-        assert len({sent.frame for sent in found}) == len(found), "a frame was sent twice"
-        return {sent.frame: sent for sent in found}
+        outgoing = self.engine.sent()
+        assert len({sent.frame for sent in outgoing}) == len(outgoing), "a frame was sent twice"
+        return {sent.frame: sent for sent in outgoing}
 
     def causes(self) -> dict[str, int]:
         """Frames by cause, of which there were any."""
@@ -59,32 +59,32 @@ class Harness:
 def opened(harness: Harness, clients: list[Made]) -> dict[int, tuple[str, int]]:
     """Open connections; the outer address and port of each."""
     sent = harness.give([replace(client, flags=SYN) for client in clients], INSIDE)
-    found = {}
-    for number, each in sent.items():
-        plain = read(each.data)
+    sources = {}
+    for number, frame in sent.items():
+        plain = read(frame.data)
         client = clients[number]
-        found[number] = (plain.source, plain.source_port)
+        sources[number] = (plain.source, plain.source_port)
         outer = replace(client, source=plain.source, source_port=plain.source_port, flags=SYN)
-        assert each.data == outer.frame()
-    return found
+        assert frame.data == outer.frame()
+    return sources
 
 
 def clients_of(seed: int, count: int) -> list[Made]:
     """Different flows of TCP, UDP and ICMP."""
     chance = random.Random(seed)  # noqa: S311 - the same
-    found: dict[tuple[str, str, int, int, int], Made] = {}
-    while len(found) < count:
+    clients: dict[tuple[str, str, int, int, int], Made] = {}
+    while len(clients) < count:
         protocol = chance.choice((TCP, TCP, UDP, ICMP))
-        made = Made(
+        client = Made(
             source=f"10.0.0.{chance.randrange(1, 9)}",
             target=f"192.0.2.{chance.randrange(1, 5)}",
             source_port=chance.randrange(1, 65536),
             target_port=0 if protocol == ICMP else chance.choice((53, 80, 443)),
             protocol=protocol,
         )
-        key = (made.source, made.target, made.source_port, made.target_port, made.protocol)
-        found[key] = made
-    return list(found.values())
+        key = (client.source, client.target, client.source_port, client.target_port, client.protocol)
+        clients[key] = client
+    return list(clients.values())
 
 
 @settings(max_examples=25, deadline=None)
@@ -95,7 +95,9 @@ def test_translations_stay_right_in_any_order(seed: int, cores: int, count: int)
     clients = clients_of(seed, count)
     outside = opened(harness, clients)
     assert len(outside) == count
-    used = {(*outside[n], each.target, each.target_port, each.protocol) for n, each in enumerate(clients)}
+    used = {
+        (*outside[n], client.target, client.target_port, client.protocol) for n, client in enumerate(clients)
+    }
     assert len(used) == count, "two flows have one port to one target"
     frames, sides, expected = [], [], []
     for number, client in enumerate(clients):
@@ -115,8 +117,8 @@ def test_translations_stay_right_in_any_order(seed: int, cores: int, count: int)
             expected.append(back)
     sent = harness.give(frames, sides)
     assert sorted(sent) == list(range(len(frames)))
-    for number, each in sent.items():
-        assert each.data == expected[number].frame(), f"seed {seed}, packet {number}"
+    for number, frame in sent.items():
+        assert frame.data == expected[number].frame(), f"seed {seed}, packet {number}"
     assert harness.causes() == {}
     check_journals(harness)
 
@@ -128,9 +130,9 @@ def check_journals(harness: Harness) -> None:
         count = int(flows.journal[0])
         assert count < len(flows.journal)
         written.append(set(flows.journal[1 : count + 1].tolist()))
-    for one in range(len(written)):
-        for other in range(one):
-            assert not written[one] & written[other]
+    for core in range(len(written)):
+        for other in range(core):
+            assert not written[core] & written[other]
     assert harness.workers.statistics().flows["foreign"] == 0
 
 
@@ -149,8 +151,8 @@ def test_threads_translate_as_one_after_the_other() -> None:
             expected += [replace(there, source=address, source_port=port), there.other_way()]
     sent = harness.give(frames, sides, threads=True)
     assert len(sent) == len(frames)
-    for number, each in sent.items():
-        assert each.data == expected[number].frame()
+    for number, frame in sent.items():
+        assert frame.data == expected[number].frame()
     assert harness.workers.statistics().counts["handed_over"] > 0
     check_journals(harness)
 
@@ -224,8 +226,8 @@ def test_strangers_do_not_come_in() -> None:
 def test_out_of_ports_is_a_counted_drop(cores: int) -> None:
     """Of 100 connections to one target 20 get one of 20 ports, and all others are drops that are counted."""
     harness = Harness(Nat(OUTER[:1], range(4000, 4020)), cores, 8)
-    found = opened(harness, [Made(source_port=port) for port in range(1, 101)])
-    assert sorted(port for _, port in found.values()) == list(range(4000, 4020))
+    sources = opened(harness, [Made(source_port=port) for port in range(1, 101)])
+    assert sorted(port for _, port in sources.values()) == list(range(4000, 4020))
     assert harness.causes() == {"no_port": 80}
     assert harness.workers.statistics().flows["held"] == 40
 
@@ -235,11 +237,11 @@ def test_out_of_table_space_is_a_counted_drop(flows_max: int) -> None:
     """A full table opens no more connections, keeps no half of one, and what it has still goes on."""
     harness = Harness(Nat(OUTER, flows_max=flows_max), 1, 8)
     clients = [Made(source_port=port) for port in range(1, 51)]
-    found = opened(harness, clients)
-    assert len(found) == flows_max // 2
-    assert harness.causes() == {"table_full": 50 - len(found)}
-    assert harness.workers.statistics().flows["held"] == 2 * len(found)
-    assert set(harness.give(clients, INSIDE)) == set(found)
+    sources = opened(harness, clients)
+    assert len(sources) == flows_max // 2
+    assert harness.causes() == {"table_full": 50 - len(sources)}
+    assert harness.workers.statistics().flows["held"] == 2 * len(sources)
+    assert set(harness.give(clients, INSIDE)) == set(sources)
 
 
 def test_out_of_ring_space_is_a_counted_drop() -> None:

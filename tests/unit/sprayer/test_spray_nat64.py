@@ -56,7 +56,7 @@ class Translator:
         self.workers.drain()
         return {sent.frame: sent for sent in engine.sent()}
 
-    def one(self, frame: bytes, side: int) -> bytes:
+    def translated(self, frame: bytes, side: int) -> bytes:
         """Return the frame that one frame becomes, on the other side."""
         sent = self.give([frame], side)[0]
         assert not sent.back
@@ -73,11 +73,11 @@ class Translator:
         self.workers.expire_flows()
         return self.workers.statistics().flows["held"]
 
-    def opened(self, made: Made) -> Made:
+    def opened(self, packet: Made) -> Made:
         """Open a mapping; return the packet as the server sees it."""
-        seen = read(self.one(made.frame(), INSIDE))
+        seen = read(self.translated(packet.frame(), INSIDE))
         assert seen.source in POOL
-        return replace(made, source=seen.source, source_port=seen.source_port, target=SERVER)
+        return replace(packet, source=seen.source, source_port=seen.source_port, target=SERVER)
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +88,8 @@ def shared() -> Translator:
 
 def client(protocol: int = TCP, **changes: object) -> Made:
     """A packet of a client to the server."""
-    made = Made(CLIENT, six(SERVER), 4001, 80, protocol=protocol, flags=SYN)
-    return replace(made, **changes)  # type: ignore[arg-type] # of the test
+    packet = Made(CLIENT, six(SERVER), 4001, 80, protocol=protocol, flags=SYN)
+    return replace(packet, **changes)  # type: ignore[arg-type] # of the test
 
 
 def renewed(frame: bytes, **fields: int) -> bytes:
@@ -106,11 +106,11 @@ def renewed(frame: bytes, **fields: int) -> bytes:
 
 def test_a_header_that_proves_its_sender_is_not_taken_away(shared: Translator) -> None:
     """A packet with an authentication header is dropped, also one of a session."""
-    made = client(source_port=4777)
-    shared.opened(made)
+    packet = client(source_port=4777)
+    shared.opened(packet)
     before = shared.causes().get("protocol", 0)
     proof = b"\x33" + bytes([TCP, 4, *bytes(22)])
-    assert shared.give([replace(made, flags=ACK, options=proof).frame()], INSIDE) == {}
+    assert shared.give([replace(packet, flags=ACK, options=proof).frame()], INSIDE) == {}
     assert shared.causes()["protocol"] == before + 1
 
 
@@ -141,7 +141,7 @@ def test_packets_go_there_and_back_with_right_checksums(
     """A packet is what the client would have made for IPv4, with one hop less, and so is the answer."""
     out = client(ICMP6 if protocol == ICMP else protocol, source_port=port, payload=payload)
     out = replace(out, target_port=0 if protocol == ICMP else service)
-    frame = shared.one(out.frame(), INSIDE)
+    frame = shared.translated(out.frame(), INSIDE)
     seen = read(frame)
     assert seen.sums_right
     assert (seen.target, seen.target_port, seen.payload) == (SERVER, out.target_port, payload)
@@ -150,7 +150,7 @@ def test_packets_go_there_and_back_with_right_checksums(
     back = Made(SERVER, seen.source, service, seen.source_port, protocol, SYN | ACK, payload)
     if protocol == ICMP:
         back = replace(back, source_port=seen.source_port, target_port=0, kind=0)
-    got = read(shared.one(back.frame(), OUTSIDE))
+    got = read(shared.translated(back.frame(), OUTSIDE))
     assert got.sums_right
     assert (got.source, got.target, got.payload) == (six(SERVER), CLIENT, payload)
     assert (got.target_port, got.source_port) == (port, 0 if protocol == ICMP else service)
@@ -159,59 +159,59 @@ def test_packets_go_there_and_back_with_right_checksums(
 
 def test_a_mapping_serves_all_servers_and_is_kept_by_all() -> None:
     """An end inside has one end outside, whatever its target, and strangers reach it by that."""
-    made = Translator()
-    one = made.opened(client(UDP))
-    other = read(made.one(client(UDP, target=six("192.0.2.99"), target_port=53).frame(), INSIDE))
-    assert (one.source, one.source_port) == (other.source, other.source_port)
-    stranger = Made("203.0.113.9", one.source, 7, one.source_port, UDP)
-    assert read(made.one(stranger.frame(), OUTSIDE)).target == CLIENT
-    assert made.give([replace(stranger, target_port=one.source_port ^ 2).frame()], OUTSIDE) == {}
-    assert made.give([client(UDP, target="2001:db8::9").frame()], INSIDE) == {}
-    assert made.causes() == {"no_flow": 1, "no_address": 1}
+    translator = Translator()
+    first = translator.opened(client(UDP))
+    other = read(translator.translated(client(UDP, target=six("192.0.2.99"), target_port=53).frame(), INSIDE))
+    assert (first.source, first.source_port) == (other.source, other.source_port)
+    stranger = Made("203.0.113.9", first.source, 7, first.source_port, UDP)
+    assert read(translator.translated(stranger.frame(), OUTSIDE)).target == CLIENT
+    assert translator.give([replace(stranger, target_port=first.source_port ^ 2).frame()], OUTSIDE) == {}
+    assert translator.give([client(UDP, target="2001:db8::9").frame()], INSIDE) == {}
+    assert translator.causes() == {"no_flow": 1, "no_address": 1}
 
 
 def test_neighbours_inside_meet_by_their_addresses_outside() -> None:
     """A packet to an own address goes back inside, from the sender's address outside (RFC 6146, 3.8)."""
-    made = Translator()
-    one = made.opened(client(UDP))
-    other = made.opened(client(UDP, source="2001:db8::6", source_port=5000))
+    translator = Translator()
+    first = translator.opened(client(UDP))
+    other = translator.opened(client(UDP, source="2001:db8::6", source_port=5000))
     frame = client(UDP, target=six(other.source), target_port=other.source_port, payload=b"hi").frame()
-    sent = made.give([frame], INSIDE)[0]
+    sent = translator.give([frame], INSIDE)[0]
     assert (sent.back, sent.data[:12]) == (True, frame[6:12] + frame[:6])
     seen = read(sent.data)
-    assert (seen.source, seen.source_port) == (six(one.source), one.source_port)
+    assert (seen.source, seen.source_port) == (six(first.source), first.source_port)
     assert (seen.target, seen.target_port, seen.sums_right) == ("2001:db8::6", 5000, True)
-    assert made.function.totals()["hairpins"] == 1
+    assert translator.function.totals()["hairpins"] == 1
 
 
 def test_mappings_live_as_long_as_their_state_says() -> None:
     """UDP has five minutes; TCP has four, two hours once it is open, and four again after it has closed."""
-    made = Translator()
-    udp, tcp = made.opened(client(UDP)), made.opened(client())
+    translator = Translator()
+    udp, tcp = translator.opened(client(UDP)), translator.opened(client())
     back = Made(SERVER, tcp.source, 80, tcp.source_port)
-    held_after = made.held_after
-    made.one(replace(back, flags=SYN | ACK).frame(), OUTSIDE)
+    held_after = translator.held_after
+    translator.translated(replace(back, flags=SYN | ACK).frame(), OUTSIDE)
     assert held_after(290) == 8
     assert held_after(20) == 4
-    made.one(replace(back, flags=FIN | ACK).frame(), OUTSIDE)
+    translator.translated(replace(back, flags=FIN | ACK).frame(), OUTSIDE)
     assert held_after(7000) == 4
-    made.one(client(flags=FIN | ACK).frame(), INSIDE)
+    translator.translated(client(flags=FIN | ACK).frame(), INSIDE)
     assert held_after(230) == 4
     assert held_after(20) == 0
-    made.opened(client())
+    translator.opened(client())
     assert held_after(250) == 0
-    made.opened(client())
-    made.one(client(flags=RST).frame(), INSIDE)
+    translator.opened(client())
+    translator.translated(client(flags=RST).frame(), INSIDE)
     assert held_after(250) == 0
     assert udp.source in POOL
 
 
 def test_ports_end_and_are_counted() -> None:
     """With no port left, a packet that would open a mapping is dropped."""
-    made = Translator(ports=range(2000, 2004))
+    translator = Translator(ports=range(2000, 2004))
     frames = [client(UDP, source_port=1000 + number).frame() for number in range(60)]
-    assert len(made.give(frames, INSIDE)) <= 8
-    assert made.causes()["no_port"] >= 52
+    assert len(translator.give(frames, INSIDE)) <= 8
+    assert translator.causes()["no_port"] >= 52
 
 
 @pytest.mark.parametrize("protocol", [TCP, UDP])
@@ -233,7 +233,7 @@ def test_fragments_follow_their_first(shared: Translator, protocol: int) -> None
             + head
             + piece
         )
-    sent = [shared.one(part, INSIDE) for part in parts]
+    sent = [shared.translated(part, INSIDE) for part in parts]
     assert [frame[18:22] for frame in sent] == [b"\x23\x45\x20\x00", b"\x23\x45\x00\x06"]
     joined = renewed(replace(opened, flags=ACK, payload=bytes(range(80))).frame(), ttl=63)
     assert sent[0][34:] + sent[1][34:] == joined[34:]
@@ -241,7 +241,7 @@ def test_fragments_follow_their_first(shared: Translator, protocol: int) -> None
     for at, parts_field in ((0, 0x2000), (48, 6)):
         piece = back[34 + at : 82] if at == 0 else back[82:]
         head = back[14:16] + struct.pack(">H", 20 + len(piece)) + back[18:34]
-        got = shared.one(renewed(back[:14] + head + piece, name=7, parts=parts_field), OUTSIDE)
+        got = shared.translated(renewed(back[:14] + head + piece, name=7, parts=parts_field), OUTSIDE)
         assert (got[20], got[54:62]) == (44, struct.pack(">BBHI", protocol, 0, at | (at == 0), 7))
     before = shared.causes().get("fragment", 0)
     lonely = renewed(back[:34] + bytes(len(back) - 34), name=99, parts=6)
@@ -253,7 +253,7 @@ def test_a_datagram_without_checksum_gets_one(shared: Translator) -> None:
     """IPv6 needs a checksum of UDP; one is calculated, and a fragment without is dropped."""
     opened = shared.opened(client(UDP, source_port=4555))
     back = replace(opened.other_way(), payload=b"odd", checksum=False)
-    got = shared.one(back.frame(), OUTSIDE)
+    got = shared.translated(back.frame(), OUTSIDE)
     assert got[60:62] != b"\0\0"
     assert read(got).sums_right
     assert shared.give([renewed(back.frame(), parts=0x2000)], OUTSIDE) == {}
@@ -263,13 +263,13 @@ def test_headers_follow_rfc_7915(shared: Translator) -> None:
     """Traffic class, hops and extension headers; a packet above 1,260 bytes may not be fragmented."""
     opened = shared.opened(client(UDP, source_port=4666))
     back = renewed(replace(opened.other_way(), payload=b"x").frame(), traffic=0xB8, ttl=9)
-    got = shared.one(back, OUTSIDE)
+    got = shared.translated(back, OUTSIDE)
     assert (got[14:18], got[21]) == (b"\x6b\x80\x00\x00", 8)
     extended = client(UDP, source_port=4666, payload=b"x", options=b"\x00" + bytes([17, 0, 1, 4, 0, 0, 0, 0]))
-    got = shared.one(extended.frame(), INSIDE)
+    got = shared.translated(extended.frame(), INSIDE)
     assert (len(got), read(got).sums_right) == (14 + 20 + 8 + 1, True)
     for size, fragmentable in ((1232, True), (1233, False)):
-        got = shared.one(client(UDP, source_port=4666, payload=bytes(size)).frame(), INSIDE)
+        got = shared.translated(client(UDP, source_port=4666, payload=bytes(size)).frame(), INSIDE)
         assert (got[18:20] != b"\0\0", got[20] & 0x40 == 0) == (fragmentable, fragmentable)
 
 
@@ -277,10 +277,10 @@ def test_errors_of_routers_reach_the_sender(shared: Translator) -> None:
     """Types, codes, MTUs and the packet inside are translated, both ways, with right checksums."""
     for protocol in (TCP, UDP, ICMP6):
         port = 4777 + protocol
-        made = client(
+        packet = client(
             protocol, source_port=port, target_port=0 if protocol == ICMP6 else 80, payload=b"12345678"
         )
-        opened = shared.opened(made)
+        opened = shared.opened(packet)
         opened = replace(opened, protocol=ICMP if protocol == ICMP6 else protocol)
         for (kind, code, value), expected in {
             (3, 1, 0): (1, 0, 0),
@@ -293,12 +293,12 @@ def test_errors_of_routers_reach_the_sender(shared: Translator) -> None:
             (12, 0, 12 << 24): (4, 0, 8),
         }.items():
             error = Made("203.0.113.5", opened.source, protocol=ICMP, error_about=opened.packet())
-            got = shared.one(_typed(error.frame(), 34, kind, code, value), OUTSIDE)
+            got = shared.translated(_typed(error.frame(), 34, kind, code, value), OUTSIDE)
             assert (got[54], got[55], *struct.unpack(">I", got[58:62])) == expected, (kind, code)
             assert ones_sum(got[22:54] + struct.pack(">II", len(got) - 54, 58) + got[54:]) == 0
             assert address_of(*struct.unpack(">QQ", got[22:38])) == six("203.0.113.5")
-            assert got[62:] == replace(made, kind=8).packet()
-        inside = replace(made.other_way(), flags=ACK) if protocol != ICMP6 else None
+            assert got[62:] == replace(packet, kind=8).packet()
+        inside = replace(packet.other_way(), flags=ACK) if protocol != ICMP6 else None
         if inside is None:
             continue
         for (kind, code, value), expected in {
@@ -311,7 +311,7 @@ def test_errors_of_routers_reach_the_sender(shared: Translator) -> None:
             (4, 0, 7): (12, 0, 8 << 24),
         }.items():
             error = Made(CLIENT, six(SERVER), protocol=ICMP6, error_about=inside.packet())
-            got = shared.one(_typed(error.frame(), 54, kind, code, value), INSIDE)
+            got = shared.translated(_typed(error.frame(), 54, kind, code, value), INSIDE)
             assert (got[34], got[35], *struct.unpack(">I", got[38:42])) == expected, (kind, code)
             assert (ones_sum(got[34:]), ones_sum(got[14:34]), got[26:30]) == (
                 *(0, 0),

@@ -28,8 +28,8 @@ def arp(operation: int, sender: str, hardware: bytes, target: str, to: bytes = b
 def icmp6(source: str, target: str, body: bytes, to: bytes, hardware: bytes) -> bytes:
     """A frame of neighbour discovery, with its checksum."""
     ends = ipaddress.ip_address(source).packed + ipaddress.ip_address(target).packed
-    found = ones_sum(ends + struct.pack(">II", len(body), 58) + body)
-    body = body[:2] + struct.pack(">H", found) + body[4:]
+    checksum = ones_sum(ends + struct.pack(">II", len(body), 58) + body)
+    body = body[:2] + struct.pack(">H", checksum) + body[4:]
     head = to + hardware + struct.pack(">HIHBB", 0x86DD, 6 << 28, len(body), 58, 255)
     return head + ends + body
 
@@ -59,8 +59,8 @@ def sent(workers: Workers, frame: bytes, side: int) -> tuple[bytes, bool]:
     engine = MemoryEngine([frame], sides=[side], grow=8)
     workers.change_engine(engine)
     workers.drain()
-    (found,) = engine.sent()
-    return found.data, found.back
+    (outgoing,) = engine.sent()
+    return outgoing.data, outgoing.back
 
 
 def test_requests_for_own_addresses_are_answered(workers: Workers) -> None:

@@ -65,7 +65,7 @@ ports = st.integers(0, 65535)
 
 
 @st.composite
-def made(draw: st.DrawFn) -> Made:
+def made_frames(draw: st.DrawFn) -> Made:
     """Anything that handlers get, but errors."""
     version = draw(st.sampled_from((4, 6)))
     addresses = addresses4 if version == 4 else addresses6
@@ -91,7 +91,7 @@ def made(draw: st.DrawFn) -> Made:
 
 
 @settings(max_examples=300, deadline=None)
-@given(made(), st.binary(max_size=6))
+@given(made_frames(), st.binary(max_size=6))
 def test_descriptor_says_what_the_frame_does(frame: Made, padding: bytes) -> None:
     """Addresses, ports, protocol, flags and where what is carried begins, with tags, options and padding."""
     data = frame.frame()
@@ -108,29 +108,29 @@ def test_descriptor_says_what_the_frame_does(frame: Made, padding: bytes) -> Non
 
 
 @settings(max_examples=100, deadline=None)
-@given(made())
+@given(made_frames())
 def test_both_directions_have_one_hash(frame: Made) -> None:
     """A packet and one that comes back have the same designated core, and hashes differ otherwise."""
     back = frame.other_way()
     if frame.protocol in (ICMP, ICMP6):
         back = replace(frame, source=frame.target, target=frame.source, kind=8 - frame.kind)
-    one, other = Parsed(frame.frame()), Parsed(back.frame())
-    assert one["hash"] == other["hash"]
+    parsed, other = Parsed(frame.frame()), Parsed(back.frame())
+    assert parsed["hash"] == other["hash"]
     longer = replace(frame, source_port=frame.source_port ^ 1)
-    assert Parsed(longer.frame())["hash"] != one["hash"]
+    assert Parsed(longer.frame())["hash"] != parsed["hash"]
 
 
 def test_designated_cores_are_even() -> None:
     """Flows of one client spread over three cores, none of which has more than a tenth too many."""
     counts = [0] * 3
     for port in range(3000):
-        found = uint64(Parsed(Made(source_port=port).frame())["hash"])
-        counts[core_of_hash(found, 3)] += 1
+        hashed = uint64(Parsed(Made(source_port=port).frame())["hash"])
+        counts[core_of_hash(hashed, 3)] += 1
     assert max(counts) < 1100, counts
 
 
 @settings(max_examples=300, deadline=None)
-@given(made(), st.data())
+@given(made_frames(), st.data())
 def test_rewriting_keeps_checksums_right(frame: Made, data: st.DataObject) -> None:
     """After another source, or target, all checksums are right and nothing else is changed."""
     new = data.draw(addresses4 if frame.version == 4 else addresses6)
@@ -157,7 +157,7 @@ def test_rewriting_keeps_checksums_right(frame: Made, data: st.DataObject) -> No
 
 
 @settings(max_examples=100, deadline=None)
-@given(made(), ports)
+@given(made_frames(), ports)
 def test_a_wrong_checksum_stays_wrong(frame: Made, port: int) -> None:
     """A checksum that was wrong stays wrong."""
     frame = replace(frame, protocol=TCP, options=b"")
@@ -171,7 +171,7 @@ def test_a_wrong_checksum_stays_wrong(frame: Made, port: int) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(made(), ports, st.integers(8, 60))
+@given(made_frames(), ports, st.integers(8, 60))
 def test_an_error_belongs_to_what_it_is_about(inside: Made, port: int, kept: int) -> None:
     """An ICMP error has the flow of the packet inside turned round, and both change together."""
     inside = replace(inside, tags=(), options=b"", source_port=inside.source_port | 1)

@@ -36,8 +36,8 @@ def test_both_byte_orders_and_units_are_read(order: str, magic: int, unit: int) 
     """Times are in nanoseconds, and a cut packet has its original length."""
     data = struct.pack(f"{order}IHHiIII", magic, 2, 4, 0, 0, 65535, 1)
     data += struct.pack(f"{order}4I", 5, 7, 3, 3) + b"abc" + struct.pack(f"{order}4I", 6, 0, 2, 90) + b"de"
-    found = list(read_pcap(io.BytesIO(data), "some.pcap"))
-    assert found == [(5 * 10**9 + 7 * unit, b"abc", 3), (6 * 10**9, b"de", 90)]
+    frames = list(read_pcap(io.BytesIO(data), "some.pcap"))
+    assert frames == [(5 * 10**9 + 7 * unit, b"abc", 3), (6 * 10**9, b"de", 90)]
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_a_file_is_replayed_with_its_own_time(tmp_path: Path) -> None:
     target = tmp_path / "out.pcap"
     statistics = replay(source, target, Nat(["198.51.100.1"]))
     with target.open("rb") as file:
-        found = list(read_pcap(file, "out.pcap"))
-    assert [frame.time_ns for frame in found] == [10 * 10**9 + 5, 11 * 10**9 + 5, 700 * 10**9 + 5]
-    assert [read(frame.data).source for frame in found[:2]] == ["198.51.100.1"] * 2
-    assert read(found[1].data).payload == b"data"
+        written = list(read_pcap(file, "out.pcap"))
+    assert [frame.time_ns for frame in written] == [10 * 10**9 + 5, 11 * 10**9 + 5, 700 * 10**9 + 5]
+    assert [read(frame.data).source for frame in written[:2]] == ["198.51.100.1"] * 2
+    assert read(written[1].data).payload == b"data"
     assert statistics.causes["no_flow"] == 1
     assert statistics.flows["expired"] >= 1
 

@@ -50,8 +50,8 @@ class Harness:
         engine = MemoryEngine(frames, CORES, sides=[side] * len(frames), steer=[core] * len(frames))
         self.workers.change_engine(engine)
         self.workers.drain()
-        found = {sent.frame: read(sent.data) for sent in engine.sent()}
-        return [found.get(number) for number in range(len(frames))]
+        forwarded = {sent.frame: read(sent.data) for sent in engine.sent()}
+        return [forwarded.get(number) for number in range(len(frames))]
 
     def cause(self, name: str) -> int:
         """Return how many packets were dropped for a cause."""
@@ -82,9 +82,9 @@ def test_short_headers_are_processed_where_they_arrive() -> None:
     harness, _, server = balanced()
     before = harness.workers.statistics().counts
     for core in range(CORES):
-        found = harness.give(replace(CLIENT, payload=short_header(ID)), core=core)
-        assert found is not None
-        assert (found.target, found.target_port) == server
+        forwarded = harness.give(replace(CLIENT, payload=short_header(ID)), core=core)
+        assert forwarded is not None
+        assert (forwarded.target, forwarded.target_port) == server
     after = harness.workers.statistics().counts
     assert after["regular_packets"] - before["regular_packets"] == CORES
     assert after["handed_over"] == before["handed_over"]
@@ -102,13 +102,15 @@ def test_a_flow_survives_the_migration_of_its_address(length: int) -> None:
     inner = back.target_port
     for number in range(6):
         moved = replace(CLIENT, source="198.51.100.4", source_port=7000 + number, payload=short_header(known))
-        found = harness.give(moved, core=number % CORES)
-        assert found is not None, (SEED, number)
-        assert (found.target, found.target_port) == server
-        assert found.source_port != inner  # The server sees the change, and validates the new address.
+        forwarded = harness.give(moved, core=number % CORES)
+        assert forwarded is not None, (SEED, number)
+        assert (forwarded.target, forwarded.target_port) == server
+        assert forwarded.source_port != inner  # The server sees the change, and validates the new address.
         again = harness.give(moved, core=(number + 1) % CORES)
-        assert again == found
-        answer = harness.give(replace(back, target_port=found.source_port, payload=short_header(b"")), INSIDE)
+        assert again == forwarded
+        answer = harness.give(
+            replace(back, target_port=forwarded.source_port, payload=short_header(b"")), INSIDE
+        )
         assert answer is not None
         assert (answer.target, answer.target_port) == ("198.51.100.4", 7000 + number)
     assert harness.function.totals()["migrated"] == 6
@@ -186,9 +188,9 @@ def test_a_nat_opens_a_flow_for_a_migrated_client() -> None:
     for port in range(5000, 5008):
         for core in range(CORES):
             packet = replace(moved, source_port=port, payload=short_header(ID))
-            found = harness.give(packet, INSIDE, core)
-            assert found is not None
-            assert found.source == "192.0.2.1"
+            forwarded = harness.give(packet, INSIDE, core)
+            assert forwarded is not None
+            assert forwarded.source == "192.0.2.1"
     assert harness.function.totals()["opened"] == 8
     assert (
         harness.give(replace(CLIENT, target="192.0.2.1", source_port=443, payload=short_header(ID))) is None

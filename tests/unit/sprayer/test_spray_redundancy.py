@@ -55,8 +55,8 @@ class Link:
         order = [number for number in over if self.chance.random() >= self.lost]
         order.sort(key=lambda number: number + self.chance.uniform(0, self.mixed))
         self.bytes += sum(len(over[number]) for number in order)
-        found = self.far.give([over[number] for number in order], OUTSIDE)
-        return {order[place]: data for place, data in found.items()}
+        restored = self.far.give([over[number] for number in order], OUTSIDE)
+        return {order[place]: data for place, data in restored.items()}
 
     @property
     def missing(self) -> int:
@@ -65,10 +65,10 @@ class Link:
         return self.far.function.totals()["missing"]
 
 
-def numbered(made: Made, sequence: int) -> bytes:
+def numbered(packet: Made, sequence: int) -> bytes:
     """A frame of TCP with a sequence number of its own, and its checksum."""
-    frame = made.frame()
-    at = 14 + 4 * len(made.tags) + (20 if made.version == 4 else 40)
+    frame = packet.frame()
+    at = 14 + 4 * len(packet.tags) + (20 if packet.version == 4 else 40)
     # The sum over the sequence number was over 7.
     old = struct.unpack(">H", frame[at + 16 : at + 18])[0]
     total = (old ^ 0xFFFF) + (0xFFFF - 7) + (sequence >> 16) + (sequence & 0xFFFF)
@@ -96,12 +96,14 @@ def traffic(chance: random.Random, count: int, kinds: int) -> list[bytes]:
     for number in range(count):
         six = chance.random() < 0.3
         ends = ("2001:db8::1", "2001:db8::2") if six else ("10.0.0.1", "192.0.2.9")
-        made = Made(*ends, source_port=chance.randrange(1, 60_000), payload=chance.choice(payloads))
-        made = replace(made, tags=(5,) * chance.choice((0, 0, 1, 2)), protocol=chance.choice((TCP, TCP, UDP)))
-        if made.protocol == UDP:
-            frames.append(replace(made, checksum=six or chance.random() < 0.5).frame())
+        packet = Made(*ends, source_port=chance.randrange(1, 60_000), payload=chance.choice(payloads))
+        packet = replace(
+            packet, tags=(5,) * chance.choice((0, 0, 1, 2)), protocol=chance.choice((TCP, TCP, UDP))
+        )
+        if packet.protocol == UDP:
+            frames.append(replace(packet, checksum=six or chance.random() < 0.5).frame())
         else:
-            frames.append(numbered(made, chance.randrange(number + 1)))
+            frames.append(numbered(packet, chance.randrange(number + 1)))
     return frames
 
 
@@ -167,17 +169,17 @@ def test_a_token_leaves_lengths_and_the_header_right() -> None:
     """Over the link goes a packet that routers take for what it is; only the last checksum is as it was."""
     near = End(Redundancy("remove", KEY))
     for protocol in (TCP, UDP):
-        made = Made(payload=bytes(1000), protocol=protocol)
-        near.give([made.frame()], INSIDE)
-        token = near.give([replace(made, source_port=99).frame()], INSIDE)[0]
+        packet = Made(payload=bytes(1000), protocol=protocol)
+        near.give([packet.frame()], INSIDE)
+        token = near.give([replace(packet, source_port=99).frame()], INSIDE)[0]
         head = 20 if protocol == TCP else 8
         assert len(token) == 14 + 20 + head + TOKEN_BYTES
-        whole = replace(made, source_port=99).frame()
+        whole = replace(packet, source_port=99).frame()
         at = 34 + (16 if protocol == TCP else 6)
         assert token[at : at + 2] == whole[at : at + 2]
         seen = read(token)
         assert (len(seen.payload), seen.source_port) == (TOKEN_BYTES, 99)
-        right = replace(made, source_port=99, payload=seen.payload).frame()
+        right = replace(packet, source_port=99, payload=seen.payload).frame()
         assert token[:at] == right[:at]
 
 
@@ -227,8 +229,8 @@ def test_an_end_that_begins_anew_learns_again() -> None:
 def test_another_key_restores_nothing() -> None:
     """Tokens of other middleboxes are payloads like any other."""
     near, far = End(Redundancy("remove", KEY)), End(Redundancy("restore", "another"))
-    made = [Made(source_port=n, payload=b"z" * 900).frame() for n in (1, 2)]
-    over = near.give(made[:1], INSIDE) | {1: near.give(made[1:], INSIDE)[0]}
+    frames = [Made(source_port=n, payload=b"z" * 900).frame() for n in (1, 2)]
+    over = near.give(frames[:1], INSIDE) | {1: near.give(frames[1:], INSIDE)[0]}
     assert far.give([over[0], over[1]], OUTSIDE) == over
     assert far.function.totals()["restored"] == 0
 
@@ -239,8 +241,8 @@ def test_what_looks_like_a_token_is_told_apart(which: int) -> None:
     link = Link()
     begin = int(key_numbers(KEY)[which]).to_bytes(8, "big")
     for size in (8, TOKEN_BYTES, ESCAPE_BYTES + TOKEN_BYTES, 100, 1400):
-        made = Made(payload=begin + bytes(size - 8))
-        frames = [numbered(replace(made, source_port=port), 1) for port in (1, 2)]
+        packet = Made(payload=begin + bytes(size - 8))
+        frames = [numbered(replace(packet, source_port=port), 1) for port in (1, 2)]
         assert link.carry(frames[:1]) == {0: frames[0]}, size
         assert link.carry(frames[1:]) == {0: frames[1]}, size
     assert link.missing == 0
@@ -252,11 +254,11 @@ def test_what_looks_like_a_token_is_told_apart(which: int) -> None:
 def test_both_directions_of_a_link_know_the_same() -> None:
     """A payload from one direction is sent back as a token, if both ends do both."""
     left, right = End(Redundancy("both", KEY)), End(Redundancy("both", KEY))
-    made = Made(payload=b"there and back" * 50)
-    assert right.give([left.give([made.frame()], INSIDE)[0]], OUTSIDE)[0] == made.frame()
-    back = right.give([made.other_way().frame()], INSIDE)[0]
+    packet = Made(payload=b"there and back" * 50)
+    assert right.give([left.give([packet.frame()], INSIDE)[0]], OUTSIDE)[0] == packet.frame()
+    back = right.give([packet.other_way().frame()], INSIDE)[0]
     assert len(back) < 100
-    assert left.give([back], OUTSIDE)[0] == made.other_way().frame()
+    assert left.give([back], OUTSIDE)[0] == packet.other_way().frame()
 
 
 def test_without_room_a_token_is_a_counted_drop() -> None:

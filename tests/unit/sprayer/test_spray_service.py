@@ -204,8 +204,8 @@ def asked(process: subprocess.Popen[str], words: str) -> list[str] | str:
     assert process.stdout is not None
     process.stdin.write(f"{words}\n")
     process.stdin.flush()
-    found: list[str] | str = json.loads(process.stdout.readline())
-    return found
+    answer: list[str] | str = json.loads(process.stdout.readline())
+    return answer
 
 
 @pytest.mark.extended

@@ -42,7 +42,7 @@ class Translator:
         self.workers.drain()
         return {sent.frame: sent for sent in engine.sent()}
 
-    def one(self, frame: bytes, side: int) -> bytes:
+    def translated(self, frame: bytes, side: int) -> bytes:
         """Return the frame that one frame becomes, on the other side."""
         sent = self.give([frame], side)[0]
         assert not sent.back
@@ -50,8 +50,8 @@ class Translator:
 
     def out(self, **changes: object) -> Made:
         """Return a packet from inside."""
-        made = Made(six(HOST, self.prefix), six(SERVER, self.prefix), 4001, 80, flags=ACK)
-        return replace(made, **changes)  # type: ignore[arg-type] # of the test
+        packet = Made(six(HOST, self.prefix), six(SERVER, self.prefix), 4001, 80, flags=ACK)
+        return replace(packet, **changes)  # type: ignore[arg-type] # of the test
 
 
 @pytest.fixture(scope="module")
@@ -66,32 +66,32 @@ def test_packets_go_both_ways_and_ports_stay(shared: Translator) -> None:
     for number in range(60):
         protocol = chance.choice([TCP, UDP, ICMP6])
         port = 0 if protocol == ICMP6 else chance.randrange(1, 65_536)
-        made = shared.out(protocol=protocol, target_port=port, payload=chance.randbytes(number))
-        there = read(shared.one(made.frame(), INSIDE))
+        packet = shared.out(protocol=protocol, target_port=port, payload=chance.randbytes(number))
+        there = read(shared.translated(packet.frame(), INSIDE))
         assert (there.source, there.target, there.source_port, there.target_port) == (
-            *(HOST, SERVER, made.source_port, port),
+            *(HOST, SERVER, packet.source_port, port),
         )
-        assert (there.payload, there.sums_right) == (made.payload, True)
-        four = replace(made, source=SERVER, target=HOST, protocol=ICMP if protocol == ICMP6 else protocol)
-        back = read(shared.one(four.frame(), OUTSIDE))
+        assert (there.payload, there.sums_right) == (packet.payload, True)
+        four = replace(packet, source=SERVER, target=HOST, protocol=ICMP if protocol == ICMP6 else protocol)
+        back = read(shared.translated(four.frame(), OUTSIDE))
         assert (back.source, back.target, back.source_port, back.sums_right) == (
-            *(six(SERVER), six(HOST), made.source_port, True),
+            *(six(SERVER), six(HOST), packet.source_port, True),
         )
     assert shared.workers.statistics().flows["held"] == 0
 
 
 def test_a_neutral_prefix_leaves_checksums_as_they_are(shared: Translator) -> None:
     """With 64:ff9b::/96 no byte of TCP changes (RFC 6052, section 4.1); with another one it does."""
-    made = shared.out(payload=b"neutral")
-    assert shared.one(made.frame(), INSIDE)[34:] == made.frame()[54:]
-    wrong = bytearray(made.frame())
+    packet = shared.out(payload=b"neutral")
+    assert shared.translated(packet.frame(), INSIDE)[34:] == packet.frame()[54:]
+    wrong = bytearray(packet.frame())
     wrong[70] ^= 0x55
-    assert not read(shared.one(bytes(wrong), INSIDE)).sums_right
+    assert not read(shared.translated(bytes(wrong), INSIDE)).sums_right
     other = Translator(OTHER)
-    made = other.out(payload=b"neutral")
-    got = other.one(made.frame(), INSIDE)
-    assert got[34:50] == made.frame()[54:70]
-    assert got[50:52] != made.frame()[70:72]
+    packet = other.out(payload=b"neutral")
+    got = other.translated(packet.frame(), INSIDE)
+    assert got[34:50] == packet.frame()[54:70]
+    assert got[50:52] != packet.frame()[70:72]
     assert read(got).sums_right
 
 
@@ -106,12 +106,12 @@ def test_fragments_are_translated_in_any_order(shared: Translator, protocol: int
         head = struct.pack(">BBHI", protocol, 0, at | more, 0x12345)
         size = struct.pack(">HB", len(piece) + 8, 44)
         parts.append(whole.frame()[:14] + packet[:4] + size + packet[7:40] + head + piece)
-    last, first = (shared.one(part, INSIDE) for part in parts)
+    last, first = (shared.translated(part, INSIDE) for part in parts)
     assert [frame[18:22] for frame in (first, last)] == [b"\x23\x45\x20\x00", b"\x23\x45\x00\x06"]
     four = replace(whole, source=HOST, target=SERVER).packet()
     assert first[34:] + last[34:] == four[20:]
     assert [ones_sum(frame[14:34]) for frame in (first, last)] == [0, 0]
-    again = [shared.one(part, OUTSIDE) for part in (turned(first), turned(last))]
+    again = [shared.translated(part, OUTSIDE) for part in (turned(first), turned(last))]
     assert [frame[54:62] for frame in again] == [
         struct.pack(">BBHI", protocol, 0, at, 0x2345) for at in (1, 48)
     ]
@@ -137,16 +137,16 @@ def raw(protocol: int, data: bytes, source: str, target: str, *, parts: int = 0)
 def test_other_protocols_pass_as_they_are(shared: Translator) -> None:
     """ESP, GRE, SCTP and unknown ones get the header of the other version, whole and in parts."""
     for protocol, data in ((50, b"esp" * 9), (47, b""), (132, b"s"), (200, bytes(range(99)))):
-        got = shared.one(raw(protocol, data, six(HOST), six(SERVER)), INSIDE)
+        got = shared.translated(raw(protocol, data, six(HOST), six(SERVER)), INSIDE)
         assert (got[12:15], got[23], got[22], got[34:]) == (b"\x08\0\x45", protocol, 63, data)
         assert (ones_sum(got[14:34]), got[26:34]) == (0, b"\xcb\0\x71\x05\xc0\0\x02\x21")
-        got = shared.one(raw(protocol, data, SERVER, HOST), OUTSIDE)
+        got = shared.translated(raw(protocol, data, SERVER, HOST), OUTSIDE)
         assert (got[12:14], got[20], got[21], got[54:]) == (b"\x86\xdd", protocol, 63, data)
         assert got[18:20] == struct.pack(">H", len(data))
-    got = shared.one(raw(50, b"last", SERVER, HOST, parts=3), OUTSIDE)
+    got = shared.translated(raw(50, b"last", SERVER, HOST, parts=3), OUTSIDE)
     assert (got[20], got[54:]) == (44, struct.pack(">BBHI", 50, 0, 24, 7) + b"last")
     part = struct.pack(">BBHI", 50, 0, 24, 7) + b"last"
-    got = shared.one(raw(44, part, six(HOST), six(SERVER)), INSIDE)
+    got = shared.translated(raw(44, part, six(HOST), six(SERVER)), INSIDE)
     assert (got[18:24], got[34:]) == (b"\0\7\0\3\x3f\x32", b"last")
 
 
@@ -154,11 +154,11 @@ def test_errors_about_other_protocols_reach_their_sender(shared: Translator) -> 
     """The sender of a tunnel of ESP gets errors of routers, in both directions."""
     sent = raw(50, b"12345678", six(SERVER), six(HOST))[14:]
     error = Made("2001:db8::77", six(SERVER), protocol=ICMP6, error_about=sent).frame()
-    got = shared.one(error, INSIDE)
+    got = shared.translated(error, INSIDE)
     assert (got[34:36], ones_sum(got[34:])) == (b"\3\n", 0)
     assert (got[51], got[54:62], got[62:]) == (50, raw(0, b"", SERVER, HOST)[26:34], b"12345678")
     sent = raw(50, b"12345678", HOST, SERVER)[14:]
-    got = shared.one(Made("203.0.113.9", HOST, protocol=ICMP, error_about=sent).frame(), OUTSIDE)
+    got = shared.translated(Made("203.0.113.9", HOST, protocol=ICMP, error_about=sent).frame(), OUTSIDE)
     assert got[62:] == raw(50, b"12345678", six(HOST), six(SERVER))[14:]
 
 
@@ -179,17 +179,17 @@ def test_a_translation_makes_no_headers_that_a_router_reads(shared: Translator) 
 
 def test_errors_and_the_packets_in_them_are_translated(shared: Translator) -> None:
     """A router's error reaches the sender; one without an address of IPv4 appears as the translator's."""
-    made = shared.out(protocol=UDP, payload=b"12345678")
-    seen = replace(made, source=HOST, target=SERVER)
+    packet = shared.out(protocol=UDP, payload=b"12345678")
+    seen = replace(packet, source=HOST, target=SERVER)
     error = Made("203.0.113.99", HOST, protocol=ICMP, error_about=seen.packet())
-    got = shared.one(error.frame(), OUTSIDE)
+    got = shared.translated(error.frame(), OUTSIDE)
     assert (got[54], got[55]) == (1, 0)
     assert ones_sum(got[22:54] + struct.pack(">II", len(got) - 54, 58) + got[54:]) == 0
-    assert got[62:] == made.packet()
-    back = replace(made.other_way(), payload=b"12345678")
+    assert got[62:] == packet.packet()
+    back = replace(packet.other_way(), payload=b"12345678")
     for router, address in ((six("203.0.113.98"), "203.0.113.98"), ("2001:db8::77", OWN)):
         error = Made(router, six(SERVER), protocol=ICMP6, error_about=back.packet())
-        got = shared.one(error.frame(), INSIDE)
+        got = shared.translated(error.frame(), INSIDE)
         assert (ones_sum(got[34:]), ones_sum(got[14:34])) == (0, 0)
         assert got[26:34] == ipaddress.ip_address(address).packed + ipaddress.ip_address(SERVER).packed
         assert got[62:] == replace(back, source=SERVER, target=HOST).packet()[20:]
@@ -243,4 +243,4 @@ def test_a_header_that_proves_its_sender_is_not_taken_away(shared: Translator) -
     ]
     assert shared.give(frames, INSIDE) == {}
     assert shared.workers.statistics().causes["protocol"] == before + 2
-    assert shared.one(shared.out(options=b"\0" + bytes([TCP]) + hops).frame(), INSIDE)
+    assert shared.translated(shared.out(options=b"\0" + bytes([TCP]) + hops).frame(), INSIDE)

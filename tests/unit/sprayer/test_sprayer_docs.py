@@ -24,14 +24,14 @@ def test_the_example_of_the_page_is_a_function(tmp_path: Path) -> None:
     going = [opened, other, opened.other_way(), Made(target_port=443), Made(target_port=80)]
     with (tmp_path / "in.pcap").open("wb") as file:
         writer = PcapWriter(file)
-        for made in going:
-            writer.write(10**18, made.frame())
+        for packet in going:
+            writer.write(10**18, packet.frame())
     words = [str(tmp_path / name) for name in ("in.pcap", "out.pcap", "knock.py")]
     result = CliRunner().invoke(main.app, ["nf", "replay", *words, "--json"])
     assert result.exit_code == 0, result.stderr
     with (tmp_path / "out.pcap").open("rb") as file:
-        found = [read(frame.data) for frame in read_pcap(file, "out.pcap")]
-    assert [(each.target_port, each.source_port, each.flags) for each in found] == [
+        packets = [read(frame.data) for frame in read_pcap(file, "out.pcap")]
+    assert [(seen.target_port, seen.source_port, seen.flags) for seen in packets] == [
         (443, 1234, SYN),
         (1234, 443, SYN),
         (443, 1234, ACK),

@@ -31,8 +31,8 @@ SMALL = b"a small value"
 
 def group(number: int, name: Name = GROUP, deletion: Deletion = Deletion.IMMEDIATE) -> Put:
     """A Put of a group."""
-    made = record(number, size=32)
-    return Put(msgspec.structs.replace(made, name=name, type=ObjectType.GROUP, groups=(), deletion=deletion))
+    plain = record(number, size=32)
+    return Put(msgspec.structs.replace(plain, name=name, type=ObjectType.GROUP, groups=(), deletion=deletion))
 
 
 @pytest.fixture
@@ -48,20 +48,20 @@ def data(tmp_path: Path) -> Path:
 def look(data: Path) -> Inventory:
     """Check the whole store."""
     with hold_directory(data):
-        found = read_index(data)
-        verify_contents(found, lambda _: None)
-    return found
+        inventory = read_index(data)
+        verify_contents(inventory, lambda _: None)
+    return inventory
 
 
-def kinds(found: Inventory) -> list[FindingKind]:
+def kinds(inventory: Inventory) -> list[FindingKind]:
     """The kinds of what was found, in order."""
-    return [finding.kind for finding in found.findings]
+    return [finding.kind for finding in inventory.findings]
 
 
-def mended(data: Path, found: Inventory) -> Inventory:
+def mended(data: Path, inventory: Inventory) -> Inventory:
     """Repair, and check again."""
     with hold_directory(data):
-        assert repair(found), "something was to be repaired"
+        assert repair(inventory), "something was to be repaired"
     return look(data)
 
 
@@ -112,10 +112,10 @@ def records_of(data: Path) -> list[ObjectRecord]:
 def test_a_sound_store_has_no_findings(data: Path) -> None:
     """Nothing is found in a sound store, everything is counted, and nothing in it changes."""
     before = {path: path.stat().st_mtime_ns for path in data.rglob("*") if path.name != "lock"}
-    found = look(data)
-    assert found.findings == []
-    assert (len(found.rows), found.extents) == (5, 2)
-    assert found.content_bytes == 2 * len(LARGE) + 3 * len(SMALL)
+    inventory = look(data)
+    assert inventory.findings == []
+    assert (len(inventory.rows), inventory.extents) == (5, 2)
+    assert inventory.content_bytes == 2 * len(LARGE) + 3 * len(SMALL)
     assert before == {path: path.stat().st_mtime_ns for path in data.rglob("*") if path.name != "lock"}
 
 
@@ -143,11 +143,11 @@ def test_a_flipped_bit_of_an_extent_is_found(data: Path) -> None:
     with file.open("r+b") as opened:
         opened.seek(5000)
         opened.write(b"\xff\x00")
-    found = look(data)
-    assert kinds(found) == [FindingKind.CONTENT]
-    assert found.findings[0].subject == schema.describe(record(2))
+    inventory = look(data)
+    assert kinds(inventory) == [FindingKind.CONTENT]
+    assert inventory.findings[0].subject == schema.describe(record(2))
     with hold_directory(data):
-        assert repair(found) == []
+        assert repair(inventory) == []
     assert file.exists()
 
 
@@ -167,29 +167,29 @@ def test_a_cut_extent_and_a_lost_one_are_found(data: Path) -> None:
     os.truncate(cut, 100)
     cut.chmod(0o400)
     extent_of(data, 3).unlink()
-    found = {finding.kind: finding for finding in look(data).findings}
-    assert "100 bytes" in found[FindingKind.CONTENT].detail
+    findings = {finding.kind: finding for finding in look(data).findings}
+    assert "100 bytes" in findings[FindingKind.CONTENT].detail
     payload = look(data).rows[schema.key_of(ObjectId(3))].payload
-    assert payload.digest.hex() in found[FindingKind.EXTENT_LOST].detail
+    assert payload.digest.hex() in findings[FindingKind.EXTENT_LOST].detail
 
 
 def test_an_orphan_is_moved_and_not_removed(data: Path) -> None:
     """A file that no row names goes to lost+found with its bytes; the second check is clean."""
     (data / "extents" / "ab" / "ab00000000000001").write_bytes(b"old version")
-    found = look(data)
-    assert kinds(found) == [FindingKind.ORPHAN]
-    assert found.findings[0].level is FindingLevel.LEFTOVER
-    assert mended(data, found).findings == []
+    inventory = look(data)
+    assert kinds(inventory) == [FindingKind.ORPHAN]
+    assert inventory.findings[0].level is FindingLevel.LEFTOVER
+    assert mended(data, inventory).findings == []
     assert (data / LOST_AND_FOUND / "extents" / "ab00000000000001").read_bytes() == b"old version"
 
 
 def test_a_file_that_is_no_extent_is_left_alone(data: Path) -> None:
     """A file whose name is no extent's is told, and no repair touches it."""
     (data / "extents" / "ab" / "notes.txt").write_text("mine")
-    found = look(data)
-    assert kinds(found) == [FindingKind.STRANGER]
+    inventory = look(data)
+    assert kinds(inventory) == [FindingKind.STRANGER]
     with hold_directory(data):
-        assert repair(found) == []
+        assert repair(inventory) == []
     assert (data / "extents" / "ab" / "notes.txt").exists()
 
 
@@ -200,12 +200,12 @@ def test_a_damaged_row_is_moved_with_its_file(data: Path) -> None:
         stored = bytearray(txn.get(key) or b"")
     stored[30] ^= 1
     rewrite(data, key, bytes(stored))
-    found = look(data)
-    assert kinds(found) == [FindingKind.ROW, FindingKind.ORPHAN]
-    assert mended(data, found).findings == []
+    inventory = look(data)
+    assert kinds(inventory) == [FindingKind.ROW, FindingKind.ORPHAN]
+    assert mended(data, inventory).findings == []
     assert (data / LOST_AND_FOUND / "rows" / f"{key.hex()}.row").read_bytes() == bytes(stored)
     assert (data / LOST_AND_FOUND / "extents" / file.name).read_bytes() == LARGE
-    assert [each.object for each in records_of(data)] == [1, 3, 4, 9]
+    assert [stored.object for stored in records_of(data)] == [1, 3, 4, 9]
 
 
 def test_a_lost_schema_is_written_again(data: Path) -> None:
@@ -214,9 +214,9 @@ def test_a_lost_schema_is_written_again(data: Path) -> None:
     rewrite(data, b"schema", None, b"meta")
     with pytest.raises(DiosError, match="--repair"):
         LmdbStore(data)
-    found = look(data)
-    assert kinds(found) == [FindingKind.SCHEMA_LOST]
-    assert mended(data, found).findings == []
+    inventory = look(data)
+    assert kinds(inventory) == [FindingKind.SCHEMA_LOST]
+    assert mended(data, inventory).findings == []
     assert records_of(data) == before
 
 
@@ -224,30 +224,30 @@ def test_rows_of_an_unknown_format_are_not_moved(data: Path) -> None:
     """Without a schema version, rows that cannot be read may be a newer program's: nothing is changed."""
     rewrite(data, b"schema", None, b"meta")
     rewrite(data, schema.key_of(ObjectId(2)), b"\x02something newer, which this program cannot read")
-    found = look(data)
-    assert set(kinds(found)) == {FindingKind.SCHEMA_LOST, FindingKind.ROW, FindingKind.ORPHAN}
+    inventory = look(data)
+    assert set(kinds(inventory)) == {FindingKind.SCHEMA_LOST, FindingKind.ROW, FindingKind.ORPHAN}
     with hold_directory(data):
-        assert repair(found) == []
-    assert look(data).findings == found.findings
+        assert repair(inventory) == []
+    assert look(data).findings == inventory.findings
 
 
 def test_a_newer_schema_is_told_and_left_alone(data: Path) -> None:
     """A store of a newer program is told as that, and no repair touches it."""
     rewrite(data, b"schema", schema.encode_schema(schema.SCHEMA_LABELLED_WITHOUT_INDEX + 1), b"meta")
-    found = look(data)
-    assert kinds(found) == [FindingKind.SCHEMA_NEWER]
+    inventory = look(data)
+    assert kinds(inventory) == [FindingKind.SCHEMA_NEWER]
     with hold_directory(data):
-        assert repair(found) == []
+        assert repair(inventory) == []
 
 
 def test_a_shared_file_becomes_two(data: Path) -> None:
     """Two objects that name one file get one each, and deleting the one keeps the other."""
     shared = look(data).rows[schema.key_of(ObjectId(2))].payload
     rewrite_row(data, 3, lambda row: ObjectRow(row.record, shared))
-    found = look(data)
-    assert kinds(found).count(FindingKind.EXTENT_SHARED) == 2
+    inventory = look(data)
+    assert kinds(inventory).count(FindingKind.EXTENT_SHARED) == 2
     # The file that object 3 had before belongs to nobody now.
-    assert mended(data, found).findings == []
+    assert mended(data, inventory).findings == []
     store = LmdbStore(data)
     try:
         store.recover()
@@ -261,10 +261,10 @@ def test_a_shared_file_becomes_two(data: Path) -> None:
 def test_a_wrong_size_is_corrected(data: Path, number: int) -> None:
     """A record that tells another size than its whole content has is corrected, for small and large."""
     rewrite_record(data, number, size=7)
-    found = look(data)
-    assert kinds(found) == [FindingKind.SIZE]
-    assert mended(data, found).findings == []
-    sizes = {each.object: each.size for each in records_of(data)}
+    inventory = look(data)
+    assert kinds(inventory) == [FindingKind.SIZE]
+    assert mended(data, inventory).findings == []
+    sizes = {stored.object: stored.size for stored in records_of(data)}
     assert sizes[ObjectId(number)] == {1: len(SMALL), 2: len(LARGE)}[number]
 
 
@@ -287,11 +287,11 @@ def test_what_nobody_can_reach_is_told_and_kept(data: Path) -> None:
     rewrite_record(data, 1, groups=(Name(b"x" * 32), Name(b"y" * 32)))
     rewrite_record(data, 2, name=None)
     rewrite_record(data, 3, groups=(Name(b"x" * 32), GROUP))
-    found = look(data)
-    assert sorted(kinds(found)) == [FindingKind.UNNAMED, FindingKind.UNREACHABLE]
-    assert all(finding.level is not FindingLevel.DAMAGE for finding in found.findings)
+    inventory = look(data)
+    assert sorted(kinds(inventory)) == [FindingKind.UNNAMED, FindingKind.UNREACHABLE]
+    assert all(finding.level is not FindingLevel.DAMAGE for finding in inventory.findings)
     with hold_directory(data):
-        assert repair(found) == []
+        assert repair(inventory) == []
 
 
 def test_many_findings_of_a_kind_are_counted(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,19 +300,19 @@ def test_many_findings_of_a_kind_are_counted(data: Path, monkeypatch: pytest.Mon
     for number in (1, 2, 3, 4):
         rewrite_record(data, number, groups=(Name(b"x" * 32),))
     rewrite_record(data, 1, name=None)
-    found = look(data)
-    assert sorted(kinds(found)) == [FindingKind.UNNAMED, *[FindingKind.UNREACHABLE] * 2]
-    assert found.counts == {FindingKind.UNNAMED: 1, FindingKind.UNREACHABLE: 3}
+    inventory = look(data)
+    assert sorted(kinds(inventory)) == [FindingKind.UNNAMED, *[FindingKind.UNREACHABLE] * 2]
+    assert inventory.counts == {FindingKind.UNNAMED: 1, FindingKind.UNREACHABLE: 3}
 
 
 @pytest.mark.parametrize("pages", [2, 5])
 def test_a_cut_database_is_told(data: Path, pages: int) -> None:
     """A database that lost its end is damage, it ends no process, and a node refuses it in words."""
     os.truncate(data / "store" / "data.mdb", pages * 4096)
-    found = look(data)
-    assert kinds(found) == [FindingKind.DATABASE]
+    inventory = look(data)
+    assert kinds(inventory) == [FindingKind.DATABASE]
     with hold_directory(data):
-        assert repair(found) == []
+        assert repair(inventory) == []
     with pytest.raises(DiosError, match=r"docs/recovery\.md"):
         LmdbStore(data)
 
@@ -347,8 +347,8 @@ def test_every_kind_is_explained() -> None:
 
 def log(size: int) -> Put:
     """A Put of a log of that length."""
-    made = record(0x77, size=size)
-    return Put(msgspec.structs.replace(made, type=ObjectType.DURABLE_STREAM, groups=(GROUP,)))
+    plain = record(0x77, size=size)
+    return Put(msgspec.structs.replace(plain, type=ObjectType.DURABLE_STREAM, groups=(GROUP,)))
 
 
 @pytest.fixture
@@ -364,9 +364,9 @@ def logged(data: Path) -> Path:
 
 def test_sound_logs_are_no_finding(logged: Path) -> None:
     """A log whose entries are all there is whole, and its bytes are counted."""
-    found = look(logged)
-    assert kinds(found) == []
-    assert found.content_bytes == 2 * len(LARGE) + 3 * len(SMALL) + 30
+    inventory = look(logged)
+    assert kinds(inventory) == []
+    assert inventory.content_bytes == 2 * len(LARGE) + 3 * len(SMALL) + 30
 
 
 @pytest.mark.parametrize(("place", "said"), [(2, "position 0"), (20, "position 15"), (29, "position 15")])
@@ -397,9 +397,9 @@ def test_what_is_too_much_of_a_log_is_left_over(logged: Path) -> None:
     store = LogFiles(logged / "logs")
     store.write([LogFrame(ObjectId(5), 0, b"nobody's")])
     store.close()
-    found = look(logged)
-    assert kinds(found) == [FindingKind.ORPHAN, FindingKind.ORPHAN]
-    assert all(finding.level is FindingLevel.LEFTOVER for finding in found.findings)
+    inventory = look(logged)
+    assert kinds(inventory) == [FindingKind.ORPHAN, FindingKind.ORPHAN]
+    assert all(finding.level is FindingLevel.LEFTOVER for finding in inventory.findings)
     again = LmdbStore(logged)
     again.recover()
     again.close()

@@ -22,10 +22,10 @@ DATA = os.urandom(3 * limits.MIB + 17)
 @pytest.fixture
 def extents(tmp_path: Path) -> Iterator[Extents]:
     """A fresh folder of extents."""
-    found = Extents(tmp_path / "extents")
-    found.prepare()
-    yield found
-    found.close()
+    opened = Extents(tmp_path / "extents")
+    opened.prepare()
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

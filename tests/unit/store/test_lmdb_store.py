@@ -222,7 +222,7 @@ def test_a_damaged_row_is_reported_and_left_out(opened: Callable[[], LmdbStore],
 
     edit(data, b"objects", harm)
     store = opened()
-    assert [found.object for found in store.recover()] == [2]
+    assert [recovered.object for recovered in store.recover()] == [2]
     assert ["object 0000000000000001" in line for line in store.damaged] == [True]
     assert len(extent_files(data)) == 1
     with pytest.raises(DamagedError, match="0000000000000001"):
@@ -280,9 +280,9 @@ def test_a_path_that_is_a_file_is_our_error(tmp_path: Path) -> None:
 def test_nobody_else_may_read_the_store(opened: Callable[[], LmdbStore], data: Path) -> None:
     """The database holds names, which are secrets: all files are the owner's alone."""
     opened().apply([put(1, LARGE), put(2, SMALL)])
-    found = [path for path in data.rglob("*") if path.is_file()]
-    assert {path.name for path in found} >= {"data.mdb", "lock"}
-    assert [path for path in found if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
+    files = [path for path in data.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"data.mdb", "lock"}
+    assert [path for path in files if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
 
 
@@ -362,4 +362,4 @@ def test_a_store_with_a_labelled_object_is_closed_to_earlier_programs(
     edit(data, b"meta", lambda txn: seen.append(txn.get(b"schema")))
     assert seen == [schema.encode_schema(schema.SCHEMA_LABELLED)]
     again = opened()
-    assert [one.secrecy for one in again.recover()] == [(), ("uid:1000/payroll",)]
+    assert [recovered.secrecy for recovered in again.recover()] == [(), ("uid:1000/payroll",)]

@@ -39,11 +39,11 @@ def record(number: int, size: int) -> ObjectRecord:
 
 def entries(*parts: bytes, target: ObjectId = LOG) -> list[LogFrame]:
     """Entries that follow each other."""
-    found, position = [], 0
+    frames, position = [], 0
     for data in parts:
-        found.append(LogFrame(target, position, data))
+        frames.append(LogFrame(target, position, data))
         position += HEAD + len(data)
-    return found
+    return frames
 
 
 @pytest.fixture(params=["files", "memory"])
@@ -88,11 +88,11 @@ def test_entries_are_read_as_they_were_written(logs: LogStore) -> None:
 
 def test_an_entry_written_again_takes_the_place_of_what_failed(logs: LogStore) -> None:
     """What was never acknowledged is written over by the next entry at that position."""
-    one, _ = entries(b"one", b"never acknowledged")
+    first, _ = entries(b"one", b"never acknowledged")
     logs.write(entries(b"one", b"never acknowledged"))
     two = LogFrame(LOG, HEAD + 3, b"two")
     logs.write([two])
-    assert logs.read(LOG, 0, 2 * HEAD + 6) == encode_frame(one) + encode_frame(two)
+    assert logs.read(LOG, 0, 2 * HEAD + 6) == encode_frame(first) + encode_frame(two)
 
 
 def test_what_is_removed_is_gone(logs: LogStore) -> None:
@@ -146,7 +146,7 @@ def test_the_next_start_cuts_off_what_was_not_acknowledged(open_store: Callable[
     store.apply([Put(record(LOG, HEAD + 3))])
     store.logs.write([LogFrame(ObjectId(9), 0, b"nobody's")])
     again = open_store()
-    assert [found.size for found in again.recover()] == [HEAD + 3]
+    assert [recovered.size for recovered in again.recover()] == [HEAD + 3]
     assert again.logs.size(LOG) == HEAD + 3
     assert again.logs.size(ObjectId(9)) == 0
     assert not again.damaged

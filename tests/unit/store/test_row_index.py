@@ -57,11 +57,11 @@ def put(number: int, data: bytes = b"value", *, owner: str = "uid:5") -> Put:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LmdbStore]:
     """A store with a home group."""
-    made = LmdbStore(tmp_path / "data")
-    made.recover()
-    made.apply([home()])
-    yield made
-    made.close()
+    opened = LmdbStore(tmp_path / "data")
+    opened.recover()
+    opened.apply([home()])
+    yield opened
+    opened.close()
 
 
 def index_of(path: Path) -> dict[bytes, bytes]:
@@ -119,7 +119,7 @@ def test_a_start_returns_what_the_core_must_know(store: LmdbStore) -> None:
     stream = record(5, kind=ObjectType.DURABLE_STREAM)
     store.apply([Put(log), Put(counted), Put(stream), put(6), put(7)])
     records, use = store.recover_resident()
-    assert [one.object for one in records] == [1, 3, 4, 5]
+    assert [stored.object for stored in records] == [1, 3, 4, 5]
     assert use.owners == (("uid:5", 2, 10),)
     assert use.groups == ((GROUP, 2, 10),)
     assert store.usage()["objects"] == 6
@@ -244,11 +244,11 @@ def damages(entries: dict[bytes, bytes]) -> Iterator[tuple[str, str, dict[bytes,
             yield kind, "1 wrong", {entry: bytes(len(value))}
             yield kind, "1 wrong", {entry: b""}
         if prefix != row_index.TOTAL:
-            strange = bytes(each ^ 1 for each in entry[1:])
+            strange = bytes(byte ^ 1 for byte in entry[1:])
             yield kind, "1 of no row", {prefix + strange: value}
             yield kind, "1 of no row", {prefix: b"x"}
-    one, other = (key for key in entries if key.startswith(row_index.EXTENT))
-    yield "extents", "2 wrong", {one: entries[other], other: entries[one]}
+    first, other = (key for key in entries if key.startswith(row_index.EXTENT))
+    yield "extents", "2 wrong", {first: entries[other], other: entries[first]}
     renamed = next(key for key in entries if key.startswith(row_index.NAME))
     yield "names", "1 missing, 1 of no row", {renamed: None, renamed[:1] + bytes(16) + renamed[17:]: b""}
     dormant = renamed[-8:]
@@ -273,9 +273,9 @@ def test_check_finds_and_repairs_each_damage_of_the_index(tmp_path: Path) -> Non
     assert checked(path).findings == []
     for _, _, change in cases:
         change_index(path, change)
-    found = checked(path)
+    inventory = checked(path)
     with hold_directory(path):
-        assert "made the next start build the index of the rows again" in repair(found)
+        assert "made the next start build the index of the rows again" in repair(inventory)
     assert checked(path).findings == []
     store = LmdbStore(path)
     store.recover_resident()

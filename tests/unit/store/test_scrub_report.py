@@ -28,7 +28,7 @@ def damaged(number: int) -> Damage:
     return Damage(ObjectId(number), row, "p")
 
 
-def made() -> ScrubReport:
+def unfinished_report() -> ScrubReport:
     """A report in the middle of a pass that found a damaged object."""
     report = ScrubReport()
     report.begin(NOW)
@@ -39,12 +39,12 @@ def made() -> ScrubReport:
 
 def test_the_stored_form_is_frozen(tmp_path: Path) -> None:
     """A report that an earlier start wrote is read, and position and damage are the same."""
-    assert encode(made()).decode() == FROZEN
+    assert encode(unfinished_report()).decode() == FROZEN
     save(FROZEN.encode(), tmp_path)
-    found = load(tmp_path)
-    assert found == made()
-    assert found is not None
-    assert found.position == 5
+    report = load(tmp_path)
+    assert report == unfinished_report()
+    assert report is not None
+    assert report.position == 5
     assert (tmp_path / scrub_report.FILE_NAME).stat().st_mode & 0o777 == 0o600
 
 
@@ -72,31 +72,31 @@ def test_names_are_not_in_the_report() -> None:
     """The fingerprint stands for the name."""
     name = record(1).name
     assert name is not None
-    assert name.hex() not in encode(made()).decode()
+    assert name.hex() not in encode(unfinished_report()).decode()
 
 
 def test_an_object_is_listed_once() -> None:
     """A later pass finds it again, and its first time stays."""
-    report = made()
+    report = unfinished_report()
     assert report.note(damaged(1), NOW + 50) is None
-    assert [(one.found, one.seen) for one in report.damaged] == [(NOW + 1, NOW + 50)]
+    assert [(listed.first_seen, listed.seen) for listed in report.damaged] == [(NOW + 1, NOW + 50)]
 
 
 def test_a_pass_forgets_what_it_found_sound() -> None:
     """An object that the next pass does not find damaged any more leaves the list at its end."""
-    report = made()
+    report = unfinished_report()
     report.end(NOW + 2)
     assert len(report.open_damage) == 1
     assert (report.position, report.last) == (None, NOW + 2)
     report.begin(NOW + 100)
     report.note(damaged(2), NOW + 101)
     report.end(NOW + 102)
-    assert [one.object_id for one in report.damaged] == [2]
+    assert [listed.object_id for listed in report.damaged] == [2]
 
 
 def test_a_repair_is_shown_for_a_month() -> None:
     """And no longer, while the present damage stays."""
-    report = made()
+    report = unfinished_report()
     report.damaged[0].repaired = NOW + 3
     for at, count in ((NOW + MONTH, 1), (NOW + MONTH + 4, 0)):
         report.begin(at)
@@ -115,7 +115,7 @@ def test_the_list_is_bounded() -> None:
     assert report.note(damaged(1_000), NOW) is not None
     assert report.note(damaged(1_001), NOW) is None
     assert (len(report.damaged), report.unlisted) == (limits.SCRUB_DAMAGED_MAX, 1)
-    assert 3 not in {one.object_id for one in report.damaged}
+    assert 3 not in {listed.object_id for listed in report.damaged}
     assert len(encode(report)) < limits.SCRUB_REPORT_BYTES_MAX
     report.begin(NOW + 1)
     assert report.unlisted == 0

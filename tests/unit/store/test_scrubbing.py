@@ -24,21 +24,21 @@ HUGE = bytes(range(256)) * 4 * (limits.SCRUB_SLICE_BYTES // 256)
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LmdbStore]:
     """An empty store."""
-    made = LmdbStore(tmp_path / "data")
-    made.recover()
-    yield made
-    made.close()
+    opened = LmdbStore(tmp_path / "data")
+    opened.recover()
+    yield opened
+    opened.close()
 
 
 def file_of(tmp_path: Path, size: int) -> Path:
     """The extent file of this size, which can be written from now on."""
-    (found,) = [
+    (extent,) = [
         path
         for path in (tmp_path / "data" / "extents").glob("*/*")
         if path.is_file() and path.stat().st_size == size
     ]
-    found.chmod(0o600)
-    return found
+    extent.chmod(0o600)
+    return extent
 
 
 def flip(path: Path, place: int) -> None:
@@ -66,17 +66,17 @@ def flip_in_row(tmp_path: Path, store: LmdbStore, number: int, place: int) -> Lm
 
 def whole_pass(scrubber: Scrubber) -> list[Damage]:
     """The damage that a pass finds."""
-    found: list[Damage] = []
+    damages: list[Damage] = []
     while True:
         step = scrubber.step()
-        found += [] if step.damage is None else [step.damage]
+        damages += [] if step.damage is None else [step.damage]
         if step.is_end:
-            return found
+            return damages
 
 
 def damage_of(store: LmdbStore) -> list[tuple[int, str]]:
     """The damaged objects with their problems."""
-    return [(each.object, each.problem) for each in whole_pass(Scrubber(store))]
+    return [(damage.object, damage.problem) for damage in whole_pass(Scrubber(store))]
 
 
 def test_a_sound_store_has_no_damage(store: LmdbStore) -> None:
@@ -91,8 +91,8 @@ def test_a_flipped_bit_in_an_extent_is_found(store: LmdbStore, tmp_path: Path) -
     store.apply([put(1, LARGE), put(2, HUGE), put(3, LARGE[1:])])
     assert content(store, 2) == HUGE
     flip(file_of(tmp_path, len(HUGE)), len(HUGE) - 1)
-    (found,) = whole_pass(Scrubber(store))
-    assert (found.object, found.problem) == (2, "does not match its BLAKE3 digest")
+    (damage,) = whole_pass(Scrubber(store))
+    assert (damage.object, damage.problem) == (2, "does not match its BLAKE3 digest")
     with pytest.raises(DamagedError):
         store.open_content(ObjectId(2))
     assert content(store, 3) == LARGE[1:]
@@ -121,9 +121,9 @@ def test_a_flipped_bit_in_a_row_is_found(store: LmdbStore, tmp_path: Path) -> No
     """Nothing but its id is known of an object whose row fails its check."""
     store.apply([put(1, SMALL), put(2, SMALL)])
     store = flip_in_row(tmp_path, store, 1, 40)
-    (found,) = whole_pass(Scrubber(store))
-    assert (found.object, found.row) == (1, None)
-    assert "check value" in found.problem
+    (damage,) = whole_pass(Scrubber(store))
+    assert (damage.object, damage.row) == (1, None)
+    assert "check value" in damage.problem
     store.close()
 
 
@@ -158,7 +158,7 @@ def test_an_object_that_is_dropped_during_the_pass_is_no_damage(store: LmdbStore
     scrubber = Scrubber(store)
     assert not scrubber.step().is_end
     store.apply([Drop(ObjectId(1))])
-    assert [each.object for each in whole_pass(scrubber)] == [2]
+    assert [damage.object for damage in whole_pass(scrubber)] == [2]
 
 
 def test_a_pass_continues_after_an_object(store: LmdbStore) -> None:

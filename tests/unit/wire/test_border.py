@@ -37,7 +37,7 @@ GOOD: tuple[tuple[border.BorderCall, tuple[border.BorderAnswer, ...]], ...] = (
     (WRITE, (WriteReady(), WrittenFile(ROW))),
     (WRITE, (Refusal(1, "no"),)),
 )  # fmt: skip
-ANSWERS = tuple({type(one): one for _, answers in GOOD for one in answers}.values())
+ANSWERS = tuple({type(answer): answer for _, answers in GOOD for answer in answers}.values())
 
 
 @pytest.mark.parametrize(("call", "answers"), GOOD)
@@ -56,7 +56,7 @@ def test_the_answers_of_a_call_come_back_and_end(
 @pytest.mark.parametrize("call", [AskCluster(), CheckToken(b"t"), ListFiles(b"t"), READ, WRITE])
 def test_answers_of_other_calls_are_refused(call: border.BorderCall) -> None:
     """At the beginning a call has only its own first answer, or a refusal."""
-    first = {type(answers[0]) for one, answers in GOOD if type(one) is type(call)} | {Refusal}
+    first = {type(answers[0]) for other, answers in GOOD if type(other) is type(call)} | {Refusal}
     for answer in ANSWERS:
         if type(answer) not in first:
             with pytest.raises(ProtocolError):

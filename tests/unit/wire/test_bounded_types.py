@@ -85,32 +85,32 @@ PLACES: Final = tuple(
 )
 
 
-def faults(kind: inspect.Type, where: str, seen: set[type]) -> Iterator[str]:
+def faults(kind: inspect.Type, place: str, seen: set[type]) -> Iterator[str]:
     """Everything without a bound in a type, and in the types of its fields."""
     match kind:
         case inspect.IntType() | inspect.FloatType():
             low = kind.ge is None and kind.gt is None
             high = kind.le is None and kind.lt is None
-            if (low or high) and where not in UNBOUNDED:
-                yield f"{where}: a number without {'a least' if low else 'a greatest'} value"
+            if (low or high) and place not in UNBOUNDED:
+                yield f"{place}: a number without {'a least' if low else 'a greatest'} value"
         case inspect.StrType() | inspect.BytesType() | inspect.ByteArrayType():
             if kind.max_length is None:
-                yield f"{where}: a text or bytes without a greatest length"
+                yield f"{place}: a text or bytes without a greatest length"
         case inspect.VarTupleType() | inspect.ListType() | inspect.SetType() | inspect.FrozenSetType():
             if kind.max_length is None:
-                yield f"{where}: a list without a greatest length"
-            yield from faults(kind.item_type, where, seen)
+                yield f"{place}: a list without a greatest length"
+            yield from faults(kind.item_type, place, seen)
         case inspect.DictType():
             if kind.max_length is None:
-                yield f"{where}: a map without a greatest length"
-            yield from faults(kind.key_type, where, seen)
-            yield from faults(kind.value_type, where, seen)
+                yield f"{place}: a map without a greatest length"
+            yield from faults(kind.key_type, place, seen)
+            yield from faults(kind.value_type, place, seen)
         case inspect.TupleType():
-            for each in kind.item_types:
-                yield from faults(each, where, seen)
+            for part in kind.item_types:
+                yield from faults(part, place, seen)
         case inspect.UnionType():
-            for each in kind.types:
-                yield from faults(each, where, seen)
+            for part in kind.types:
+                yield from faults(part, place, seen)
         case inspect.StructType() | inspect.DataclassType() | inspect.NamedTupleType():
             if kind.cls not in seen:
                 seen.add(kind.cls)
@@ -119,7 +119,7 @@ def faults(kind: inspect.Type, where: str, seen: set[type]) -> Iterator[str]:
         case inspect.EnumType() | inspect.LiteralType() | inspect.BoolType() | inspect.NoneType():
             pass
         case _:
-            yield f"{where}: a {type(kind).__name__}, which has no bound"
+            yield f"{place}: a {type(kind).__name__}, which has no bound"
 
 
 def unbounded(kind: object, name: str) -> list[str]:
@@ -141,8 +141,8 @@ def test_every_decoded_type_is_bounded(place: Found) -> None:
 
 def test_the_search_finds_the_borders() -> None:
     """The messages of tasks, nodes, gossip, zygotes, the store and the audit log are among the places."""
-    found = {str(place.path.relative_to(ROOT)) for place in PLACES}
-    assert found >= {
+    borders = {str(place.path.relative_to(ROOT)) for place in PLACES}
+    assert borders >= {
         "wire/codec.py",
         "wire/dcp_frames.py",
         "wire/gossip.py",

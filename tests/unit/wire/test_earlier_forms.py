@@ -74,8 +74,8 @@ def test_rows_for_an_earlier_release_have_no_bound_of_time() -> None:
     timed = Work(cpus_milli=5, time_ms=500)
     waiting = Submission(1, "ab", "run", "uid:5", 0, timed, "n1")
     running = Occupant(1, "ab", "run", "uid:5", TaskState.RUNNING, 1, 0, timed, 0, 0, completed=False)
-    for one in (waiting, running):
-        fields = earlier_form(one)
+    for sample in (waiting, running):
+        fields = earlier_form(sample)
         assert isinstance(fields, list)
         assert [5] in fields
     call = earlier_form(Run(1, work=timed))

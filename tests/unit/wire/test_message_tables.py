@@ -119,4 +119,6 @@ def test_the_page_has_every_row_and_every_word() -> None:
     assert calls == expected, "the rows of the calls are:\n" + "\n".join(expected)
     missing = [line for kind in words for line in described.word_rows(kind) if line not in PAGE]
     assert not missing, "bring these rows up to date:\n" + "\n".join(missing)
-    assert all(f"\n| {one.name.lower()} | " in PAGE for one in call_table.Exemption if one.name)
+    assert all(
+        f"\n| {exemption.name.lower()} | " in PAGE for exemption in call_table.Exemption if exemption.name
+    )

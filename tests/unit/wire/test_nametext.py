@@ -121,8 +121,8 @@ def test_only_32_bytes_are_a_name(size: int) -> None:
 
 
 @given(NAMES, NAMES)
-def test_fingerprints_are_short_and_tell_names_apart(one: bytes, other: bytes) -> None:
+def test_fingerprints_are_short_and_tell_names_apart(name: bytes, other: bytes) -> None:
     """A fingerprint has twelve hexadecimal digits, and two names have two of them."""
-    assert len(fingerprint(one)) == 12
-    assert int(fingerprint(one), 16) >= 0
-    assert (fingerprint(one) == fingerprint(other)) == (one == other)
+    assert len(fingerprint(name)) == 12
+    assert int(fingerprint(name), 16) >= 0
+    assert (fingerprint(name) == fingerprint(other)) == (name == other)

@@ -72,9 +72,9 @@ def test_other_texts_are_refused(text: str) -> None:
 @given(st.text(max_size=60))
 def test_any_text_is_an_origin_or_refused(text: str) -> None:
     """Nothing else is raised, and an origin comes back from its form."""
-    for each in (text, f"https://{text}", f"http://a.b:{text}", f"http://a={text}"):
+    for candidate in (text, f"https://{text}", f"http://a.b:{text}", f"http://a={text}"):
         try:
-            origin = parse_origin(each)
+            origin = parse_origin(candidate)
         except InvalidError:
             continue
         assert parse_origin(origin.given) == origin

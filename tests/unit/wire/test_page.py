@@ -69,10 +69,10 @@ def test_publish_changes_only_counters() -> None:
     writer = PageWriter(page)
     writer.bind(reference())
     writer.publish(3, 1, 2, 3, 4, 5, 6, zombie=True)
-    found = read_slot(page, 3)
-    assert (found.size, found.v_r, found.v_w, found.a_r, found.a_w, found.dirty) == (1, 2, 3, 4, 5, 6)
-    assert found.zombie
-    assert (found.ref, found.object, found.permissions) == (2**62 + 1, 2**63 + 5, 27)
+    slot = read_slot(page, 3)
+    assert (slot.size, slot.v_r, slot.v_w, slot.a_r, slot.a_w, slot.dirty) == (1, 2, 3, 4, 5, 6)
+    assert slot.zombie
+    assert (slot.ref, slot.object, slot.permissions) == (2**62 + 1, 2**63 + 5, 27)
 
 
 def test_clear() -> None:

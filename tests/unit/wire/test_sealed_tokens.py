@@ -100,7 +100,7 @@ def test_a_caveat_cannot_be_removed_moved_changed_or_inserted(
     kept = data.draw(st.lists(st.booleans(), min_size=len(chain), max_size=len(chain)))
     other = data.draw(caveats)
     others = {
-        tuple(one for one, keep in zip(chain, kept, strict=True) if keep),
+        tuple(caveat for caveat, keep in zip(chain, kept, strict=True) if keep),
         tuple(chain[:place] + chain[place + 1 :]),
         tuple(chain[:place]),
         tuple(data.draw(st.permutations(chain))),
@@ -153,9 +153,9 @@ def test_only_the_verifier_has_a_clock() -> None:
 
 def test_a_path_admits_itself_and_what_is_below() -> None:
     """A common beginning of letters is not enough, and all paths must hold."""
-    found = terms(attenuate(TOKEN, OnlyPath("a")), HOLDERS[0], 1)
-    assert found is not None
-    assert [found.admits(path) for path in PATHS] == [True, True, True, False, False]
+    granted = terms(attenuate(TOKEN, OnlyPath("a")), HOLDERS[0], 1)
+    assert granted is not None
+    assert [granted.admits(path) for path in PATHS] == [True, True, True, False, False]
     both = terms(attenuate(TOKEN, OnlyPath("a/b"), OnlyPath("b")), HOLDERS[0], 1)
     assert both is not None
     assert not any(both.admits(path) for path in PATHS)

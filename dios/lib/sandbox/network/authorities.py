@@ -26,21 +26,23 @@ def authorities(given: str | Path | bytes | None = None) -> bytes:
     InvalidError if there are none, OSError for a file that cannot be read.
     """
     if given is None:
-        found = b"".join(_of_this_machine())
+        certificates = b"".join(_of_this_machine())
         missing = (
             "this machine has no certificates of authorities, which https origins need. Install the package"
             " ca-certificates, or name a file: network_ca= (--network-ca), or SSL_CERT_FILE"
         )
     else:
-        found = given if isinstance(given, bytes) else _read(Path(given))
+        certificates = given if isinstance(given, bytes) else _read(Path(given))
         missing = f"{given if not isinstance(given, bytes) else 'network_ca'} has no certificate in PEM form"
-    if BEGIN not in found or len(found) > _BYTES_MAX:
+    if BEGIN not in certificates or len(certificates) > _BYTES_MAX:
         raise InvalidError(missing)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=found.decode("ascii", "replace"))
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(
+            cadata=certificates.decode("ascii", "replace")
+        )
     except ssl.SSLError as error:
         raise InvalidError(f"{missing}: {error.reason or error.strerror}") from None
-    return found
+    return certificates
 
 
 def _of_this_machine() -> Iterator[bytes]:

@@ -162,8 +162,8 @@ def clean_reason(reason: str) -> str:
     return _BREAKS.sub(" ", reason)[:200]
 
 
-def _refused(what: str) -> RequestError:
-    return RequestError(RequestEnd.REFUSED, f"the sandbox refuses {what}")
+def _refused(subject: str) -> RequestError:
+    return RequestError(RequestEnd.REFUSED, f"the sandbox refuses {subject}")
 
 
 def _too_large(why: str) -> RequestError:

@@ -50,7 +50,7 @@ class NetworkGrant:
         self.origins: Final = parse_origins(origins)
         if network_ca is not None and not self.origins:
             raise InvalidError("network_ca= needs origins: name them with network=")
-        needed = network_ca is not None or any(each.scheme == "https" for each in self.origins)
+        needed = network_ca is not None or any(origin.scheme == "https" for origin in self.origins)
         self._authorities: Final = authorities(network_ca) if needed else b""
         self._added: Final = _by_place(self.origins, headers or {})
 
@@ -60,7 +60,7 @@ class NetworkGrant:
         Everything that is created is added to ``opened``. Raises NotPermittedError without the right to the
         network.
         """
-        given = [each.given for each in self.origins]
+        given = [origin.given for origin in self.origins]
         network = yield from call(node.network_op(given))
         opened.append(network)
         certificates = yield from call(
@@ -106,15 +106,15 @@ def headers_from_variables(texts: Iterable[str]) -> dict[str, dict[str, str]]:
     In place of a variable, ``@/PATH`` names a file with the value, which only its owner may read. So a value
     is in no list of processes, and in no file of settings. Raises InvalidError.
     """
-    found: dict[str, dict[str, str]] = {}
+    headers_by_origin: dict[str, dict[str, str]] = {}
     for text in texts:
         origin, name, words, source = _parts_of_header(text)
         secret = _secret_in_file(name, source[1:]) if source.startswith("@") else _secret_of(name, source)
-        headers = found.setdefault(str(parse_origin(origin)), {})
+        headers = headers_by_origin.setdefault(str(parse_origin(origin)), {})
         if name in headers:
             raise InvalidError(f"the header {name} for {origin} is given twice")
         headers[name] = " ".join((*words, secret))
-    return found
+    return headers_by_origin
 
 
 def _parts_of_header(text: str) -> tuple[str, str, list[str], str]:

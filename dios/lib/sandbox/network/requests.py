@@ -85,15 +85,15 @@ class Lanes:
 
     def connected(self) -> list[str]:
         """Return the origins of the sockets whose other end is open; wait for the threads of the others."""
-        found = []
+        origins = []
         for thread, (connection, channel) in list(self._served.items()):
             if thread.is_alive() and not _is_hung_up(connection):
-                found.append(f"{channel.host}:{channel.port}")
+                origins.append(f"{channel.host}:{channel.port}")
                 continue
             thread.join(_HANGUP_S_MAX)
             if thread.is_alive():
-                found.append(f"{channel.host}:{channel.port}")
-        return found
+                origins.append(f"{channel.host}:{channel.port}")
+        return origins
 
     def _serve(self, connection: socket.socket, channel: Channel) -> None:
         try:
@@ -103,7 +103,7 @@ class Lanes:
             self._served.pop(threading.current_thread(), None)
 
     @contextlib.contextmanager
-    def one(self) -> Iterator[Lane]:
+    def borrow(self) -> Iterator[Lane]:
         """Wait for a free lane, and use it."""
         lane = self._free.get()
         try:
@@ -155,7 +155,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._refuse(RequestFailure(RequestEnd.REFUSED, self._lanes.refusal_of(self._channel)))
                 return
             try:
-                with self._lanes.one() as lane:
+                with self._lanes.borrow() as lane:
                     self._forward(lane, place)
             except _Gone:
                 self.close_connection = True

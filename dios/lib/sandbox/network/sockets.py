@@ -236,15 +236,15 @@ def _create_connection(
     all_errors: bool = False,
 ) -> _Socket:
     del source_address, all_errors  # there is one way
-    made = GrantedSocket(socket.AF_INET, socket.SOCK_STREAM)
+    sock = GrantedSocket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         if isinstance(timeout, int | float):
-            made.settimeout(timeout)
-        made.connect(address)
+            sock.settimeout(timeout)
+        sock.connect(address)
     except BaseException:
-        made.close()
+        sock.close()
         raise
-    return made
+    return sock
 
 
 def _getaddrinfo(

@@ -91,8 +91,8 @@ def graph_of(
     ``labels`` are those of tasks, and ``read`` the tags of what they have read, by fingerprint. Tasks and
     objects with a secrecy label are categories of their own, and have the first tags in their names.
     """
-    found = {row.object: row.secrecy for row in rows if row.secrecy} | dict(read)
-    secrecy = {mark: tags.split() for mark, tags in found.items()}
+    tags_by_mark = {row.object: row.secrecy for row in rows if row.secrecy} | dict(read)
+    secrecy = {mark: tags.split() for mark, tags in tags_by_mark.items()}
 
     def named(mark: str) -> str:
         name = f"{labels[mark]} {mark[:6]}" if mark in labels else mark
@@ -105,7 +105,7 @@ def graph_of(
     nodes = {
         named(mark): f"{kind} with a label" if mark in secrecy else kind
         for kind, marks in (("task", tasks), ("object", objects))
-        for mark in sorted(marks, key=lambda one: (one in secrecy, named(one)))
+        for mark in sorted(marks, key=lambda vertex: (vertex in secrecy, named(vertex)))
     }
     edges = [(named(row.task), named(row.object), row.rights) for row in rows]
     edges += [(named(row.giver), named(row.task), "gave a reference") for row in rows if row.giver]

@@ -45,13 +45,13 @@ def show(session: ClusterSession) -> None:
 
     async def update() -> None:
         try:
-            found, links = await session.call(read)
+            traffic, links = await session.call(read)
         except (DiosError, OSError):
             return  # the page says already that the node does not answer
         before.clear()
         before.update(now)
         now.clear()
-        now.update(found)
+        now.update(traffic)
         hidden.set_visibility(links is None)
         alone.set_visibility(links == {})
         table_of_links.set_visibility(bool(links))
@@ -135,9 +135,9 @@ def _used(row: Row) -> None:
         _bar("memory used", used, most, " GiB")
 
 
-def _bar(what: str, used: float, most: float, unit: str) -> None:
-    ui.label(f"{what}: {used:.3g} of {most:.3g}{unit}").classes("text-caption")
-    ui.linear_progress(used / most if most else 0, show_value=False).props(f'aria-label="{what}"')
+def _bar(resource: str, used: float, most: float, unit: str) -> None:
+    ui.label(f"{resource}: {used:.3g} of {most:.3g}{unit}").classes("text-caption")
+    ui.linear_progress(used / most if most else 0, show_value=False).props(f'aria-label="{resource}"')
 
 
 async def _set(session: ClusterSession, name: str, wish: str) -> None:

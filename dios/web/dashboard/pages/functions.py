@@ -79,13 +79,13 @@ def show() -> None:
     history = FunctionHistory()
 
     async def update() -> None:
-        found, silent = await asyncio.to_thread(read_functions)
-        history.add(found)
-        nothing.set_visibility(not found and not silent)
+        samples, silent = await asyncio.to_thread(read_functions)
+        history.add(samples)
+        nothing.set_visibility(not samples and not silent)
         others.text = f"{silent} more do not answer, or belong to other users." if silent else ""
-        for name in parts.keys() - found.keys():
+        for name in parts.keys() - samples.keys():
             body.remove(parts.pop(name).column)
-        for name, sample in found.items():
+        for name, sample in samples.items():
             if name not in parts:
                 with body:
                     parts[name] = _Part(name)

@@ -30,16 +30,16 @@ def show(session: ClusterSession) -> None:
     parts: dict[str, _Job] = {}
 
     def update(view: ClusterView) -> None:
-        found = dict(jobs_of(view.tasks)[:_JOBS_MAX])
-        nothing.set_visibility(not found)
-        for parent in parts.keys() - found.keys():
+        jobs = dict(jobs_of(view.tasks)[:_JOBS_MAX])
+        nothing.set_visibility(not jobs)
+        for parent in parts.keys() - jobs.keys():
             body.remove(parts.pop(parent).card)
         labels = {task.fingerprint: plain(task.label) for task in view.tasks}
-        for parent in reversed([one for one in found if one not in parts]):
+        for parent in reversed([candidate for candidate in jobs if candidate not in parts]):
             with body:
                 parts[parent] = _Job(session, parent, labels.get(parent))
             parts[parent].card.move(body, 0)
-        for parent, tasks in found.items():
+        for parent, tasks in jobs.items():
             parts[parent].show(stages_of(tasks, view.seconds_left, time.time_ns()))
 
     async def use() -> None:

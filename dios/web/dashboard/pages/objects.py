@@ -93,42 +93,42 @@ def _live(session: ClusterSession, paths: Mapping[str, str]) -> None:
 
     async def update() -> None:
         try:
-            found, problem, waits = await session.call(_read)
+            live, problem, waits = await session.call(_read)
         except (DiosError, OSError) as error:
-            found, problem, waits = [], f"The node does not answer: {plain(str(error))}", []
+            live, problem, waits = [], f"The node does not answer: {plain(str(error))}", []
         why.text = problem
         none.set_visibility(not waits and problem != FOR_OWNER_ONLY)
-        fill(objects, _LIVE_COLUMNS, [_live_row(one, paths) for one in found])
-        fill(waiting, _WAIT_COLUMNS, [row for one in waits for row in _wait_rows(one, paths)])
+        fill(objects, _LIVE_COLUMNS, [_live_row(entry, paths) for entry in live])
+        fill(waiting, _WAIT_COLUMNS, [row for wait in waits for row in _wait_rows(wait, paths)])
 
     poll(update, _LIVE_S)
 
 
 def _read(node: Node) -> tuple[list[LiveObject], str, list[Wait]]:
-    found, problem = read_objects(node)
-    return found, problem, read_waits(node)
+    live, problem = read_objects(node)
+    return live, problem, read_waits(node)
 
 
-def _live_row(one: LiveObject, paths: Mapping[str, str]) -> tuple[object, ...]:
+def _live_row(entry: LiveObject, paths: Mapping[str, str]) -> tuple[object, ...]:
     return (
-        one.fingerprint,
-        paths.get(one.fingerprint, ""),
-        one.type,
-        one.persistence,
-        one.size,
-        one.v_r,
-        one.v_w,
-        one.a_r,
-        one.a_w,
-        one.references,
-        one.waiting,
-        one.secrecy,
+        entry.fingerprint,
+        paths.get(entry.fingerprint, ""),
+        entry.type,
+        entry.persistence,
+        entry.size,
+        entry.v_r,
+        entry.v_w,
+        entry.a_r,
+        entry.a_w,
+        entry.references,
+        entry.waiting,
+        entry.secrecy,
     )
 
 
-def _wait_rows(one: Wait, paths: Mapping[str, str]) -> list[tuple[object, ...]]:
-    path = paths.get(one.object, "")
-    return [(one.task, one.call, one.object, path, mark, one.reason) for mark in (one.awaited or ("",))]
+def _wait_rows(wait: Wait, paths: Mapping[str, str]) -> list[tuple[object, ...]]:
+    path = paths.get(wait.object, "")
+    return [(wait.task, wait.call, wait.object, path, mark, wait.reason) for mark in (wait.awaited or ("",))]
 
 
 # -- one object -------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ async def show_one(session: ClusterSession, mark: str) -> None:
 
 def _read_one(node: Node, mark: str) -> tuple[StoredFile | None, list[Replica], list[str]]:
     files, problems = read_files(node)
-    file = next((one for one in files if one.fingerprint == mark), None)
+    file = next((candidate for candidate in files if candidate.fingerprint == mark), None)
     if file is None:
         return (
             None,
@@ -170,18 +170,18 @@ def _read_one(node: Node, mark: str) -> tuple[StoredFile | None, list[Replica], 
 
 async def _waits_for(session: ClusterSession, mark: str) -> None:
     try:
-        found, problem, waits = await session.call(_read)
+        live, problem, waits = await session.call(_read)
     except (DiosError, OSError):
         return  # the page says so already
     heading("At the asked node")
     if problem:
         note(problem)
-    here = [one for one in found if one.fingerprint == mark]
+    here = [entry for entry in live if entry.fingerprint == mark]
     if here:
-        table(_LIVE_COLUMNS, [_live_row(one, {}) for one in here], label="the object in use")
+        table(_LIVE_COLUMNS, [_live_row(entry, {}) for entry in here], label="the object in use")
     elif not problem:
         ui.label("It is not in use there.")
-    rows = [row for one in waits if one.object == mark for row in _wait_rows(one, {})]
+    rows = [row for wait in waits if wait.object == mark for row in _wait_rows(wait, {})]
     if rows:
         heading("Calls that wait for it")
         table(_WAIT_COLUMNS, rows, label="calls that wait for it")

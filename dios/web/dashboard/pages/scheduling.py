@@ -47,16 +47,16 @@ def show(session: ClusterSession) -> None:
             number_of_round, links = past[min(int(slider.value or 0), len(past) - 1)]
             tasks = session.watcher.view.tasks
             facts.text = f"round {number_of_round}{_left_out(links, tasks)}"
-            labels = {one.fingerprint: one.label for one in tasks if one.label}
+            labels = {task.fingerprint: task.label for task in tasks if task.label}
             picture.options["series"] = charts.sankey(_labelled(links, labels))["series"]
             picture.update()
 
     async def update() -> None:
-        found = await session.ask({"ask": "export", "as": "links"})
-        why.text = plain(str(found.get("error", "")))
+        answer = await session.ask({"ask": "export", "as": "links"})
+        why.text = plain(str(answer.get("error", "")))
         rounds = rows(await session.ask({"ask": "history"}), "rounds")
         latest = bool(past) is False or int(slider.value or 0) >= len(past) - 1
-        links = found.get("links")
+        links = answer.get("links")
         if isinstance(links, list):
             past.append((int(number(rounds[-1].get("number"))) if rounds else 0, links))
             slider.props(f"max={len(past) - 1}")
@@ -90,21 +90,24 @@ def _why_not(session: ClusterSession) -> Callable[[str], None]:
     reason = ui.label().classes("whitespace-pre-wrap").props('aria-live="polite"')
 
     def choices(view: ClusterView) -> None:
-        waiting = [one for one in view.tasks if one.state is TaskState.WAITING]
-        others = [one for one in living(view.tasks) if one.state is not TaskState.WAITING]
-        first = next((one.fingerprint for one in waiting), None)
+        waiting = [status for status in view.tasks if status.state is TaskState.WAITING]
+        others = [status for status in living(view.tasks) if status.state is not TaskState.WAITING]
+        first = next((status.fingerprint for status in waiting), None)
         _offer(
             task,
-            {one.fingerprint: f"{plain(one.label)} {one.fingerprint}" for one in [*waiting, *others]},
+            {
+                status.fingerprint: f"{plain(status.label)} {status.fingerprint}"
+                for status in [*waiting, *others]
+            },
             first,
         )
-        machines = {one.name: plain(one.name) for one in view.nodes}
+        machines = {member.name: plain(member.name) for member in view.nodes}
         _offer(machine, machines, next(iter(machines), None))
 
     async def answer() -> None:
         if task.value and machine.value:
-            found = await session.ask({"ask": "explain", "task": task.value})
-            reason.text = why_not(found, str(machine.value))
+            explanation = await session.ask({"ask": "explain", "task": task.value})
+            reason.text = why_not(explanation, str(machine.value))
 
     def ask_for(name: str) -> None:
         if name in machine.options:
@@ -127,7 +130,7 @@ def _offer(chosen: ui.select, options: dict[str, str], first: str | None) -> Non
 def _left_out(links: Sequence[object], tasks: Sequence[Status]) -> str:
     """Say how many waiting tasks of the user are not in the network."""
     there = {str(link[0]).removeprefix("task ") for link in links if isinstance(link, list) and link}
-    count = sum(one.state is TaskState.WAITING and one.fingerprint not in there for one in tasks)
+    count = sum(task.state is TaskState.WAITING and task.fingerprint not in there for task in tasks)
     if not count:
         return ""
     return f"; {count} waiting {'task is' if count == 1 else 'tasks are'} not in it; the reason is below"
@@ -147,14 +150,14 @@ def _labelled(links: Sequence[object], labels: Mapping[str, str]) -> list[Sequen
     ]
 
 
-def _row(one: Row) -> tuple[object, ...]:
-    kinds = one.get("kinds")
+def _row(row: Row) -> tuple[object, ...]:
+    kinds = row.get("kinds")
     return (
-        one.get("number"),
-        plain(str(one.get("algorithm"))),
-        one.get("waiting"),
-        one.get("running"),
-        one.get("arcs"),
-        round(number(one.get("total_s")) * 1000, 2),
+        row.get("number"),
+        plain(str(row.get("algorithm"))),
+        row.get("waiting"),
+        row.get("running"),
+        row.get("arcs"),
+        round(number(row.get("total_s")) * 1000, 2),
         ", ".join(f"{name} {count}" for name, count in kinds.items()) if isinstance(kinds, dict) else "",
     )

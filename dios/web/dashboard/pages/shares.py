@@ -33,18 +33,18 @@ def show(session: ClusterSession) -> None:
 
 def _shares(session: ClusterSession) -> None:
     rule = ui.label()
-    found = table(_COLUMNS, (), label="shares")
+    share_table = table(_COLUMNS, (), label="shares")
     ui.label(
         "The turn is the place in the order of users with waiting tasks; the time is that until the user is "
         "the next one, if no task starts or ends meanwhile. The ends of tasks are unknown, and shorten it."
     ).classes("text-caption")
     pictures = {}
-    for what in _CURVES:
-        heading(f"{what.capitalize()} over time")
-        pictures[what] = (
-            ui.echart(charts.lines({}, what))
+    for curve in _CURVES:
+        heading(f"{curve.capitalize()} over time")
+        pictures[curve] = (
+            ui.echart(charts.lines({}, curve))
             .classes("w-full h-56")
-            .props(f'role="img" aria-label="{what} over time"')
+            .props(f'role="img" aria-label="{curve} over time"')
         )
 
     def update(view: ClusterView) -> None:
@@ -62,13 +62,14 @@ def _shares(session: ClusterSession) -> None:
             rule.text += (
                 f" {others} more users share; only the nodes' own user sees them." if others > 0 else ""
             )
-        fill(found, _COLUMNS, [_row(row) for row in principals])
+        fill(share_table, _COLUMNS, [_row(row) for row in principals])
         past = session.watcher.shares
-        for what, picture in pictures.items():
+        for quantity, picture in pictures.items():
             curves = {
-                plain(who): [(one.at_s, getattr(one, what)) for one in each] for who, each in past.items()
+                plain(who): [(sample.at_s, getattr(sample, quantity)) for sample in samples]
+                for who, samples in past.items()
             }
-            picture.options.update(charts.lines(curves, what))
+            picture.options.update(charts.lines(curves, quantity))
             picture.update()
 
     follow(session, update)
@@ -111,7 +112,7 @@ def _packing(session: ClusterSession) -> None:
     seen = note("")
     with ui.column().classes("w-full items-stretch") as body:
         with ui.row().classes("items-center"):
-            what = ui.toggle([PROCESSORS, MEMORY, TRAFFIC], value=PROCESSORS).props("no-caps")
+            toggle = ui.toggle([PROCESSORS, MEMORY, TRAFFIC], value=PROCESSORS).props("no-caps")
             node = ui.select([_ALL], value=_ALL, label="Node").classes("w-40")
         picture = (
             ui.echart(charts.areas(demands({}, PROCESSORS), (), "", 0.0))
@@ -129,10 +130,10 @@ def _packing(session: ClusterSession) -> None:
 
     def draw() -> None:
         place = "" if node.value == _ALL else str(node.value)
-        kind = str(what.value)
-        found = demands(answer, kind, place)
+        kind = str(toggle.value)
+        demanded = demands(answer, kind, place)
         picture.options.update(
-            charts.areas(found, used.line(kind, place), UNITS[kind], number(answer.get("now_s")))
+            charts.areas(demanded, used.line(kind, place), UNITS[kind], number(answer.get("now_s")))
         )
         picture.update()
 
@@ -158,7 +159,7 @@ def _packing(session: ClusterSession) -> None:
         fill(edges, _EDGES, [row for job in jobs for row in _edges(job, now)])
         draw()
 
-    what.on_value_change(draw)
+    toggle.on_value_change(draw)
     node.on_value_change(draw)
     poll(update, _PACKING_S)
 
@@ -197,9 +198,9 @@ def _edges(job: Row, now: float) -> list[tuple[object, ...]]:
 
 def _now(row: Row, column: int, now: float) -> float:
     """Return the amount at this moment of a row with steps."""
-    found = 0.0
+    amount = 0.0
     steps = row.get("steps")
-    for one in steps if isinstance(steps, list) else ():
-        if isinstance(one, list) and len(one) > column and number(one[0]) <= now:
-            found = number(one[column])
-    return found
+    for step in steps if isinstance(steps, list) else ():
+        if isinstance(step, list) and len(step) > column and number(step[0]) <= now:
+            amount = number(step[column])
+    return amount

@@ -77,7 +77,9 @@ class _Timeline:
 
     def show(self, tasks: Sequence[Status], now_ns: int) -> bool:
         """Show these tasks; return True if they are others than before, or in other states."""
-        state = hash(tuple((one.fingerprint, one.state, one.cause, one.node, one.progress) for one in tasks))
+        state = hash(
+            tuple((task.fingerprint, task.state, task.cause, task.node, task.progress) for task in tasks)
+        )
         ui.run_javascript(f"window.diosNow = {now_ns // 1_000_000}")
         if state == self._sent:
             end = {"xAxis": {"max": now_ns // 1_000_000}}
@@ -102,8 +104,8 @@ def show(session: ClusterSession, word: str = "") -> None:
     sought.props("clearable")
     bars = _Timeline()
     count = ui.label().props('role="status"')
-    found = table(_COLUMNS, (), label="tasks")
-    link_column(found, "task", "/tasks/")
+    task_table = table(_COLUMNS, (), label="tasks")
+    link_column(task_table, "task", "/tasks/")
     reasons: dict[str, str] = {}
     filled_s = 0.0
 
@@ -117,21 +119,23 @@ def show(session: ClusterSession, word: str = "") -> None:
         bounded = "" if len(tasks) <= _ROWS_MAX else f"; the table has the newest {_ROWS_MAX}"
         bounded += "" if len(tasks) <= _BARS_MAX else f", the picture the newest {_BARS_MAX}"
         count.text = f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}{bounded}"
-        found.rows[:] = [
+        task_table.rows[:] = [
             {"id": task.fingerprint, **dict(zip(_COLUMNS, _row(task, reasons), strict=True))}
             for task in _in_order(tasks)
         ]
-        hide_unused(found)
-        found.update()
+        hide_unused(task_table)
+        task_table.update()
 
     async def explain() -> None:
         nonlocal filled_s
         tasks = _matching(session.watcher.view.tasks, (sought.value or "").lower())
-        waiting = [one for one in reversed(tasks) if one.state is TaskState.WAITING]
-        found = {one.fingerprint: await _first_reason(session, one) for one in waiting[:_EXPLAINED_MAX]}
-        if found != reasons:
+        waiting = [task for task in reversed(tasks) if task.state is TaskState.WAITING]
+        explained = {
+            task.fingerprint: await _first_reason(session, task) for task in waiting[:_EXPLAINED_MAX]
+        }
+        if explained != reasons:
             reasons.clear()
-            reasons.update(found)
+            reasons.update(explained)
             filled_s = 0.0
             update(session.watcher.view)
 
@@ -242,13 +246,13 @@ async def _first_reason(session: ClusterSession, task: Status) -> str:
 async def _reasons(session: ClusterSession, task: Status) -> str:
     if task.ended:
         return "It has ended."
-    found = await session.ask({"ask": "explain", "task": task.fingerprint})
-    lines = found.get("lines")
+    answer = await session.ask({"ask": "explain", "task": task.fingerprint})
+    lines = answer.get("lines")
     if isinstance(lines, list):
         return plain_lines("\n".join(map(str, lines)))
     if task.state is TaskState.WAITING and task.detail:
         return plain_lines(task.detail)
-    return f"Unknown: {plain(str(found.get('error', 'the answer is malformed')))}"
+    return f"Unknown: {plain(str(answer.get('error', 'the answer is malformed')))}"
 
 
 def _facts(mark: str, view: ClusterView) -> None:

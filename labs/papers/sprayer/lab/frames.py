@@ -62,7 +62,7 @@ class Frames:
                 f"and 1 frame, and bursts up to {BYTES_MAX} bytes"
             )
         turns = max(count // (flows * burst), 4)
-        self.each: Final = turns * burst
+        self.per_flow: Final = turns * burst
         """The number of frames of each flow."""
         chance = np.random.default_rng(seed)
         ends = chance.integers(0, 256, (flows, 12), np.uint8)
@@ -126,5 +126,5 @@ def _sum(data: Bytes) -> Bytes:
     total = _words(data).sum(axis=1)
     while (total >> 16).any():
         total = (total & 0xFFFF) + (total >> 16)
-    found: Bytes = (~total & 0xFFFF).astype(">u2")[:, np.newaxis].view(np.uint8)
-    return found
+    checksum: Bytes = (~total & 0xFFFF).astype(">u2")[:, np.newaxis].view(np.uint8)
+    return checksum

@@ -57,7 +57,7 @@ class ForwardingRate(NamedTuple):
     """The measured forwarding rate."""
 
     frames_s: float
-    each: list[float]
+    per_core: list[float]
     """Frames per second that each core received."""
     worker_cpus: float
     """Processors that the workers used."""
@@ -108,8 +108,8 @@ def in_memory(function: NetworkFunction, setting: MeasurementSetting) -> Forward
         cores = drawn[turns]
     else:
         cores = frames.checksums % setting.cores
-    opening = MemoryEngine([each.tobytes()[ABOVE:] for each in frames.opening], setting.cores, room=0)
-    texts = [each.tobytes()[ABOVE:] for each in frames.messages]
+    opening = MemoryEngine([frame.tobytes()[ABOVE:] for frame in frames.opening], setting.cores, room=0)
+    texts = [message.tobytes()[ABOVE:] for message in frames.messages]
     workers = Workers(function, opening, seed=setting.seed)
     workers.drain()
     workers.change_engine(MemoryEngine(texts, setting.cores, steer=cores, room=0, again=AGAIN))
@@ -124,7 +124,7 @@ def in_memory(function: NetworkFunction, setting: MeasurementSetting) -> Forward
     names = [f"{WORKER}{core}" for core in np.flatnonzero(after)]
     busy = sum(used[name] - spent[name] for name in names)
     return ForwardingRate(
-        float(after.sum()) / span, [float(each) / span for each in after], busy / span, 0.0, 0.0
+        float(after.sum()) / span, [float(count) / span for count in after], busy / span, 0.0, 0.0
     )
 
 
@@ -160,8 +160,8 @@ def forwarding(
     with _running(veth_pairs, function, setting, burst) as (workers, sender):
         counters = workers.counters[:, RECEIVED]
         cores = sender.cores_of(counters)
-        found = measure_arrivals(veth_pairs, sender, counters, setting.seconds, cores)
-        return found._replace(lost=_lost(workers))
+        rate = measure_arrivals(veth_pairs, sender, counters, setting.seconds, cores)
+        return rate._replace(lost=_lost(workers))
 
 
 def _lost(workers: Workers) -> float:
@@ -189,16 +189,16 @@ def measure_arrivals(
         go_first(alike=True)
         time.sleep(WARM_S)
         clocks = _clocks()
-        each = np.zeros(1, np.int64) if counters is None else counters
-        before = _Snapshot(time.monotonic(), sent(), veth_pairs.arrived(), each.copy(), _spent(clocks))
+        per_core = np.zeros(1, np.int64) if counters is None else counters
+        before = _Snapshot(time.monotonic(), sent(), veth_pairs.arrived(), per_core.copy(), _spent(clocks))
         time.sleep(seconds)
-        after = _Snapshot(time.monotonic(), sent(), veth_pairs.arrived(), each.copy(), _spent(clocks))
+        after = _Snapshot(time.monotonic(), sent(), veth_pairs.arrived(), per_core.copy(), _spent(clocks))
     span, given, come = after.at - before.at, after.sent - before.sent, after.come - before.come
     cpus = {name: (after.spent[name] - before.spent[name]) / span for name in clocks}
     sender_cpus = cpus.pop(SENDER)
     # Frames in transit at either end are not lost, and a window loses none.
     lost = 1.0 - come / given if counters is None and given > come else 0.0
-    received = [float(one) / span for one in after.received - before.received]
+    received = [float(count) / span for count in after.received - before.received]
     return ForwardingRate(come / span, received, sum(cpus.values()), sender_cpus, lost)
 
 
@@ -218,20 +218,20 @@ def delay(
         sink.clear()
         time.sleep(setting.seconds)
         span = time.monotonic() - begun
-        given, come, late, more, found = (
+        given, come, late, more, delays = (
             sent() - before,
             sink.arrived,
             sink.late,
             sink.late_by_three,
             sink.delays_us(),
         )
-    if not come or not len(found):
+    if not come or not len(delays):
         raise NotHereError(f"none of {given} frames arrived")
     lost = max(0.0, 1.0 - come / given) if given else 0.0
     return FrameDelays(
         frames_s=given / span,
-        median=float(np.median(found)),
-        p99=float(np.percentile(found, 99)),
+        median=float(np.median(delays)),
+        p99=float(np.percentile(delays, 99)),
         late=late / come,
         late_by_three=more / come,
         lost=lost,

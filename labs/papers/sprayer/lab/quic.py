@@ -101,14 +101,14 @@ def _transfer(
     size: int,
     moves: int,
 ) -> QuicTransfer:
-    made = veth_pairs.engine(
+    opening = veth_pairs.engine(
         setting.cores,
         setting.steer,
         secret=setting.seed,
         how=setting.how,
         quic_ports=function.quic_ports,
     )
-    with made as engine:
+    with opening as engine:
         workers = Workers(function, engine, seed=setting.seed)
         workers.turn(0, 0)
         with workers, _peer(veth_pairs.right, ["serve", RIGHT, str(PORT)]) as server:
@@ -153,9 +153,9 @@ def _report(process: subprocess.Popen[str]) -> object:
     except subprocess.TimeoutExpired:
         raise NotHereError(f"the QUIC connection did not end within {LIMIT_S} s") from None
     try:
-        found: dict[str, object] = json.loads(said)
+        report: dict[str, object] = json.loads(said)
     except ValueError:
         raise NotHereError(f"an end of the QUIC connection failed: {errors.strip()[-300:]}") from None
-    if "error" in found:
-        raise NotHereError(f"an end of the QUIC connection failed: {found['error']}")
-    return found
+    if "error" in report:
+        raise NotHereError(f"an end of the QUIC connection failed: {report['error']}")
+    return report

@@ -65,10 +65,10 @@ class Peer:
             self.sent += 1
         due = self.connection.get_timer()
         wait = 0.2 if due is None else min(max(due - time.monotonic(), 0), 0.2)
-        for each in select.select(self.sockets[:1], [], [], wait)[0]:
+        for sock in select.select(self.sockets[:1], [], [], wait)[0]:
             for _ in range(_DATAGRAMS):
                 try:
-                    data, address = each.recvfrom(65_536)
+                    data, address = sock.recvfrom(65_536)
                 except BlockingIOError:
                     break
                 self.connection.receive_datagram(data, address, time.monotonic())
@@ -88,11 +88,11 @@ class Peer:
 
 def bound(address: str, port: int) -> socket.socket:
     """Return a socket that does not block."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-    made.bind((address, port))
-    made.setblocking(False)
-    return made
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    sock.bind((address, port))
+    sock.setblocking(False)
+    return sock
 
 
 def order_of(log: QuicLogger) -> PeerOrder:
@@ -119,7 +119,7 @@ def order_of(log: QuicLogger) -> PeerOrder:
 
 def configuration(*, client: bool) -> QuicConfiguration:
     """Return the configuration of an end; the server's certificate is made here, and nobody verifies it."""
-    made = QuicConfiguration(
+    config = QuicConfiguration(
         is_client=client,
         alpn_protocols=[PROTOCOL],
         max_data=WINDOW,
@@ -128,16 +128,16 @@ def configuration(*, client: bool) -> QuicConfiguration:
         connection_id_length=_ID_BYTES,
     )
     if client:
-        made.verify_mode = ssl.CERT_NONE
-        return made
+        config.verify_mode = ssl.CERT_NONE
+        return config
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, PROTOCOL)])
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(now - dt.timedelta(days=1))
-    made.certificate = builder.not_valid_after(now + dt.timedelta(days=1)).sign(key, hashes.SHA256())
-    made.private_key = key
-    return made
+    config.certificate = builder.not_valid_after(now + dt.timedelta(days=1)).sign(key, hashes.SHA256())
+    config.private_key = key
+    return config
 
 
 def serve(address: str, port: int) -> dict[str, object]:

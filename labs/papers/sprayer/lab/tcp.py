@@ -160,9 +160,9 @@ def _counters(veth_pairs: VethPairs) -> tuple[int, int, int, int, int]:
 def _table(space: MachineNamespaces, name: str) -> dict[str, int]:
     """Return the kernel's counters of one machine, by names such as ``Tcp.InSegs``."""
     lines = Path(f"/proc/{space.pid}/net/{name}").read_text().splitlines()
-    found: dict[str, int] = {}
+    counters: dict[str, int] = {}
     for heads, numbers in zip(lines[::2], lines[1::2], strict=True):
         kind, *names = heads.split()
         for key, number in zip(names, numbers.split()[1:], strict=True):
-            found[f"{kind.rstrip(':')}.{key}"] = int(number)
-    return found
+            counters[f"{kind.rstrip(':')}.{key}"] = int(number)
+    return counters

@@ -112,7 +112,7 @@ class FrameSender:
 
         ``counters`` (cores,) are the frames that each core received. No other frames may arrive meanwhile.
         """
-        found = []
+        queue_cores = []
         flows, burst = self.frames.flows, self.frames.burst
         tries = 1 if burst > 1 else SPREAD
         for flow in range(flows):
@@ -124,8 +124,8 @@ class FrameSender:
                 if time.monotonic() > late:
                     raise NotHereError("a frame of the sender did not arrive at any core")
             cores = np.flatnonzero(counters - before)
-            found.append(int(cores[0]) if len(cores) == 1 else -1)
-        return found
+            queue_cores.append(int(cores[0]) if len(cores) == 1 else -1)
+        return queue_cores
 
     def _queues(self, cores: Sequence[int], counters: Words | None) -> tuple[Words, list[Words]]:
         """Return the sender's queues, one for each core with flows, and the arrays to which they point."""
@@ -203,7 +203,7 @@ class FrameSink:
         words[kernels.PAUSE] = self._pause.ctypes.data
         words[kernels.RING], words[kernels.PLACES] = ring.ctypes.data, len(ring)
         words[kernels.PLACE_BYTES] = ring.shape[1]
-        words[kernels.FLOWS], words[kernels.EACH] = frames.flows, frames.each
+        words[kernels.FLOWS], words[kernels.PER_FLOW] = frames.flows, frames.per_flow
         words[kernels.PAYLOAD], words[kernels.LAST] = frames.payload, self._last.ctypes.data
         words[kernels.SENT_AT] = sender.stamps.ctypes.data if delays else 0
         words[kernels.DELAYS], words[kernels.DELAYS_SIZE] = self._delays.ctypes.data, delays

@@ -67,7 +67,7 @@ PLACES: Final = 5
 PLACE_BYTES: Final = 6
 POSITION: Final = 7
 FLOWS: Final = 8
-EACH: Final = 9
+PER_FLOW: Final = 9
 """The number of frames of each flow, which repeat."""
 PAYLOAD: Final = 10
 LAST: Final = 11
@@ -119,9 +119,9 @@ def _send(context: int, _one: int, _two: int) -> int:
                 words[SKIPPED] += max(due - words[LATE_MAX], 0)
             if queues[which, COUNTER]:
                 room = words[WINDOW] - sent - queues[which, BASE]
-                for each in range(queues[which, COUNTERS]):
-                    where = queues[which, COUNTER] + each * queues[which, STRIDE]
-                    room += load_acquire(array_at(where, (1,), _WORD), 0)
+                for index in range(queues[which, COUNTERS]):
+                    address = queues[which, COUNTER] + index * queues[which, STRIDE]
+                    room += load_acquire(array_at(address, (1,), _WORD), 0)
                 due = room if room >= words[BATCH] else 0
             count = min(min(words[BATCH], due) // burst, size - at)
             if count <= 0:
@@ -146,7 +146,7 @@ def _receive(context: int, _one: int, _two: int) -> int:
     last = array_at(words[LAST], (words[FLOWS],), _WORD)
     stamps = array_at(words[SENT_AT], (1 << 60,), _WORD)
     delays = array_at(words[DELAYS], (words[DELAYS_SIZE],), _WORD)
-    half = words[EACH] // 2
+    half = words[PER_FLOW] // 2
     while load_acquire(words, STOP) == 0:
         moved = 0
         for _ in range(words[PLACES]):
@@ -158,14 +158,14 @@ def _receive(context: int, _one: int, _two: int) -> int:
             address = at + np.int64(array_at(at, (14,), _HALF)[6])
             number = np.int64(peek32(address + NUMBER)) // words[PAYLOAD]
             flow = np.int64(peek32(address + FLOW))
-            if peek16(address + 12) == 0x0800 and number < words[EACH] and flow < words[FLOWS]:
+            if peek16(address + 12) == 0x0800 and number < words[PER_FLOW] and flow < words[FLOWS]:
                 words[ARRIVED] += 1
-                ahead = (number - last[flow]) % words[EACH]
+                ahead = (number - last[flow]) % words[PER_FLOW]
                 if ahead < half:
                     last[flow] = number
                 else:
                     words[LATE] += 1
-                    words[LATE_3] += words[EACH] - ahead >= 3
+                    words[LATE_3] += words[PER_FLOW] - ahead >= 3
                 if words[SENT_AT] and words[DELAYS_COUNT] < words[DELAYS_SIZE]:
                     arrived = np.int64(flags[4]) * SECOND + np.int64(flags[5])
                     delays[words[DELAYS_COUNT]] = arrived - stamps[number * words[FLOWS] + flow]

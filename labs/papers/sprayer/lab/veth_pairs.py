@@ -74,7 +74,7 @@ class VethPairs:
         with contextlib.ExitStack() as stack:
             with self.middle.entered():
                 pairs, pin = [(INSIDE, OUTSIDE)], processors(cores)
-                made = open_engine(
+                opening = open_engine(
                     pairs,
                     cores,
                     how=how,
@@ -84,7 +84,7 @@ class VethPairs:
                     quic_ports=quic_ports,
                     records=self._folder,
                 )
-                engine = stack.enter_context(made)
+                engine = stack.enter_context(opening)
             try:
                 yield engine
             finally:

@@ -31,10 +31,10 @@ class Bait:
         home = self._client.welcome.home
         assert home is not None
         self._home: Final = home.ref
-        made = self._client.ask(
+        created = self._client.ask(
             messages.Create(ObjectType.SHMEM_BLOB, (home.ref,), data=b"pass"), messages.Created
         )
-        self._program: Final = made.reference.ref
+        self._program: Final = created.reference.ref
         self.calls = 0
 
     def turn(self) -> None:
@@ -52,7 +52,7 @@ class Bait:
     def _learn(self, result: object, call: messages.AnyCall) -> None:
         match result:
             case messages.References(references):
-                self._refs.extend(one.ref for one in references)
+                self._refs.extend(public.ref for public in references)
             case messages.Created(_, reference):
                 self._refs.append(reference.ref)
             case messages.Buffer(buffer) if buffer:

@@ -86,13 +86,13 @@ async def _play(nodes: HonestNodes, seed: int, lies: int, folder: Path, name: st
             f"play {name}, seed {seed}, {lies} lies: {reasons(error)}\nthe last lies:\n{last}",
         ) from error
     finally:
-        for made in (liar, f"{liar}-sleeper"):
-            shutil.rmtree(folder / made, ignore_errors=True)
+        for folder_name in (liar, f"{liar}-sleeper"):
+            shutil.rmtree(folder / folder_name, ignore_errors=True)
     return Played(name, told)
 
 
 def reasons(error: BaseException) -> str:
     """Return what went wrong, with the notes, and for a group each of its errors."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(reasons(each) for each in error.exceptions)
+        return "; ".join(reasons(cause) for cause in error.exceptions)
     return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])

@@ -53,21 +53,21 @@ class Person:
         self.neighbour: Final = Neighbour(at.socket, host=at.name)
         self.client: Final = RawClient(at.socket)
         self.content: Final = f"of {at.name}".encode() * 20
-        self.made: Final = create(self.client, ObjectType.SHMEM_BLOB, self.content)
+        self.created: Final = create(self.client, ObjectType.SHMEM_BLOB, self.content)
         self.far: Final[list[tuple[int, bytes]]] = []
         """References to the objects of the other persons, and their contents."""
 
     def looks_up(self, other: Person) -> None:
         """Keep a reference to another person's object."""
-        assert other.made.name is not None
-        (found,) = self.client.ask(messages.Lookup(other.made.name), messages.References).references
-        self.far.append((found.ref, other.content))
+        assert other.created.name is not None
+        (reference,) = self.client.ask(messages.Lookup(other.created.name), messages.References).references
+        self.far.append((reference.ref, other.content))
 
     def is_served(self) -> None:
         """Work, here and with the other nodes; AssertionError for a wrong answer."""
         self.neighbour.turn()
         self.neighbour.run()
-        for ref, content in ((self.made.reference.ref, self.content), *self.far):
+        for ref, content in ((self.created.reference.ref, self.content), *self.far):
             assert read(self.client, ref) == content, f"the user of {self.at.name} reads something else"
 
     def table(self, name: str) -> list[tuple[int | str, ...]]:
@@ -91,7 +91,7 @@ class Person:
 
     def references(self) -> set[ReferenceSeen]:
         """Return the references of this person's sessions."""
-        mine = {one.welcome.self_ref.fingerprint for one in (self.client, self.neighbour._client)}
+        mine = {client.welcome.self_ref.fingerprint for client in (self.client, self.neighbour._client)}
         return {
             ReferenceSeen(str(row[0]), str(row[1]), int(row[2]), int(row[5]))
             for row in self.table("references")
@@ -100,9 +100,9 @@ class Person:
 
     def numbers(self) -> list[tuple[str, int]]:
         """Return the ids that are worth nothing to others: those of tasks, objects and references."""
-        found = [("task", self.client.welcome.self_ref.object), ("ref", self.made.reference.ref)]
-        found += [("object", self.made.reference.object), *(("ref", ref) for ref, _ in self.far)]
-        return found + [("ref", ref) for ref in self.neighbour.refs]
+        pairs = [("task", self.client.welcome.self_ref.object), ("ref", self.created.reference.ref)]
+        pairs += [("object", self.created.reference.object), *(("ref", ref) for ref, _ in self.far)]
+        return pairs + [("ref", ref) for ref in self.neighbour.refs]
 
     def close(self) -> None:
         """Leave."""
@@ -113,18 +113,18 @@ class Person:
 class HonestNodes:
     """The running nodes with a person on each."""
 
-    def __init__(self, made: LocalCluster) -> None:
-        self.nodes: Final = made.nodes
-        self.persons: Final = [Person(node) for node in made.nodes]
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.nodes: Final = cluster.nodes
+        self.persons: Final = [Person(node) for node in cluster.nodes]
         for person in self.persons:
             for other in self.persons:
                 if other is not person:
                     person.looks_up(other)
-        self.pids: Final = {name: running.pid for name, running in made.running().items()}
-        self.names: Final = frozenset(node.name for node in made.nodes)
-        self._audits: Final = [AuditReader(node.data / "audit") for node in made.nodes]
-        self._logs: Final = [Log(node.data / daemon.LOG_NAME) for node in made.nodes]
-        self._ids: Final = {node.name: identity_of(node).node for node in made.nodes}
+        self.pids: Final = {name: running.pid for name, running in cluster.running().items()}
+        self.names: Final = frozenset(node.name for node in cluster.nodes)
+        self._audits: Final = [AuditReader(node.data / "audit") for node in cluster.nodes]
+        self._logs: Final = [Log(node.data / daemon.LOG_NAME) for node in cluster.nodes]
+        self._ids: Final = {node.name: identity_of(node).node for node in cluster.nodes}
         self._hexadecimal: Final = {f"{node:x}" for node in self._ids.values()}
         self._members: Final = self._rows(self.persons[0])
         self._revoked: set[int] = set()
@@ -159,7 +159,7 @@ class HonestNodes:
 
     def names_at(self, name: str) -> set[str]:
         """Return the names of the nodes that one node knows to be usable."""
-        (person,) = (one for one in self.persons if one.at.name == name)
+        (person,) = (candidate for candidate in self.persons if candidate.at.name == name)
         told = person.client.ask(messages.ListNodes(), messages.Nodes)
         return {row.name for row in told.nodes if row.status is NodeStatus.ALIVE}
 
@@ -168,9 +168,9 @@ class HonestNodes:
         """Admit a member with a token of one of the nodes."""
         node = self.nodes[at]
         token = tokens.issue(identity_of(node))
-        made = await joining.join(node.address, token, name=name, directory=folder)
-        self._met.add(made.node)
-        return made
+        member = await joining.join(node.address, token, name=name, directory=folder)
+        self._met.add(member.node)
+        return member
 
     def forget(self, liar: Identity, at: int) -> None:
         """Remove a member at one node, and wait until all nodes have it on disk.
@@ -227,17 +227,17 @@ class HonestNodes:
 
     def _disagreements(self) -> list[str]:
         """Return what the honest nodes hold about each other that is not so."""
-        found = []
+        differences = []
         for person in self.persons:
             rows, name = self._rows(person), person.at.name
             for node, meant in self._members.items():
                 if rows.get(node) != meant:
-                    found.append(f"{name} has {rows.get(node)} for {meant}")
+                    differences.append(f"{name} has {rows.get(node)} for {meant}")
             # Members may remove nodes that never were; these removals last, in bounds.
             revoked = self.revoked_at(person.at) & self._met
             if revoked != self._revoked:
-                found.append(f"{name} has other revocations: {sorted(revoked ^ self._revoked)[:5]}")
-        return found
+                differences.append(f"{name} has other revocations: {sorted(revoked ^ self._revoked)[:5]}")
+        return differences
 
     def _nobody_gained(self) -> None:
         for person, tasks, references in zip(self.persons, self._tasks, self._references, strict=True):
@@ -286,9 +286,9 @@ class HonestNodes:
 
 def identity_of(node: LocalNode) -> Identity:
     """Return the identity of a node, as it is on disk."""
-    found = identity.load(node.data)
-    assert found is not None
-    return found
+    loaded = identity.load(node.data)
+    assert loaded is not None
+    return loaded
 
 
 class Log:
@@ -311,33 +311,33 @@ class Log:
         return self._path.read_text(errors="replace").splitlines()[-count:]
 
 
-def until(condition: Callable[[], T], what: str) -> T:
+def until(condition: Callable[[], T], goal: str) -> T:
     """Wait until something is true, and return it."""
     deadline = time.monotonic() + SETTLED_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {SETTLED_S} s: {what}"
+    while not (outcome := condition()):
+        assert time.monotonic() < deadline, f"not within {SETTLED_S} s: {goal}"
         time.sleep(0.02)
-    return found
+    return outcome
 
 
 def settle(problems: Callable[[], list[str]]) -> None:
     """Wait until there are no problems any more."""
     deadline = time.monotonic() + SETTLED_S
-    while found := problems():
-        assert time.monotonic() < deadline, f"after {SETTLED_S} s still: " + "; ".join(found)
+    while remaining := problems():
+        assert time.monotonic() < deadline, f"after {SETTLED_S} s still: " + "; ".join(remaining)
         time.sleep(0.02)
 
 
 @contextmanager
 def honest_nodes(folder: Path) -> Iterator[HonestNodes]:
     """Three nodes of one cluster as processes, for the length of a context."""
-    made = local_cluster.make(folder / "cluster", nodes=3, settings=SETTINGS)
+    cluster = local_cluster.make(folder / "cluster", nodes=3, settings=SETTINGS)
     try:
-        local_cluster.start(made)
-        nodes = HonestNodes(made)
+        local_cluster.start(cluster)
+        nodes = HonestNodes(cluster)
         try:
             yield nodes
         finally:
             nodes.close()
     finally:
-        local_cluster.stop(made)
+        local_cluster.stop(cluster)

@@ -112,7 +112,7 @@ def tree_of(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple | list):
-        return [tree_of(each) for each in value]
+        return [tree_of(element) for element in value]
     return value
 
 
@@ -250,19 +250,19 @@ class Lies:
         updates = (*rows, *ghosts)
         match kind or rng.choice(GOSSIPS):
             case gossip.Ping:
-                made: gossip.GossipMessage = gossip.Ping(self.row, number, updates)
+                message: gossip.GossipMessage = gossip.Ping(self.row, number, updates)
             case gossip.Ack:
-                made = gossip.Ack(self.row, number, self._somebody(), updates)
+                message = gossip.Ack(self.row, number, self._somebody(), updates)
             case gossip.PingRequest:
-                made = gossip.PingRequest(self.row, number, self._somebody(), updates)
+                message = gossip.PingRequest(self.row, number, self._somebody(), updates)
             case gossip.News:
-                made = gossip.News(self.row, updates)
+                message = gossip.News(self.row, updates)
             case gossip.Digests:
                 parts = tuple(rng.choice((0, rng.randrange(2**63))) for _ in range(limits.GOSSIP_DIGESTS))
-                made = gossip.Digests(self.row, parts, rng.random() < 0.3, updates)
+                message = gossip.Digests(self.row, parts, rng.random() < 0.3, updates)
             case _:
-                made = gossip.Table(self.row, updates, rng.random() < 0.3)
-        return cast("Tree", tree_of(made))
+                message = gossip.Table(self.row, updates, rng.random() < 0.3)
+        return cast("Tree", tree_of(message))
 
     def _somebody(self) -> NodeId:
         everybody = [row.node for row in (*self.victims, self.row)]
@@ -284,7 +284,7 @@ class Lies:
     def believable(self) -> Lie:
         """Return a message that fits its types and whose values are false."""
         while True:
-            message = self.liar.made()
+            message = self.liar.valid_message()
             if isinstance(message, dcp.Gossip):
                 continue
             tree = cast("Tree", tree_of(message))
@@ -328,7 +328,7 @@ class Lies:
                 if not acts:
                     return False
                 if body[0] == 1:
-                    return any(one in ADMINISTRATIVE for one in _calls_in(body[2:3]))
+                    return any(call in ADMINISTRATIVE for call in _calls_in(body[2:3]))
                 return bool(body[0] == 7)
             case _:
                 return False
@@ -336,7 +336,9 @@ class Lies:
     def conceded_gossip(self, tree: Sequence[object]) -> bool:
         """Return True for gossip by which nodes are removed from the cluster."""
         return any(
-            isinstance(part, list) and part and all(isinstance(one, int) and 1 <= one <= U63 for one in part)
+            isinstance(part, list)
+            and part
+            and all(isinstance(number, int) and 1 <= number <= U63 for number in part)
             for part in tree
         )
 

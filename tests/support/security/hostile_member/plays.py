@@ -279,10 +279,10 @@ def _real(member: HostileMember, answer: object) -> object:
 
 def reference(member: HostileMember) -> messages.Reference:
     """Return a reference to an object that this member says it has."""
-    made = cast("messages.Reference", member.lies._made(messages.Reference))
+    drawn = cast("messages.Reference", member.lies._made(messages.Reference))
     rng = member.rng
     return msgspec.structs.replace(
-        made, ref=rng.getrandbits(62) + 1, object=rng.getrandbits(62) + 1, permissions=63
+        drawn, ref=rng.getrandbits(62) + 1, object=rng.getrandbits(62) + 1, permissions=63
     )
 
 
@@ -328,10 +328,16 @@ async def counts(member: HostileMember, count: int) -> None:
             [3, caller, names, 2**63 - 1],
             [9, 70_001, ids],
             [10, ids],
-            [12, 1, [[caller, 0, 2**63 - 1, [[one, one, 63, True] for one in ids]]], ids, ids[:4_096]],
+            [
+                12,
+                1,
+                [[caller, 0, 2**63 - 1, [[number, number, 63, True] for number in ids]]],
+                ids,
+                ids[:4_096],
+            ],
             [1, caller, [14, ids[:1_024], 0, 1], []],
-            [1, caller, [40, [[30, one] for one in ids[:1_024]]], []],
-            [4, caller, [[one, 63] for one in ids], caller, member.me.node],
+            [1, caller, [40, [[30, number] for number in ids[:1_024]]], []],
+            [4, caller, [[number, 63] for number in ids], caller, member.me.node],
         ]
         body = rng.choice(bodies)
         waiting = ids[:4_096] if rng.random() < 0.2 else []

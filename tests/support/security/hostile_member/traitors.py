@@ -128,7 +128,7 @@ async def sponsors(member: HostileMember, count: int) -> None:
 def _answer(member: HostileMember) -> tuple[str, bytes]:
     """Return words for a false answer to a joiner, and its bytes: at best the admission of another node."""
     rng, me, other = member.rng, member.me, member.sleeper
-    known = [msgspec.msgpack.decode(_pack(each)) for each in me.trust.known]
+    known = [msgspec.msgpack.decode(_pack(peer)) for peer in me.trust.known]
     true: Tree = ["admitted", list(other.chain), me.secret, list(me.trust.statements), known]
     shape = rng.choice(("field", "field", "another", "cut", "twice", "refused", "mixed", "noise"))
     match shape:
@@ -166,7 +166,10 @@ async def treason(member: HostileMember, count: int) -> None:
     honest: dict[int, bytes] = {known.node: known.key for known in me.trust.known if known.node in nodes}
     for number in (2, 2**40, 2**61):
         removed: dict[int, int] = dict.fromkeys(rng.sample(sorted(nodes), 1), 0)
-        kept: dict[int, bytes] = {me.node: me.card.key, **{each.node: each.card.key for each in mine}}
+        kept: dict[int, bytes] = {
+            me.node: me.card.key,
+            **{traitor.node: traitor.card.key for traitor in mine},
+        }
         member.held_back.append(statements.make(me.chain, me.key(), number, removed, kept).data)
     for who in mine[:STAYING]:
         for victim in member.victims:
@@ -176,10 +179,10 @@ async def treason(member: HostileMember, count: int) -> None:
     while member.told < count:
         number += 1
         for who in rng.sample([me, *mine], 2):
-            others = [each for each in mine[STAYING:] if each is not who]
-            gone: dict[int, int] = {each.node: 0 for each in rng.sample(others, rng.randrange(3))}
+            others = [traitor for traitor in mine[STAYING:] if traitor is not who]
+            gone: dict[int, int] = {traitor.node: 0 for traitor in rng.sample(others, rng.randrange(3))}
             kept = {who.node: who.card.key, **honest}
-            kept |= {each.node: each.card.key for each in mine if each.node not in gone}
+            kept |= {traitor.node: traitor.card.key for traitor in mine if traitor.node not in gone}
             told = statements.make(who.chain, who.key(), rng.choice((number, number, 1)), gone, kept)
             lies = [Lie(f"{who.name} removes {len(gone)} sleepers", framed([REVOKED, told.data]))]
             lies *= rng.choice((1, 1, 2))

@@ -27,8 +27,8 @@ def parameters(command: Command, path: str) -> Iterator[tuple[str, Parameter]]:
     """Every parameter of a command, and of the commands below it."""
     for parameter in command.params:
         yield f"{path} {parameter.opts[0]}", parameter
-    for name, each in getattr(command, "commands", {}).items():
-        yield from parameters(each, f"{path} {name}")
+    for name, subcommand in getattr(command, "commands", {}).items():
+        yield from parameters(subcommand, f"{path} {name}")
 
 
 def test_everything_that_a_node_knows_is_completed() -> None:

@@ -35,9 +35,9 @@ def commands_with_json(command: object, name: str = "") -> Iterator[str]:
 
 def test_every_command_with_json_has_a_schema() -> None:
     """The commands of which `dios schema` knows are all that have --json, and no others."""
-    found = set(commands_with_json(typer.main.get_command(main.app)))
-    found |= {f"dios-node {name}" for name in commands_with_json(typer.main.get_command(daemon.app))}
-    assert set(outputs()) == found - set(WITHOUT_SCHEMA)
+    commands = set(commands_with_json(typer.main.get_command(main.app)))
+    commands |= {f"dios-node {name}" for name in commands_with_json(typer.main.get_command(daemon.app))}
+    assert set(outputs()) == commands - set(WITHOUT_SCHEMA)
 
 
 @pytest.mark.parametrize("command", outputs())
@@ -77,10 +77,10 @@ def test_dataclasses_are_written_as_their_schemas_say() -> None:
 def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory ``n`` of the first node of a new cluster, which does not run."""
     monkeypatch.setenv("DIOS_KEYRING", str(tmp_path / "keyring.toml"))
-    made = CliRunner().invoke(
+    outcome = CliRunner().invoke(
         daemon.app, ["init", "--data", str(tmp_path / "n"), "--listen", "127.0.0.1:7400"]
     )
-    assert made.exit_code == 0, made.output
+    assert outcome.exit_code == 0, outcome.output
     return tmp_path / "n"
 
 

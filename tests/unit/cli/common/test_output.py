@@ -130,7 +130,7 @@ def test_a_json_list_is_written_a_value_at_a_time(capsys: pytest.CaptureFixture[
     """It is the same text as that of the whole list, and each value is written before the next is made."""
     values = [{"name": "a\u202e", "inner": [1, {"x": None}]}, {}, "\x1b"]
 
-    def made() -> Iterator[object]:
+    def rows() -> Iterator[object]:
         for place, value in enumerate(values):
             if place:
                 assert capsys.readouterr().out
@@ -140,7 +140,7 @@ def test_a_json_list_is_written_a_value_at_a_time(capsys: pytest.CaptureFixture[
     whole = capsys.readouterr().out
     output.write_json_list(values)
     assert capsys.readouterr().out == whole
-    output.write_json_list(made())
+    output.write_json_list(rows())
     output.write_json([])
     output.write_json_list([])
     assert capsys.readouterr().out.endswith("[]\n[]\n")

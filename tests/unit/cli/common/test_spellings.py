@@ -78,7 +78,7 @@ def test_an_old_option_is_shown_nowhere(row: OldOption) -> None:
 @pytest.mark.parametrize(("old", "new"), OLD_COMMANDS.items())
 def test_an_old_command_is_the_new_one(old: str, new: str) -> None:
     """The old name of a command, which no help shows, calls the new one in the program that has it."""
-    (program,) = (each for each in PROGRAMS if new in each.commands)  # type: ignore[attr-defined] # a group
+    (program,) = (candidate for candidate in PROGRAMS if new in candidate.commands)  # type: ignore[attr-defined] # a group
     context = program.context_class(program, info_name="program")
     assert program.get_command(context, old) is program.get_command(context, new)  # type: ignore[attr-defined]
     assert old not in program.list_commands(context)  # type: ignore[attr-defined]

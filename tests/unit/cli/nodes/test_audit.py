@@ -61,7 +61,7 @@ def test_a_record_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "expected"),
     [
         ("", [0, 1, 2]),
         ("--last 2", [1, 2]),
@@ -71,13 +71,13 @@ def test_a_record_is_one_line() -> None:
         ("--action acq", []),
     ],
 )
-def test_filters_choose_records(data: Path, line: str, found: list[int]) -> None:
+def test_filters_choose_records(data: Path, line: str, expected: list[int]) -> None:
     """`dios audit` lists what fits every filter that is given."""
-    assert typed(data, line) == found
+    assert typed(data, line) == expected
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "expected"),
     [
         ("grep denied", [1]),
         ("grep create", [0]),
@@ -91,9 +91,9 @@ def test_filters_choose_records(data: Path, line: str, found: list[int]) -> None
         ("grep --last 1 uid", [2]),
     ],
 )
-def test_a_pattern_is_sought_in_every_field(data: Path, line: str, found: list[int]) -> None:
+def test_a_pattern_is_sought_in_every_field(data: Path, line: str, expected: list[int]) -> None:
     """`dios audit grep` finds a word or an expression wherever it stands, among what fits the filters."""
-    assert typed(data, line) == found
+    assert typed(data, line) == expected
 
 
 def test_a_pattern_that_is_nowhere_ends_as_grep_does(data: Path) -> None:

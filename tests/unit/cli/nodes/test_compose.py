@@ -61,15 +61,15 @@ def test_either_generation_is_called_beside_its_file(programs: Path, name: str) 
     assert json.loads(typed("up --compose --json").stdout)["up"]
     typed("down --compose --delete")
     typed("down --compose")
-    where = programs.parent / "cluster"
+    folder = programs.parent / "cluster"
     compose = "docker" if name == "docker" else "docker-compose"
     word = " compose" if name == "docker" else ""
     asked = [line for line in calls(programs) if "-f compose.yaml" in line]
     assert asked == [
-        f"{compose} {where}{word} -f compose.yaml up --detach --build",
-        f"{compose} {where}{word} -f compose.yaml ps --quiet",
-        f"{compose} {where}{word} -f compose.yaml down --volumes",
-        f"{compose} {where}{word} -f compose.yaml down",
+        f"{compose} {folder}{word} -f compose.yaml up --detach --build",
+        f"{compose} {folder}{word} -f compose.yaml ps --quiet",
+        f"{compose} {folder}{word} -f compose.yaml down --volumes",
+        f"{compose} {folder}{word} -f compose.yaml down",
     ]
 
 

@@ -34,11 +34,11 @@ def diagnosis(level: DoctorLevel, *, confined: bool) -> Diagnosis:
     return Diagnosis(confined, fitness, "", "uid 1000", Path("node0"), tuple(findings), tuple(promises))
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, found: Diagnosis, *words: str) -> list[str]:
+def shown(monkeypatch: pytest.MonkeyPatch, examined: Diagnosis, *words: str) -> list[str]:
     """The lines of `dios doctor` for this diagnosis."""
-    monkeypatch.setattr(doctor, "examine", lambda _data: found)
+    monkeypatch.setattr(doctor, "examine", lambda _data: examined)
     result = CliRunner().invoke(main.app, ["doctor", *words])
-    assert result.exit_code == (0 if found.confined else 1)
+    assert result.exit_code == (0 if examined.confined else 1)
     return result.output.splitlines()
 
 
@@ -68,18 +68,18 @@ def test_a_test_without_an_answer_is_not_missing(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("level", DoctorLevel)
 def test_it_fits_a_screen(level: DoctorLevel, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much is not ok, it is shown on 24 lines of 80 columns, and -v names all of it."""
-    found = diagnosis(level, confined=False)
-    lines = shown(monkeypatch, found)
+    examined = diagnosis(level, confined=False)
+    lines = shown(monkeypatch, examined)
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
-    everything = "\n".join(shown(monkeypatch, found, "-v"))
+    everything = "\n".join(shown(monkeypatch, examined, "-v"))
     assert all(name in everything for name in NAMES)
-    assert all(guarantee.promise in everything for guarantee in found.guarantees)
+    assert all(guarantee.promise in everything for guarantee in examined.guarantees)
 
 
 def test_it_never_advises_first_to_weaken_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     """The option that accepts a weaker sandbox is named only below all that could be repaired."""
-    found = diagnosis(DoctorLevel.MISSING, confined=False)
-    assert "--accept-weaker-sandbox" not in "\n".join(shown(monkeypatch, found))
-    everything = " ".join(shown(monkeypatch, found, "-v"))
+    examined = diagnosis(DoctorLevel.MISSING, confined=False)
+    assert "--accept-weaker-sandbox" not in "\n".join(shown(monkeypatch, examined))
+    everything = " ".join(shown(monkeypatch, examined, "-v"))
     assert everything.index("Advice:") < everything.index("--accept-weaker-sandbox")

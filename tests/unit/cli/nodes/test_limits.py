@@ -13,8 +13,8 @@ HOUR_MS = 3_600_000
 
 def usage(scope: Scope = Scope.TASK, subject: str = "0a0b", label: str = "", **numbers: int | None) -> Usage:
     """Use and limits: ``objects`` is what is used, ``objects_max`` the limit."""
-    used = {one: numbers.get(one.name.lower()) or 0 for one in Resource}
-    limits = {one: numbers.get(f"{one.name.lower()}_max") for one in Resource}
+    used = {resource: numbers.get(resource.name.lower()) or 0 for resource in Resource}
+    limits = {resource: numbers.get(f"{resource.name.lower()}_max") for resource in Resource}
     return Usage(scope, subject, label, used, limits)
 
 

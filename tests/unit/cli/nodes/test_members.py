@@ -112,8 +112,8 @@ def test_a_member_is_told_that_it_does_not_join_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A start with a token of its own cluster spends none, and says so: a forgotten node needs to know."""
-    made = json.loads(typed("init", "--data", str(tmp_path), *LISTEN, "--json").stdout)
-    token = str(made["token"])
+    answer = json.loads(typed("init", "--data", str(tmp_path), *LISTEN, "--json").stdout)
+    token = str(answer["token"])
     assert not joining.join_first(
         tmp_path, config=None, flags={}, address="127.0.0.1:1", token=token, token_file=None
     )

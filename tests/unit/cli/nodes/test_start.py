@@ -64,8 +64,8 @@ def test_start_shows_progress_to_people_only(
     shown: list[str] = []
 
     @contextlib.contextmanager
-    def progress(what: str) -> Iterator[Callable[[str], None]]:
-        shown.append(what)
+    def progress(activity: str) -> Iterator[Callable[[str], None]]:
+        shown.append(activity)
         yield shown.append
 
     def start_detached(data: Path, *, recovering: Callable[[int, int], None], **_: object) -> object:

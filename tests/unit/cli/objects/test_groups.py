@@ -49,7 +49,7 @@ def test_parts_of_a_file_that_are_short_are_listed_by_their_file() -> None:
     promises = cast("Promises", SimpleNamespace(short_objects=lambda: short))
     promise = KeptStatus("p", "papers", 2, apart=False, is_single=False)
     listed = groups._short_of(promises, {"b": "large", "c": "large"}, promise)
-    assert [(file, one.fingerprint) for file, one in listed] == [
+    assert [(file, shortage.fingerprint) for file, shortage in listed] == [
         ("(the list of the files)", "a"),
         ("large", "b"),
         ("large", "c"),

@@ -24,8 +24,8 @@ NAMES = {letter: letter.encode() * 32 for letter in "abcd"}
 
 
 def _target(letter: str) -> Target:
-    found = CataloguedFile("papers", CatalogueEntry(letter, NAMES[letter], 1, 0))
-    return Target(f"papers/{letter}", [NAMES[letter]], "papers", found)
+    file = CataloguedFile("papers", CatalogueEntry(letter, NAMES[letter], 1, 0))
+    return Target(f"papers/{letter}", [NAMES[letter]], "papers", file)
 
 
 def _place(files: SimpleNamespace) -> CommandContext:
@@ -56,7 +56,7 @@ def test_a_file_that_stays_keeps_no_other_one(monkeypatch: pytest.MonkeyPatch) -
     failures = Failures("not removed")
     targets = [*map(_target, "abc"), Target("dios1secret", [NAMES["d"]])]
     gone, later = destroy_targets(_place(files), targets, failures)
-    assert [each.text for each, _ in gone] == ["papers/a", "papers/c", "dios1secret"]
+    assert [target.text for target, _ in gone] == ["papers/a", "papers/c", "dios1secret"]
     assert later == []
     assert forgotten == ["a"]
     assert set(failures.reasons) == {"papers/a", "papers/b", "papers/c", fingerprint(NAMES["d"])}
@@ -90,8 +90,8 @@ def test_a_replicated_list_keeps_only_the_file_that_may_not_go(monkeypatch: pyte
     gone, later = destroy_targets(_place(files), [*map(_target, "abc")], failures)
     assert listed == {"b"}
     assert set(failures.reasons) == {"papers/b"}
-    assert [each.text for each, _ in gone] == ["papers/a", "papers/c"]
-    assert [each.text for each in later] == ["papers/c"]
+    assert [target.text for target, _ in gone] == ["papers/a", "papers/c"]
+    assert [target.text for target in later] == ["papers/c"]
     assert ended == ["a", "c"]
 
 
@@ -109,5 +109,5 @@ def test_a_list_that_cannot_be_changed_keeps_its_files(monkeypatch: pytest.Monke
     failures = Failures("not removed")
     targets = [*map(_target, "ab"), Target("dios1secret", [NAMES["d"]])]
     gone, _ = destroy_targets(_place(SimpleNamespace(unlist=unlist)), targets, failures)
-    assert [each.text for each, _ in gone] == ["dios1secret"]
+    assert [target.text for target, _ in gone] == ["dios1secret"]
     assert set(failures.reasons) == {"papers/a", "papers/b"}

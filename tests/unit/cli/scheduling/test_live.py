@@ -65,8 +65,8 @@ def test_up_says_that_there_is_no_scheduler(
 ) -> None:
     """`dios up` says so in one line with the meaning, unless the user chose to have none."""
     monkeypatch.delenv("DIOS_COORDINATOR", raising=False)
-    made = local_cluster.make(tmp_path / "c", nodes=2, settings={"coordinator": choice})
-    commands._show(made, [], {}, is_new=True, default=True, as_json=False)
+    cluster = local_cluster.make(tmp_path / "c", nodes=2, settings={"coordinator": choice})
+    commands._show(cluster, [], {}, is_new=True, default=True, as_json=False)
     lines = [line for line in capsys.readouterr().err.splitlines() if "scheduler" in line]
     assert len(lines) == (choice == "auto")
     assert all(without_extra in line and "refused" in line for line in lines)

@@ -26,9 +26,9 @@ TASKS = [Status("ee55", "first.py", TaskState.RUNNING), FIRST, SECOND, ELSEWHERE
 
 def test_the_first_run_waits_for_its_reason() -> None:
     """The lines have the place and the reason."""
-    found = explanation(TASKS, "first.py")
-    assert found is not None
-    assert found["lines"] == [
+    reason = explanation(TASKS, "first.py")
+    assert reason is not None
+    assert reason["lines"] == [
         "first.py waits until this node has room for it: place 1 of 2 in the start queue",
         FULL,
     ]
@@ -36,9 +36,9 @@ def test_the_first_run_waits_for_its_reason() -> None:
 
 def test_a_later_run_waits_for_the_first_one_of_its_node() -> None:
     """The lines name the first run, and its reason."""
-    found = explanation(TASKS, "bb")
-    assert found is not None
-    assert found["lines"] == [
+    reason = explanation(TASKS, "bb")
+    assert reason is not None
+    assert reason["lines"] == [
         "second.py waits until this node has room for it: place 2 of 2 in the start queue",
         "your runs start in their order there; the first of them is aa11",
         f"the first of them waits because {FULL}",
@@ -47,10 +47,10 @@ def test_a_later_run_waits_for_the_first_one_of_its_node() -> None:
 
 def test_a_run_on_another_node_names_it() -> None:
     """The node where it waits is in the first line."""
-    found = explanation(TASKS, "third.py")
-    assert found is not None
-    assert found["node"] == "n2"
-    assert str(found["lines"]).count("node n2") == 1
+    reason = explanation(TASKS, "third.py")
+    assert reason is not None
+    assert reason["node"] == "n2"
+    assert str(reason["lines"]).count("node n2") == 1
 
 
 @pytest.mark.parametrize("word", ["fourth.py", "ee55", "no such", ""])

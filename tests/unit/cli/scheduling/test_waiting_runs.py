@@ -66,15 +66,17 @@ def test_the_reason_is_the_coordinators() -> None:
 def test_the_reason_of_the_flow_scheduler_has_no_costs() -> None:
     """Of an explanation with paths and costs, the sentence and the excluded machines are shown."""
     excluded = [ExcludedMachines(3, "lack gpu=yes")]
-    found = Explanation(7, 1, "waits", "no machine can take it", None, 1, "spread", 5, [], [], 3, excluded)
-    place = Coordinator(SUBMITTED, found.lines(), explanation=msgspec.to_builtins(found))
+    explanation = Explanation(
+        7, 1, "waits", "no machine can take it", None, 1, "spread", 5, [], [], 3, excluded
+    )
+    place = Coordinator(SUBMITTED, explanation.lines(), explanation=msgspec.to_builtins(explanation))
     assert reason_from(place) == "no machine can take it; 3 of 3 machines: lack gpu=yes"
 
 
 def test_a_reason_is_shown_once_with_the_promised_start() -> None:
     """The machines that have it are not listed again."""
     excluded = [ExcludedMachines(2, "not enough free: 4 CPUs are needed")]
-    found = Explanation(
+    explanation = Explanation(
         7,
         1,
         "waits",
@@ -86,8 +88,8 @@ def test_a_reason_is_shown_once_with_the_promised_start() -> None:
         excluded=excluded,
         promised="kept for it: room on n1; it is expected to start there in 28 s",
     )
-    place = Coordinator(SUBMITTED, found.lines(), explanation=msgspec.to_builtins(found))
-    assert reason_from(place) == f"{found.reason}; {found.promised}"
+    place = Coordinator(SUBMITTED, explanation.lines(), explanation=msgspec.to_builtins(explanation))
+    assert reason_from(place) == f"{explanation.reason}; {explanation.promised}"
 
 
 def test_a_brief_reason_is_kept_whole() -> None:

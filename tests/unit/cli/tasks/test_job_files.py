@@ -23,10 +23,10 @@ inputs = ["a.txt"]
 [tasks."map.9"]
 program = "/other.py"
 """
-    found = _programs(FILE, text)
-    assert _of(found, "map.1").path == Path("/jobs/map.py")
-    assert (_of(found, "map.1").args, _of(found, "map.1").inputs) == (("--fast",), ("a.txt",))
-    assert _of(found, "map.9").path == Path("/other.py"), "a task of just that name comes first"
+    programs = _programs(FILE, text)
+    assert _of(programs, "map.1").path == Path("/jobs/map.py")
+    assert (_of(programs, "map.1").args, _of(programs, "map.1").inputs) == (("--fast",), ("a.txt",))
+    assert _of(programs, "map.9").path == Path("/other.py"), "a task of just that name comes first"
 
 
 @pytest.mark.parametrize(

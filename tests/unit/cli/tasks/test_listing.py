@@ -42,7 +42,7 @@ def test_an_array_and_a_job_that_waits_have_one_line_each(capsys: pytest.Capture
     assert "sweep[1-4%2]" in lines[2]
     assert "1 running, 1 failed, 2 waiting" in lines[2]
     assert "waits for the success of sweep" in lines[3]
-    rows = [_listed(one, jobs(), {}) for one in tasks]
+    rows = [_listed(listed_task, jobs(), {}) for listed_task in tasks]
     assert [(row["job"], row["index"]) for row in rows] == [("sweep", 2), (None, None)]
 
 

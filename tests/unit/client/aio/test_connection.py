@@ -44,10 +44,10 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def read_calls(sock: socket.socket) -> list[AnyCall]:
     """Return the calls that were sent, when the other end is closed."""
     splitter = FrameSplitter()
-    found: list[AnyCall] = []
+    calls: list[AnyCall] = []
     while data := sock.recv(1 << 20):
-        found += [decode_request(body).call for body in splitter.feed(data)]
-    return found
+        calls += [decode_request(body).call for body in splitter.feed(data)]
+    return calls
 
 
 async def cancelled(function: Callable[[], Coroutine[object, object, object]]) -> None:
@@ -84,17 +84,17 @@ async def test_an_operation_that_is_cancelled_gives_back_what_it_has(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     """A create of many bytes that is cancelled in its second call destroys the object of its first one."""
-    made = reference(21)
+    blob = reference(21)
 
     def script(call: AnyCall) -> messages.AnyResult | None:
-        return messages.Created(None, made) if isinstance(call, messages.Create) else None
+        return messages.Created(None, blob) if isinstance(call, messages.Create) else None
 
     with FakeNode(script) as fake:
         connection = AsyncConnection(AsyncChannel(fake.peer))
         node = AsyncNode(connection, await connection.hello((), "test"))
 
         async def create() -> None:
-            await node.create(made.type, data=bytes(2_000_000))
+            await node.create(blob.type, data=bytes(2_000_000))
 
         with anyio.fail_after(10):
             async with anyio.create_task_group() as group:

@@ -45,11 +45,11 @@ async def test_methods_are_the_same_as_coroutines() -> None:
     script = in_turn(messages.Created(None, reference()), BYTES, DONE, BYTES, messages.Committed(1, 2))
     with FakeNode(script) as fake:
         async with connected(fake) as node:
-            made = await node.create(ObjectType.SHMEM_BLOB, data=b"abc")
-            async with made.read(Semantics.MRSW) as request:
+            handle = await node.create(ObjectType.SHMEM_BLOB, data=b"abc")
+            async with handle.read(Semantics.MRSW) as request:
                 assert bytes(request.view) == b"abc"
-            assert await made.read_bytes() == b"abc"
-            assert await made.write_bytes(b"x") == 2
+            assert await handle.read_bytes() == b"abc"
+            assert await handle.write_bytes(b"x") == 2
             assert type(node.self) is AsyncTask
     assert [type(call).__name__ for call in fake.calls] == [
         "Create",
@@ -105,17 +105,17 @@ async def test_many_tasks_call_at_once() -> None:
                     fake.send(seq, messages.Buffer(0, 1, 0, 0, data=b"%d" % (seq - 2)))
         return None
 
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
 
     async def read(node: AsyncNode, number: int) -> None:
-        found[number] = await blob(node).read_bytes()
+        contents[number] = await blob(node).read_bytes()
 
     with FakeNode(script) as fake:
         async with connected(fake) as node, anyio.create_task_group() as group:
             for number in range(10):
                 group.start_soon(read, node, number)
                 await anyio.wait_all_tasks_blocked()
-    assert found == {number: b"%d" % number for number in range(10)}
+    assert contents == {number: b"%d" % number for number in range(10)}
 
 
 @on_both_loops
@@ -185,9 +185,9 @@ async def test_handles_close_at_the_end_of_a_body() -> None:
 
 def stream(node: AsyncNode, ref: int) -> AsyncStream:
     """A stream's handle."""
-    made = node.handle(reference(ref, ObjectType.SHMEM_STREAM))
-    assert isinstance(made, AsyncStream)
-    return made
+    handle = node.handle(reference(ref, ObjectType.SHMEM_STREAM))
+    assert isinstance(handle, AsyncStream)
+    return handle
 
 
 @on_both_loops

@@ -19,7 +19,7 @@ from dios.wire.types import ObjectType
 from tests.support.client.fake_node import FakeNode, reference
 
 
-def one(call: PlainCall) -> PlainResult:
+def answer_to(call: PlainCall) -> PlainResult:
     """An answer to one call: bytes for a read, a refusal for reference 9."""
     if isinstance(call, messages.ReadOnce) and call.ref == 9:
         return messages.Failure(int(Code.EBADF), "no such reference")
@@ -36,7 +36,7 @@ def script(call: AnyCall) -> tuple[AnyResult, list[int]]:
     """Answers to a vector's calls, with memory for each acquired write."""
     assert isinstance(call, messages.Vector)
     acquired = [inner.size for inner in call.calls if isinstance(inner, messages.AcquireWrite)]
-    results = messages.Results(tuple(one(inner) for inner in call.calls))
+    results = messages.Results(tuple(answer_to(inner) for inner in call.calls))
     return results, [create_memory(size, "test") for size in acquired]
 
 
@@ -45,15 +45,15 @@ def test_operations_travel_in_one_message() -> None:
     with FakeNode(script) as fake:
         node = fake.connect()
         with node.batch() as batch:
-            found = [batch.add(node.handle(reference(ref)).read_bytes, 1) for ref in (7, 8, 9)]
-            made = batch.add(node.create, ObjectType.SHMEM_BLOB, data=b"x")
+            reads = [batch.add(node.handle(reference(ref)).read_bytes, 1) for ref in (7, 8, 9)]
+            creation = batch.add(node.create, ObjectType.SHMEM_BLOB, data=b"x")
             with pytest.raises(InvalidError, match="not been run yet"):
-                made.result()
-        assert [found[0].result(), found[1].result()] == [b"7", b"8"]
-        assert isinstance(found[2].error, BadReferenceError)
+                creation.result()
+        assert [reads[0].result(), reads[1].result()] == [b"7", b"8"]
+        assert isinstance(reads[2].error, BadReferenceError)
         with pytest.raises(BadReferenceError):
-            found[2].result()
-        assert made.result().ref == 30
+            reads[2].result()
+        assert creation.result().ref == 30
         assert len(fake.calls) == 1
 
 
@@ -63,9 +63,9 @@ def test_longer_operations_go_side_by_side() -> None:
     with FakeNode(script) as fake:
         node = fake.connect()
         with node.batch() as batch:
-            made = [batch.add(node.create, ObjectType.SHMEM_BLOB, data=big) for _ in range(3)]
+            creations = [batch.add(node.create, ObjectType.SHMEM_BLOB, data=big) for _ in range(3)]
             read = batch.add(node.handle(reference(8)).read_bytes)
-        assert [item.result().ref for item in made] == [30] * 3
+        assert [item.result().ref for item in creations] == [30] * 3
         assert read.result() == b"8"
         # Creating and acquiring together, then each last commit with its release.
         first, second, *rest = fake.calls
@@ -99,9 +99,9 @@ def test_batch_on_trio() -> None:
         connection = AsyncConnection(AsyncChannel(fake.peer))
         node = AsyncNode(connection, await connection.hello((), ""))
         async with node.batch() as batch:
-            found = batch.add(node.handle(reference(8)).read_bytes)
+            reading = batch.add(node.handle(reference(8)).read_bytes)
         connection.close()
-        return found.result()
+        return reading.result()
 
     with FakeNode(script) as fake:
         assert trio.run(main, fake) == b"8"

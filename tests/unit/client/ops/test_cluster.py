@@ -81,10 +81,10 @@ def test_hosts_are_said_in_the_call() -> None:
         )
     ) as fake:
         node = fake.connect()
-        made = node.create(ObjectType.SHMEM_BLOB, host="n2")
-        made.copy(host="n3", persistence=Persistence.DURABLE)
-        node.run(made, host="n2")
-        node.run(made, local=True, wait=False, detach=True)
+        blob = node.create(ObjectType.SHMEM_BLOB, host="n2")
+        blob.copy(host="n3", persistence=Persistence.DURABLE)
+        node.run(blob, host="n2")
+        node.run(blob, local=True, wait=False, detach=True)
         node.info(host="n2")
     create, copy, there, here, info = fake.calls
     assert isinstance(create, messages.Create)
@@ -101,8 +101,8 @@ def test_hosts_are_said_in_the_call() -> None:
 def test_a_handle_says_where_its_object_is() -> None:
     """Node and rack come with the reference."""
     with FakeNode(in_turn()) as fake:
-        found = fake.connect().handle(replace(reference(9), node="n2", rack="r1"))
-        assert (found.node, found.rack) == ("n2", "r1")
+        handle = fake.connect().handle(replace(reference(9), node="n2", rack="r1"))
+        assert (handle.node, handle.rack) == ("n2", "r1")
 
 
 def test_answers_say_that_they_may_lack_something() -> None:
@@ -116,10 +116,10 @@ def test_answers_say_that_they_may_lack_something() -> None:
         )
     ) as fake:
         node = fake.connect()
-        found, none = node.lookup(b"x" * 32), node.lookup(b"y" * 32)
+        handles, none = node.lookup(b"x" * 32), node.lookup(b"y" * 32)
         tasks, here = node.tasks(), node.tasks(local_only=True)
-    assert found.incomplete
-    assert [handle.ref for handle in found] == [9]
+    assert handles.incomplete
+    assert [handle.ref for handle in handles] == [9]
     assert not none.incomplete
     assert none == []
     assert (tasks.incomplete, tasks.dead_only) == (True, True)

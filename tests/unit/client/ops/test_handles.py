@@ -37,31 +37,38 @@ def test_counters_are_live_without_a_call() -> None:
     """A handle's counters follow the page; once the slot is another's, the handle is a zombie."""
     with FakeNode(lambda _: DONE) as fake:
         node = fake.connect()
-        made = blob(node, size=10)
+        handle = blob(node, size=10)
         fake.page.bind(reference(size=10))
-        assert (made.size, made.v_w, made.a_r, made.zombie) == (10, 0, 0, False)
+        assert (handle.size, handle.v_w, handle.a_r, handle.zombie) == (10, 0, 0, False)
         fake.page.publish(7, 99, 1, 2, 3, 4, 5, zombie=False)
-        assert (made.size, made.v_r, made.v_w, made.a_r, made.a_w, made.dirty) == (99, 1, 2, 3, 4, 5)
+        assert (handle.size, handle.v_r, handle.v_w, handle.a_r, handle.a_w, handle.dirty) == (
+            99,
+            1,
+            2,
+            3,
+            4,
+            5,
+        )
         fake.page.publish(7, 99, 1, 2, 0, 0, 5, zombie=True)
-        assert made.zombie
+        assert handle.zombie
         fake.page.clear(7)
-        assert made.zombie
-        assert made.size == 10
+        assert handle.zombie
+        assert handle.size == 10
         assert fake.calls == []
         node.close()
-        assert made.size == 10
+        assert handle.size == 10
 
 
 def test_names_are_never_shown() -> None:
     """No representation has a name in it; fingerprints stand for objects."""
     with FakeNode(lambda _: messages.Created(b"N" * 32, reference())) as fake:
         node = fake.connect()
-        made = node.create(ObjectType.SHMEM_BLOB)
-        assert made.name == b"N" * 32
-        for shown in (repr(made), str(made), repr(node), repr(node.self), repr(made.restrict("read"))):
+        handle = node.create(ObjectType.SHMEM_BLOB)
+        assert handle.name == b"N" * 32
+        for shown in (repr(handle), str(handle), repr(node), repr(node.self), repr(handle.restrict("read"))):
             assert "NNN" not in shown
             assert "nnn" not in shown
-        assert repr(made) == "<Reference SHMEM_BLOB 000000000007 rwxgd>"
+        assert repr(handle) == "<Reference SHMEM_BLOB 000000000007 rwxgd>"
 
 
 def test_handles_fit_their_types() -> None:
@@ -79,12 +86,12 @@ def test_handles_fit_their_types() -> None:
 def test_rights_narrow_by_name() -> None:
     """``restrict`` takes rights by name, and refuses words that are no right."""
     with FakeNode(lambda _: DONE) as fake:
-        made = blob(fake.connect())
-        handed = made.restrict("read", "delegate", label="text")
+        handle = blob(fake.connect())
+        handed = handle.restrict("read", "delegate", label="text")
         assert handed.permissions == Permission.READ | Permission.DELEGATE
         assert handed.message() == messages.Handed(7, 9, "text")
         with pytest.raises(InvalidError, match="no right 'reed'"):
-            made.restrict("reed")
+            handle.restrict("reed")
 
 
 def test_closing_and_deleting_differ() -> None:
@@ -94,9 +101,9 @@ def test_closing_and_deleting_differ() -> None:
         blob(node).close()
         blob(node).delete()
         blob(node).destroy()
-        with blob(node) as made:
-            made.close()
-        assert made.zombie
+        with blob(node) as handle:
+            handle.close()
+        assert handle.zombie
         flags = [call.flags for call in fake.calls if isinstance(call, messages.Delete)]
         assert flags == [Flag.HANDLE_ONLY, 0, Flag.DESTROY, Flag.HANDLE_ONLY]
 
@@ -132,8 +139,8 @@ def test_lookup_gives_handles_with_the_name() -> None:
     script = in_turn(messages.References((reference(8), reference(9))), messages.References(()))
     with FakeNode(script) as fake:
         node = fake.connect()
-        found = node.lookup(b"N" * 32, group=node.groups[0])
-        assert [(item.ref, item.name) for item in found] == [(8, b"N" * 32), (9, b"N" * 32)]
+        handles = node.lookup(b"N" * 32, group=node.groups[0])
+        assert [(item.ref, item.name) for item in handles] == [(8, b"N" * 32), (9, b"N" * 32)]
         assert fake.calls == [messages.Lookup(b"N" * 32, 3)]
         assert node.find(b"M" * 32) is None
 
@@ -223,11 +230,11 @@ def test_select_names_the_ready_one() -> None:
     script = in_turn(messages.Selected(1), messages.Selected(-1))
     with FakeNode(script) as fake:
         node = fake.connect()
-        one, two = blob(node), node.self
-        assert node.select([one, two], mode="read", timeout=1.0) is two
-        assert node.select([one], mode="write") is None
+        first, two = blob(node), node.self
+        assert node.select([first, two], mode="read", timeout=1.0) is two
+        assert node.select([first], mode="write") is None
         with pytest.raises(InvalidError, match="'sideways'"):
-            node.select([one], mode="sideways")
+            node.select([first], mode="sideways")
 
 
 def test_vectors_are_cut_and_keep_their_order() -> None:
@@ -236,7 +243,7 @@ def test_vectors_are_cut_and_keep_their_order() -> None:
     def script(call: AnyCall) -> AnyResult:
         assert isinstance(call, messages.Vector)
         return messages.Results(
-            tuple(CONFLICT if isinstance(one, messages.Stat) else COMMITTED for one in call.calls)
+            tuple(CONFLICT if isinstance(inner, messages.Stat) else COMMITTED for inner in call.calls)
         )
 
     calls = [messages.WriteOnce(7, bytes(30_000)) for _ in range(20)] + [messages.Stat(7)]

@@ -36,9 +36,9 @@ class Elements(HTMLParser):
 
 def assert_harmless(text: str) -> None:
     """The text has only the tags of a table, no control letters, and no name in any form."""
-    found = Elements(text)
-    assert found.tags <= TAGS
-    assert found.attributes <= {("style", "text-align:left")}
+    elements = Elements(text)
+    assert elements.tags <= TAGS
+    assert elements.attributes <= {("style", "text-align:left")}
     assert text.isprintable()
     for secret in (NAME.hex(), repr(NAME)[2:-1], dios.format_name(NAME)):
         assert secret not in text

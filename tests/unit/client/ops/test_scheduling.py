@@ -19,9 +19,9 @@ def test_a_name_of_a_job_is_one_number() -> None:
 
 def test_the_bounds_of_a_job_are_sent() -> None:
     """Both bounds are part of the needs of each run."""
-    found = dios.work(job="train", job_minimum=1, job_maximum=4)
-    assert (found.job_minimum, found.job_maximum) == (1, 4)
-    assert found.choosy
+    needs = dios.work(job="train", job_minimum=1, job_maximum=4)
+    assert (needs.job_minimum, needs.job_maximum) == (1, 4)
+    assert needs.choosy
     assert not dios.work(job="train").choosy
 
 

@@ -20,16 +20,16 @@ SELECTED_NONE = messages.Selected(-1)
 @pytest.fixture
 def rings() -> Iterator[Rings]:
     """Rings that are closed at the end."""
-    made = Rings()
-    yield made
-    made.close()
+    opened = Rings()
+    yield opened
+    opened.close()
 
 
 def stream(node: Node, ref: int) -> Stream:
     """A stream's handle."""
-    made = node.handle(reference(ref, ObjectType.SHMEM_STREAM))
-    assert isinstance(made, Stream)
-    return made
+    handle = node.handle(reference(ref, ObjectType.SHMEM_STREAM))
+    assert isinstance(handle, Stream)
+    return handle
 
 
 def test_messages_move_with_one_call_in_all(rings: Rings) -> None:
@@ -106,11 +106,11 @@ def test_busy_stream_starves_nobody(rings: Rings) -> None:
     with FakeNode(rings.script) as fake:
         node = fake.connect()
         streams = [stream(node, ref) for ref in (20, 21, 22)]
-        for each in streams:
-            rings.writer(each.ref).send(b"x")
+        for busy in streams:
+            rings.writer(busy.ref).send(b"x")
         assert {node.select(streams) for _ in range(3)} == set(streams)
-        for each in streams:
-            each.close()
+        for busy in streams:
+            busy.close()
 
 
 def test_stream_before_the_nodes_answer(rings: Rings) -> None:

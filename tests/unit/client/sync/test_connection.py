@@ -37,7 +37,7 @@ def test_operations_are_under_way_together() -> None:
 
         fake.script = answer_all_at_last
         blobs = [node.handle(reference(number)) for number in (11, 12, 13)]
-        copies = connection_of(node).run_each(one.copy_op(host="n2") for one in blobs)
+        copies = connection_of(node).run_each(handle.copy_op(host="n2") for handle in blobs)
         assert [copied.ref for copied in copies if not isinstance(copied, DiosError)] == [20, 30, 40]
         assert [type(call) for call in fake.calls] == [messages.Copy] * 3
 
@@ -49,9 +49,9 @@ def test_each_operation_has_an_error_of_its_own() -> None:
     with FakeNode(lambda _: next(answers)) as fake:
         node = fake.connect()
         blobs = [node.handle(reference(number)) for number in (11, 12, 13)]
-        first, second, third = connection_of(node).run_each(one.copy_op(host="n2") for one in blobs)
+        first, second, third = connection_of(node).run_each(handle.copy_op(host="n2") for handle in blobs)
         assert isinstance(first, StaleError)
-        assert {one.ref for one in (second, third) if not isinstance(one, DiosError)} == {20, 30}
+        assert {outcome.ref for outcome in (second, third) if not isinstance(outcome, DiosError)} == {20, 30}
         assert len(fake.calls) == 4
 
 
@@ -66,7 +66,7 @@ def test_the_end_of_the_connection_ends_all_operations() -> None:
 
         fake.script = hang_up
         blobs = [node.handle(reference(number)) for number in (11, 12)]
-        outcomes = connection_of(node).run_each(one.copy_op(host="n2") for one in blobs)
-        assert all(isinstance(one, ClosedError) for one in outcomes)
+        outcomes = connection_of(node).run_each(handle.copy_op(host="n2") for handle in blobs)
+        assert all(isinstance(outcome, ClosedError) for outcome in outcomes)
         with pytest.raises(ClosedError):
             blobs[0].read_bytes()

@@ -43,11 +43,11 @@ def buffer(size: int, **more: object) -> messages.Buffer:
     return replace(messages.Buffer(5, size, 1, 2), **more)
 
 
-def results(call: AnyCall, *each: PlainResult) -> messages.Results:
+def results(call: AnyCall, *parts: PlainResult) -> messages.Results:
     """An answer to a vector of as many calls."""
     assert isinstance(call, messages.Vector)
-    assert len(call.calls) == len(each)
-    return messages.Results(each)
+    assert len(call.calls) == len(parts)
+    return messages.Results(parts)
 
 
 # -- calls and refusals -----------------------------------------------------------------------------
@@ -286,9 +286,9 @@ def test_large_bytes_are_written_without_mapping() -> None:
 def test_small_bytes_are_written_in_one_message() -> None:
     """``write_bytes`` of little replaces the object at offset 0 and patches it elsewhere."""
     with FakeNode(lambda _: COMMITTED) as fake:
-        made = blob(fake.connect())
-        made.write_bytes(b"abc")
-        made.write_bytes(memoryview(b"xy"), offset=1)
+        handle = blob(fake.connect())
+        handle.write_bytes(b"abc")
+        handle.write_bytes(memoryview(b"xy"), offset=1)
         assert fake.calls == [
             messages.WriteOnce(7, b"abc", flags=int(Flag.REPLACE)),
             messages.WriteOnce(7, b"xy", 1),

@@ -33,23 +33,23 @@ def test_spans_keep_their_order_and_their_parents_and_get_new_ids() -> None:
         record("call", "04" * 8, CALL.span.hex(), 1_300, 1),
     )
     data = encode_spans([call, far, inner, outer], OWN.span, 1_100)
-    found = decode_spans(data, "x on n1", OWN, {CALL.span: CALL}, TIMES)
-    assert [(one.name, one.place, one.start_ns, one.length_ns) for one in found] == [
+    spans = decode_spans(data, "x on n1", OWN, {CALL.span: CALL}, TIMES)
+    assert [(span.name, span.place, span.start_ns, span.length_ns) for span in spans] == [
         ("outer", "task x on n1", 1_200, 300),
         ("in", "task x on n1", 1_250, 9),
         ("Run", "task x on n1: node n2", 1_252, 3),
         ("call", "task x on n1", 1_300, 1),
     ]
-    assert [one.parent for one in found] == [OWN.span.hex(), found[0].span, found[1].span, CALL.span.hex()]
-    assert [one.trace for one in found] == [OWN.trace.hex()] * 3 + [CALL.trace.hex()]
-    assert not {one.span for one in found} & {"01" * 8, "02" * 8, "03" * 8, "04" * 8}
+    assert [span.parent for span in spans] == [OWN.span.hex(), spans[0].span, spans[1].span, CALL.span.hex()]
+    assert [span.trace for span in spans] == [OWN.trace.hex()] * 3 + [CALL.trace.hex()]
+    assert not {span.span for span in spans} & {"01" * 8, "02" * 8, "03" * 8, "04" * 8}
 
 
 def test_the_form_is_fixed() -> None:
     """These bytes are what a task of this release returns."""
     data = encode_spans([record("a", "01" * 8, OWN.span.hex(), 1_200, 3)], OWN.span, 1_100)
     assert data.hex() == "9301cd044c9197a161a0ffc4006403c2"
-    assert [one.name for one in decode_spans(data, "x", OWN, {}, TIMES)] == ["a"]
+    assert [span.name for span in decode_spans(data, "x", OWN, {}, TIMES)] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def test_a_hostile_task_cannot_leave_its_trace_its_time_or_its_place(
     """Spans are in the traces that the task was given, within its time, and never seem to be of a node."""
     data = msgspec.msgpack.encode((1, begun, spans))
     known = {OWN.span.hex(): OWN.trace.hex(), CALL.span.hex(): CALL.trace.hex()}
-    for one in decode_spans(data, shown_label("a\nb"), OWN, {CALL.span: CALL}, TIMES):
-        assert known[one.parent] == one.trace
-        assert one.span not in known
-        known[one.span] = one.trace
-        assert TIMES.start_ns <= one.start_ns <= one.start_ns + one.length_ns <= TIMES.end_ns
-        assert one.place.startswith("task a?b")
-        assert (one.name + one.place).isprintable()
+    for span in decode_spans(data, shown_label("a\nb"), OWN, {CALL.span: CALL}, TIMES):
+        assert known[span.parent] == span.trace
+        assert span.span not in known
+        known[span.span] = span.trace
+        assert TIMES.start_ns <= span.start_ns <= span.start_ns + span.length_ns <= TIMES.end_ns
+        assert span.place.startswith("task a?b")
+        assert (span.name + span.place).isprintable()
 
 
 def test_only_an_output_with_a_context_is_for_spans() -> None:

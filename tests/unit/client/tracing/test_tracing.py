@@ -20,11 +20,11 @@ TEXT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 def test_a_traceparent_comes_back() -> None:
     """The text of a context is W3C's, and the packed form has the same 25 bytes."""
-    found = read_traceparent(TEXT)
-    assert found is not None
-    assert found.traceparent == TEXT
-    assert len(found.packed) == limits.TRACE_CONTEXT_BYTES
-    assert read_traceparent("cc" + TEXT[2:] + "-of a later version") == found
+    context = read_traceparent(TEXT)
+    assert context is not None
+    assert context.traceparent == TEXT
+    assert len(context.packed) == limits.TRACE_CONTEXT_BYTES
+    assert read_traceparent("cc" + TEXT[2:] + "-of a later version") == context
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_parts_of_a_call_are_in_the_middle_of_it() -> None:
     recorder.flush()
     call, first, below, nonsense = spans
     assert (first.parent, below.parent, nonsense.parent) == (call.span, first.span, call.span)
-    assert [one.place for one in spans] == ["client", "n1", "n1", "node"]
+    assert [part.place for part in spans] == ["client", "n1", "n1", "node"]
     assert call.start_ns <= first.start_ns <= call.start_ns + call.length_ns
-    assert len({one.span for one in spans}) == 4
+    assert len({part.span for part in spans}) == 4
 
 
 def test_spans_are_bounded_while_nobody_takes_them() -> None:
@@ -107,24 +107,28 @@ def span(name: str, place: str, start_ns: int, length_ns: int) -> SpanRecord:
 
 def test_trace_events_fit_the_format(tmp_path: Path) -> None:
     """Every event has what the format demands, and spans of one row nest or follow each other."""
-    made = [
+    spans = [
         span("a", "client", 0, 10_000),
         span("b", "client", 2_000, 4_000),
         span("c", "client", 5_000, 9_000),
     ]
-    made += [span("d", "n1", 3_000, 1_000)]
-    lines_sink(tmp_path)(made)
-    assert list(read_lines(tmp_path)) == made
+    spans += [span("d", "n1", 3_000, 1_000)]
+    lines_sink(tmp_path)(spans)
+    assert list(read_lines(tmp_path)) == spans
     events = trace_events(read_lines(tmp_path))
     names = {event["pid"]: event["args"] for event in events if event["ph"] == "M"}
     assert list(names.values()) == [{"name": "client 77"}, {"name": "node n1"}]
-    found = {str(event["name"]): event for event in events if event["ph"] == "X"}
-    for event in found.values():
+    events_by_name = {str(event["name"]): event for event in events if event["ph"] == "X"}
+    for event in events_by_name.values():
         assert isinstance(event["ts"], float)
         assert isinstance(event["dur"], float)
         assert event["pid"] in names
-    assert (found["a"]["ts"], found["a"]["dur"], found["c"]["ts"]) == (0.0, 10.0, 5.0)
-    assert found["a"]["tid"] == found["b"]["tid"] != found["c"]["tid"]
+    assert (events_by_name["a"]["ts"], events_by_name["a"]["dur"], events_by_name["c"]["ts"]) == (
+        0.0,
+        10.0,
+        5.0,
+    )
+    assert events_by_name["a"]["tid"] == events_by_name["b"]["tid"] != events_by_name["c"]["tid"]
     (tmp_path / f"{os.getpid()}.spans").write_text("[1]\n")
     with pytest.raises(InvalidError, match="no span"):
         list(read_lines(tmp_path))

@@ -94,9 +94,9 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     """The calls of one module."""
-    made = Host(tmp_path)
-    yield made
-    made.close()
+    opened = Host(tmp_path)
+    yield opened
+    opened.close()
 
 
 def argument(kind: str) -> st.SearchStrategy[int]:
@@ -129,17 +129,17 @@ def test_no_call_gets_out_or_fails_otherwise_than_by_a_code(
         assert code is not None
         assert WasiCode(code) in WasiCode
     host.close()
-    assert {each.name for each in place.iterdir()} == {"folder", "secret"}
+    assert {entry.name for entry in place.iterdir()} == {"folder", "secret"}
     assert (place / "secret").read_bytes() == SECRET
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "expected"),
     [("a/./b", "a/b"), ("a/../b", "b"), (".", ""), ("", ""), ("a//b/", "a/b")],
 )
-def test_a_path_inside(path: str, found: str) -> None:
+def test_a_path_inside(path: str, expected: str) -> None:
     """Dots and empty parts are left out."""
-    assert relative(path) == found
+    assert relative(path) == expected
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "..", "a/../../b", "../folder2"])
@@ -218,8 +218,10 @@ def test_a_wait_for_a_stream_ends_with_a_message_or_its_end(host: Host) -> None:
         host.memory.write(48 * len(files), struct.pack("<QB7xI4xQQQ", 99, 0, 1, wait_ns, 0, 0))
         assert host.call["poll_oneoff"](0, ROOM, len(files) + 1, 960) == 0
         count = int.from_bytes(host.memory.read(960, 4), "little")
-        found = [struct.unpack("<QHB5xQH6x", host.memory.read(ROOM + 32 * each, 32)) for each in range(count)]
-        return [(mark, size) for mark, _, _, size, _ in found]
+        polled = [
+            struct.unpack("<QHB5xQH6x", host.memory.read(ROOM + 32 * index, 32)) for index in range(count)
+        ]
+        return [(mark, size) for mark, _, _, size, _ in polled]
 
     hour_ns = 3_600_000_000_000
     assert ready(number, wait_ns=1_000_000) == [(99, 0)]

@@ -130,9 +130,9 @@ def test_how_old_tasks_were_run_is_forgotten(node: Node) -> None:
     owner = node.session()
     first = owner.run()
     node.end(first.task)
-    found = owner.lookup(first.welcome.name)[0].ref
+    ref = owner.lookup(first.welcome.name)[0].ref
     for _ in range(limits.RECIPES_KEPT - 1):
         node.end(owner.run().task)
-    assert owner.ask(messages.TaskDetail, messages.Describe(found)).executable
+    assert owner.ask(messages.TaskDetail, messages.Describe(ref)).executable
     node.end(owner.run().task)
-    assert owner.refused(messages.Describe(found)) == Code.ESRCH
+    assert owner.refused(messages.Describe(ref)) == Code.ESRCH

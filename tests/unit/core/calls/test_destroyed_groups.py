@@ -19,9 +19,9 @@ def test_no_name_is_found_in_a_destroyed_group(node: Node) -> None:
     """A member finds what stands in its group, and nothing more once the group is destroyed."""
     session = node.session()
     group = group_of(session)
-    made = session.ask(messages.Created, messages.Create(ObjectType.SHMEM_BLOB, (group.ref,), data=b"x"))
-    assert made.name is not None
-    look = messages.Lookup(made.name)
+    created = session.ask(messages.Created, messages.Create(ObjectType.SHMEM_BLOB, (group.ref,), data=b"x"))
+    assert created.name is not None
+    look = messages.Lookup(created.name)
     assert session.ask(messages.References, look).references
     session.ask(messages.Done, messages.Delete(group.ref, int(Flag.DESTROY)))
     assert not session.ask(messages.References, look).references
@@ -51,5 +51,5 @@ def test_who_may_not_write_to_a_task_hands_it_nothing(node: Node, rights: Permis
 
 def give_way(giver: Client, taker: Client) -> int:
     """The taker's reference to the giver's task, found by its name as people of one home do."""
-    found = taker.ask(messages.References, messages.Lookup(giver.welcome.name)).references
-    return found[0].ref
+    references = taker.ask(messages.References, messages.Lookup(giver.welcome.name)).references
+    return references[0].ref

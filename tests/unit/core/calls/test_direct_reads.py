@@ -40,10 +40,10 @@ class Blob:
 @pytest.fixture
 def blob() -> Blob:
     """An object that can be read without a call."""
-    made = Blob(Node())
-    made.read()
-    assert made.direct
-    return made
+    prepared = Blob(Node())
+    prepared.read()
+    assert prepared.direct
+    return prepared
 
 
 @pytest.mark.parametrize("level", list(Semantics))

@@ -35,7 +35,7 @@ def append(client: Client, log: int, data: bytes) -> int:
 
 def delivered(node: Node) -> effects.AnswerLog:
     """The one answer to a reader in the last step."""
-    (answer,) = [one for one in node.outcome.after if isinstance(one, effects.AnswerLog)]
+    (answer,) = [effect for effect in node.outcome.after if isinstance(effect, effects.AnswerLog)]
     return answer
 
 
@@ -79,9 +79,9 @@ def test_a_reader_at_the_end_waits_for_the_next_entry(node: Node, client: Client
     append(client, log, b"one")
     waiting = [client.send(messages.ReadOnce(log, offset=HEAD + 3)) for _ in range(2)]
     node.step(events.Called(node.now, client.task, 999, messages.WriteOnce(log, b"two")))
-    answers = [one for one in node.outcome.after if isinstance(one, effects.AnswerLog)]
-    assert [one.seq for one in answers] == waiting
-    assert {(one.position, one.length) for one in answers} == {(HEAD + 3, HEAD + 3)}
+    answers = [effect for effect in node.outcome.after if isinstance(effect, effects.AnswerLog)]
+    assert [answer.seq for answer in answers] == waiting
+    assert {(answer.position, answer.length) for answer in answers} == {(HEAD + 3, HEAD + 3)}
     assert node.outcome.wait_for == node.outcome.ticket
 
 
@@ -123,7 +123,7 @@ def test_many_appends_in_one_message(node: Node, client: Client, log: int) -> No
     """A vector of appends is one store operation after the other under one ticket; reads stay out of it."""
     calls = tuple(messages.WriteOnce(log, b"%d" % number) for number in range(3))
     client.ask(effects.AnswerVector, messages.Vector(calls))
-    assert [type(one) for one in node.outcome.persist] == [effects.AppendLog] * 3
+    assert [type(effect) for effect in node.outcome.persist] == [effects.AppendLog] * 3
     answer = client.ask(effects.AnswerVector, messages.Vector((messages.ReadOnce(log),)))
     (part,) = answer.parts
     assert isinstance(part, effects.Answer)
@@ -158,12 +158,12 @@ def test_what_the_disk_refused_is_no_entry(node: Node, client: Client, log: int)
 
 def test_a_log_comes_back(node: Node, client: Client) -> None:
     """After a restart a log has its length and number of entries, and is found by its name."""
-    made = client.create(ObjectType.DURABLE_STREAM)
-    append(client, made.reference.ref, b"one")
+    created = client.create(ObjectType.DURABLE_STREAM)
+    append(client, created.reference.ref, b"one")
     again = Node()
     again.step(events.Recovered(again.now, tuple(node.stored.values())))
-    (found,) = again.session().lookup(made.name)
-    assert (found.type, found.size, found.v_w) == (ObjectType.DURABLE_STREAM, HEAD + 3, 1)
+    (reference,) = again.session().lookup(created.name)
+    assert (reference.type, reference.size, reference.v_w) == (ObjectType.DURABLE_STREAM, HEAD + 3, 1)
 
 
 def test_deletion_ends_a_log_and_its_readers(node: Node, client: Client, log: int) -> None:
@@ -172,5 +172,5 @@ def test_deletion_ends_a_log_and_its_readers(node: Node, client: Client, log: in
     other = client.ask(messages.References, messages.Copy(log, client.self_ref)).references[0].ref
     client.ask(messages.Done, messages.Delete(other))
     assert isinstance(client.answer(waiting), messages.Failure)
-    assert any(isinstance(one, effects.DropObject) for one in node.outcome.persist)
+    assert any(isinstance(effect, effects.DropObject) for effect in node.outcome.persist)
     assert node.outcome.ticket > Ticket(0)

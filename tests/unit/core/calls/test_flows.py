@@ -51,8 +51,8 @@ def test_a_task_that_has_read_writes_only_what_has_the_label(node: Node) -> None
     assert "labelled uid:1000/payroll" in answer.message
     task.ask(messages.Committed, messages.WriteOnce(hidden, b"stays"))
     assert task.refused(messages.AcquireWrite(public, 4)) == Code.EPERM
-    made = task.create(name_kind=NameKind.ANONYMOUS, data=b"result").reference
-    assert made.secrecy == SECRET
+    reference = task.create(name_kind=NameKind.ANONYMOUS, data=b"result").reference
+    assert reference.secrecy == SECRET
 
 
 def test_a_write_that_was_acquired_before_the_read_is_refused_at_its_commit(node: Node) -> None:
@@ -104,8 +104,8 @@ def test_a_delegation_without_the_right_gives_none(node: Node) -> None:
     key = labelled(owner, "payroll")
     task = owner.run(inputs=(messages.Handed(key.ref, int(Permission.ALL)),))
     assert not task.welcome.inputs[0].permissions & Permission.DECLASSIFY
-    (found,) = task.lookup(owner.create(data=b"x").name) or (None,)
-    assert found is None or not found.permissions & Permission.DECLASSIFY
+    (reference,) = task.lookup(owner.create(data=b"x").name) or (None,)
+    assert reference is None or not reference.permissions & Permission.DECLASSIFY
 
 
 def test_children_have_their_parents_label(node: Node) -> None:
@@ -173,10 +173,10 @@ def _control(owner: Client, other: Client) -> int:
     """A reference of the owner to another session, which it delegates."""
     node = owner.node
     state = node.core.state
-    made = state.add_reference(
+    reference = state.add_reference(
         state.tasks[owner.task], state.tasks[other.task].object, Permission.ALL, Provenance.DELEGATED
     )
-    return made.id
+    return reference.id
 
 
 @pytest.mark.parametrize("tags", [tuple(f"t{number}" for number in range(16))])
@@ -199,11 +199,11 @@ def test_labels_travel_with_references() -> None:
         messages.CreateLabelled(ObjectType.SHMEM_BLOB, (two.keeper.groups[0],), data=b"s", secrecy=SECRET),
     ).name
     assert secret.secrecy == SECRET
-    (found,) = two.me.lookup(name)
-    assert found.secrecy == SECRET
-    assert found.permissions & Permission.DECLASSIFY
+    (reference,) = two.me.lookup(name)
+    assert reference.secrecy == SECRET
+    assert reference.permissions & Permission.DECLASSIFY
     task = two.me.run()
-    for ref in (found.ref, two.ref):
+    for ref in (reference.ref, two.ref):
         two.cluster.call(two.me, messages.Copy(ref, task.reference.ref, int(Permission.ALL)))
     first, second = task.given().ref, task.given().ref
     two.cluster.call(task, messages.ReadOnce(first))
@@ -217,15 +217,17 @@ def test_labels_travel_with_references() -> None:
 def test_a_node_without_labels_gets_nothing_labelled() -> None:
     """A node of an earlier release finds no labelled object, and cannot be given one."""
     two = Two()
-    made = two.keeper.ask(
+    created = two.keeper.ask(
         messages.Created,
         messages.CreateLabelled(ObjectType.SHMEM_BLOB, (two.keeper.groups[0],), data=b"s", secrecy=SECRET),
     )
     _, there_of_here = two.books()
     there_of_here.version = 3
-    assert not two.me.lookup(made.name)
+    assert not two.me.lookup(created.name)
     assert not flows.knows_labels(there_of_here)
-    copied = two.cluster.call(two.keeper, messages.Copy(made.reference.ref, two.keeper.self_ref, host="n1"))
+    copied = two.cluster.call(
+        two.keeper, messages.Copy(created.reference.ref, two.keeper.self_ref, host="n1")
+    )
     assert isinstance(copied, messages.Failure)
     assert copied.code == Code.EPERM
     assert "release without secrecy labels" in copied.message
@@ -241,14 +243,18 @@ def test_a_replica_and_a_new_object_elsewhere_keep_the_label() -> None:
     )
     copied = cluster.call(owner, messages.Copy(secret.reference.ref, owner.self_ref, host="n2"))
     assert not isinstance(copied, messages.Failure), copied
-    kept = [one.secrecy for one in cluster.nodes[1].core.state.objects.values() if one.name == secret.name]
+    kept = [
+        stored.secrecy
+        for stored in cluster.nodes[1].core.state.objects.values()
+        if stored.name == secret.name
+    ]
     assert kept == [SECRET]
     task = owner.run(inputs=(messages.Handed(secret.reference.ref, READ),))
     task.ask(messages.Buffer, messages.ReadOnce(task.welcome.inputs[0].ref))
     plain = messages.Create(ObjectType.SHMEM_BLOB, (task.groups[0],), data=b"r", host="n2")
-    made = cluster.call(task, plain)
-    assert isinstance(made, messages.Created), made
-    assert made.reference.secrecy == SECRET
+    created = cluster.call(task, plain)
+    assert isinstance(created, messages.Created), created
+    assert created.reference.secrecy == SECRET
     cluster.check()
 
 

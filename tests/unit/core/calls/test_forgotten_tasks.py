@@ -22,30 +22,30 @@ def test_forgotten_tasks_are_no_garbage(monkeypatch: pytest.MonkeyPatch) -> None
     node = Node()
     session = node.session(Principal("uid:2000"))
     gc.collect()
-    before = sum(type(each) is Task for each in gc.get_objects())
+    before = sum(type(tracked) is Task for tracked in gc.get_objects())
     gc.disable()
     try:
         for _ in range(30):
             task = session.run()
             node.step(events.TaskEnded(node.now, task.task, Cause.EXITED))
             session.ask(messages.Done, messages.Delete(task.reference.ref, int(Flag.HANDLE_ONLY)))
-        found = sum(type(each) is Task for each in gc.get_objects())
+        after = sum(type(tracked) is Task for tracked in gc.get_objects())
     finally:
         gc.enable()
-    assert found - before == 5
+    assert after - before == 5
 
 
 def test_a_closed_session_is_no_garbage() -> None:
     """A session's records are freed with its connection."""
     node = Node()
     gc.collect()
-    before = sum(type(each) is Session for each in gc.get_objects())
+    before = sum(type(tracked) is Session for tracked in gc.get_objects())
     gc.disable()
     try:
         for _ in range(10):
             session = node.session(Principal("uid:2000"))
             node.step(events.Disconnected(node.now, session.task))
-        found = sum(type(each) is Session for each in gc.get_objects())
+        after = sum(type(tracked) is Session for tracked in gc.get_objects())
     finally:
         gc.enable()
-    assert found == before
+    assert after == before

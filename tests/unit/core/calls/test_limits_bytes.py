@@ -112,8 +112,8 @@ def test_shrinking_makes_room(office: Office) -> None:
 
 def test_whoever_writes_the_creator_pays(office: Office) -> None:
     """An object written by somebody else counts with the task that made it, and is refused there."""
-    made = office.worker.create(data=b"x" * 10)
-    (theirs,) = office.admin.lookup(made.name)
+    created = office.worker.create(data=b"x" * 10)
+    (theirs,) = office.admin.lookup(created.name)
     bound = office.leave(Scope.TASK, Resource.BYTES, 5)
     office.admin.ask(messages.Committed, messages.WriteOnce(theirs.ref, b"y" * 15))
     assert used(office) == bound
@@ -352,8 +352,8 @@ def test_a_vector_stops_at_the_limit(office: Office) -> None:
 def test_objects_that_outlive_their_task_stay_counted(office: Office) -> None:
     """What a task made counts with those above it after its end, until the object is gone."""
     admin, worker = office.admin, office.worker
-    made = worker.create(data=b"x" * 30)
-    (kept,) = admin.lookup(made.name)
+    created = worker.create(data=b"x" * 30)
+    (kept,) = admin.lookup(created.name)
     before = office.used(Scope.PRINCIPAL, Resource.BYTES)
     office.node.end(worker.task)
     assert office.used(Scope.PRINCIPAL, Resource.BYTES) == before

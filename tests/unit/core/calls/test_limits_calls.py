@@ -34,8 +34,8 @@ def of(principal: str, bounds: tuple[Bound, ...] = ONE) -> messages.SetLimits:
 
 def rows(client: Client) -> list[tuple[Scope, str]]:
     """Whose limits a client sees."""
-    found = client.ask(messages.LimitRows, messages.ListLimits()).rows
-    return [(row.scope, row.subject) for row in found if row.scope in SCOPES]
+    listed = client.ask(messages.LimitRows, messages.ListLimits()).rows
+    return [(row.scope, row.subject) for row in listed if row.scope in SCOPES]
 
 
 # -- who --------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_root_sets(office: Office) -> None:
 def test_setting_is_audited(office: Office) -> None:
     """Who set which limit of whom stands in the audit log."""
     office.admin.ask(messages.LimitRows, of("uid:7", (*ONE, Bound(Resource.CPU_MS, None))))
-    (record,) = [one for one in office.node.outcome.after if isinstance(one, effects.Audit)]
+    (record,) = [effect for effect in office.node.outcome.after if isinstance(effect, effects.Audit)]
     assert (record.action, record.outcome, record.principal) == ("limit", "ok", "uid:1000")
     assert record.detail == "uid:7: objects 1, cpu_ms none"
 
@@ -90,8 +90,8 @@ def test_everybody_sees_its_own(office: Office) -> None:
 def test_the_nodes_own_user_sees_every_principal(office: Office) -> None:
     """The node's own user sees every principal that has used the node."""
     office.node.session(OTHER)
-    found = [subject for scope, subject in rows(office.admin) if scope is Scope.PRINCIPAL]
-    assert found == ["uid:1000", "uid:7"]
+    subjects = [subject for scope, subject in rows(office.admin) if scope is Scope.PRINCIPAL]
+    assert subjects == ["uid:1000", "uid:7"]
 
 
 def test_ended_tasks_are_not_listed(office: Office) -> None:
@@ -165,5 +165,5 @@ def test_the_last_bound_for_a_resource_holds(office: Office) -> None:
     call = of("uid:7", (Bound(Resource.OBJECTS, 5), Bound(Resource.OBJECTS, 2)))
     row = office.admin.ask(messages.LimitRows, call).rows[0]
     assert row.limits[Resource.OBJECTS] == 2
-    (home,) = [one for one in office.node.stored.values() if one.owner == "uid:7"]
+    (home,) = [record for record in office.node.stored.values() if record.owner == "uid:7"]
     assert home.limits == (Bound(Resource.OBJECTS, 2),)

@@ -48,10 +48,10 @@ def test_an_object_is_counted_by_what_it_needs(
     """Large bytes in memory and raw memory have descriptors; small and stored bytes have none."""
     session = node.session()
     before = used(session)
-    made = session.ask(messages.Created, messages.Create(kind, (session.groups[0],), buffering=buffering))
-    session.ask(messages.Committed, messages.WriteOnce(made.reference.ref, bytes(size)))
+    created = session.ask(messages.Created, messages.Create(kind, (session.groups[0],), buffering=buffering))
+    session.ask(messages.Committed, messages.WriteOnce(created.reference.ref, bytes(size)))
     assert used(session) == before + descriptors
-    session.ask(messages.Done, messages.Delete(made.reference.ref, int(Flag.DESTROY)))
+    session.ask(messages.Done, messages.Delete(created.reference.ref, int(Flag.DESTROY)))
     assert used(session) == before
 
 
@@ -59,9 +59,9 @@ def test_a_stream_is_counted_whether_or_not_it_is_attached(node: Node) -> None:
     """The descriptors of its ring are set aside when it is created, so that attaching never fails."""
     session = node.session()
     before = used(session)
-    made = session.ask(messages.Created, messages.Create(ObjectType.SHMEM_STREAM, (session.groups[0],)))
+    created = session.ask(messages.Created, messages.Create(ObjectType.SHMEM_STREAM, (session.groups[0],)))
     assert used(session) >= before + limits.STREAM_DESCRIPTORS
-    session.ask(messages.Done, messages.Delete(made.reference.ref, int(Flag.DESTROY)))
+    session.ask(messages.Done, messages.Delete(created.reference.ref, int(Flag.DESTROY)))
     assert used(session) == before
 
 
@@ -70,32 +70,32 @@ def test_a_stream_with_both_ends_attached_needs_fewer(node: Node) -> None:
     session = node.session()
     before = used(session)
     for first, second in ((Mode.READ, Mode.WRITE), (Mode.WRITE, Mode.READ)):
-        made = session.ask(messages.Created, messages.Create(ObjectType.SHMEM_STREAM))
-        session.call(messages.Attach(made.reference.ref, first))
+        created = session.ask(messages.Created, messages.Create(ObjectType.SHMEM_STREAM))
+        session.call(messages.Attach(created.reference.ref, first))
         assert used(session) == before + limits.STREAM_DESCRIPTORS
-        session.call(messages.Attach(made.reference.ref, second))
+        session.call(messages.Attach(created.reference.ref, second))
         assert used(session) == before + limits.STREAM_DESCRIPTORS_ATTACHED
-        session.ask(messages.Done, messages.Delete(made.reference.ref, int(Flag.DESTROY)))
+        session.ask(messages.Done, messages.Delete(created.reference.ref, int(Flag.DESTROY)))
         assert used(session) == before
 
 
 def test_one_principal_leaves_descriptors_to_others() -> None:
     """Streams end at the principal's bound, with its name; another principal goes on to that of the node."""
     node = node_with(node=100, principal=60)
-    one, other = node.session(), node.session(OTHER)
+    session, other = node.session(), node.session(OTHER)
     create = messages.Create(ObjectType.SHMEM_STREAM)
-    made = 0
-    while not isinstance(answer := one.call(create), messages.Failure):
-        made += 1
+    count = 0
+    while not isinstance(answer := session.call(create), messages.Failure):
+        count += 1
     assert answer.code == Code.EDQUOT
     assert "60 of the node's descriptors for uid:1000" in answer.message
-    assert 0 < made <= 60 // limits.STREAM_DESCRIPTORS
+    assert 0 < count <= 60 // limits.STREAM_DESCRIPTORS
     others = 0
     while not isinstance(answer := other.call(create), messages.Failure):
         others += 1
     assert others
     assert "this node" in answer.message or "uid:2000" in answer.message
-    assert used(one) <= 100 + limits.MEMORY_DESCRIPTORS
+    assert used(session) <= 100 + limits.MEMORY_DESCRIPTORS
 
 
 def test_bytes_that_grow_in_steps_are_counted_too() -> None:
@@ -119,11 +119,13 @@ def test_a_reader_of_stored_bytes_pays_for_its_open_file() -> None:
     session = node.session()
     refs = []
     for _ in range(2):
-        made = session.ask(messages.Created, messages.Create(ObjectType.DURABLE_BLOB, (session.groups[0],)))
+        created = session.ask(
+            messages.Created, messages.Create(ObjectType.DURABLE_BLOB, (session.groups[0],))
+        )
         for start in range(0, LARGE, limits.INLINE_BYTES_MAX):
             data = bytes(min(limits.INLINE_BYTES_MAX, LARGE - start))
-            session.ask(messages.Committed, messages.WriteOnce(made.reference.ref, data, start))
-        refs.append(made.reference.ref)
+            session.ask(messages.Committed, messages.WriteOnce(created.reference.ref, data, start))
+        refs.append(created.reference.ref)
     buffer = session.ask(messages.Buffer, messages.AcquireRead(refs[0])).buffer
     assert session.refused(messages.AcquireRead(refs[1])) == Code.EDQUOT
     session.ask(messages.Done, messages.ReleaseRead(refs[0], buffer))

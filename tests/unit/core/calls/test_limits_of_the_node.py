@@ -28,8 +28,8 @@ def create(client: Client, kind: ObjectType, data: bytes) -> object:
 def test_principals_share_the_memory() -> None:
     """What one principal has in memory leaves another so much less, and says that the node is full."""
     node = small_node(VOLATILE_BYTES=100)
-    one, other = node.session(), node.session(OTHER)
-    assert isinstance(create(one, ObjectType.SHMEM_BLOB, bytes(60)), messages.Created)
+    session, other = node.session(), node.session(OTHER)
+    assert isinstance(create(session, ObjectType.SHMEM_BLOB, bytes(60)), messages.Created)
     assert isinstance(create(other, ObjectType.SHMEM_BLOB, bytes(40)), messages.Created)
     refused = create(other, ObjectType.SHMEM_BLOB, b"x")
     assert isinstance(refused, messages.Failure)
@@ -57,10 +57,10 @@ def test_memory_comes_back(buffering: Buffering) -> None:
     node = small_node(VOLATILE_BYTES=100)
     session = node.session()
     for _ in range(3):
-        made = session.ask(messages.Created, messages.Create(ObjectType.SHMEM_BLOB, buffering=buffering))
-        session.ask(messages.Buffer, messages.AcquireWrite(made.reference.ref, size=100))
-        assert session.refused(messages.AcquireWrite(made.reference.ref, size=101)) == Code.EDQUOT
-        session.ask(messages.Done, messages.Delete(made.reference.ref))
+        created = session.ask(messages.Created, messages.Create(ObjectType.SHMEM_BLOB, buffering=buffering))
+        session.ask(messages.Buffer, messages.AcquireWrite(created.reference.ref, size=100))
+        assert session.refused(messages.AcquireWrite(created.reference.ref, size=101)) == Code.EDQUOT
+        session.ask(messages.Done, messages.Delete(created.reference.ref))
 
 
 def test_nobody_sets_the_limits_of_all() -> None:

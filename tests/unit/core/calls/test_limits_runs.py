@@ -30,7 +30,7 @@ def program(client: Client) -> int:
 
 def bounds(node: Node) -> Limits:
     """What the host is told to hold the task to that was just started."""
-    return next(one.limits for one in node.outcome.after if isinstance(one, effects.Spawn))
+    return next(effect.limits for effect in node.outcome.after if isinstance(effect, effects.Spawn))
 
 
 def cpu(office: Office) -> int:

@@ -104,11 +104,11 @@ def test_references_to_oneself(office: Office) -> None:
 
 def test_references_that_are_resolved(office: Office) -> None:
     """A lookup needs room for all that it finds, with the task and with the group."""
-    made = office.worker.create()
-    assert made.name is not None
+    created = office.worker.create()
+    assert created.name is not None
     for scope in (Scope.TASK, Scope.GROUP):
         office.leave(scope, Resource.REFERENCES, 0)
-        over(office.worker, messages.Lookup(made.name))
+        over(office.worker, messages.Lookup(created.name))
         office.row(scope, Bound(Resource.REFERENCES, None))
 
 
@@ -211,9 +211,9 @@ def test_objects_without_a_name_count(office: Office, *, durable: bool) -> None:
     """An object that nobody can resolve counts like any other."""
     kind = ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB
     office.leave(Scope.TASK, Resource.OBJECTS, 1)
-    made = office.worker.ask(messages.Created, anonymous(kind=kind))
+    created = office.worker.ask(messages.Created, anonymous(kind=kind))
     over(office.worker, anonymous(kind=kind))
-    office.worker.ask(messages.Done, messages.Delete(made.reference.ref))
+    office.worker.ask(messages.Done, messages.Delete(created.reference.ref))
     office.worker.ask(messages.Created, anonymous(kind=kind))
 
 
@@ -221,10 +221,10 @@ def test_timers_by_their_special_name_count(office: Office) -> None:
     """The timer that a lookup makes is an object like one that was created."""
     timer = messages.Lookup(special_name(2))
     office.leave(Scope.TASK, Resource.OBJECTS, 1)
-    (found,) = office.worker.ask(messages.References, timer).references
-    assert found.type is ObjectType.TIMER_BLOB
+    (reference,) = office.worker.ask(messages.References, timer).references
+    assert reference.type is ObjectType.TIMER_BLOB
     over(office.worker, timer)
-    office.worker.ask(messages.Done, messages.Delete(found.ref))
+    office.worker.ask(messages.Done, messages.Delete(reference.ref))
     office.worker.ask(messages.References, timer)
 
 
@@ -233,9 +233,9 @@ def test_kept_programs_of_failed_tasks_count_with_nobody(office: Office) -> None
     admin = office.admin
     before = office.shown(Scope.PRINCIPAL).used
     for _ in range(3):
-        made = admin.ask(messages.Created, anonymous(b"fail"))
-        task = started(admin, ordered(made.reference.ref))
-        admin.ask(messages.Done, messages.Delete(made.reference.ref))
+        created = admin.ask(messages.Created, anonymous(b"fail"))
+        task = started(admin, ordered(created.reference.ref))
+        admin.ask(messages.Done, messages.Delete(created.reference.ref))
         office.node.end(task.task, exit_code=1)
         admin.ask(messages.Done, messages.Delete(task.reference.ref))
     assert len(office.node.core.state.failed_programs) == 3
@@ -245,10 +245,10 @@ def test_kept_programs_of_failed_tasks_count_with_nobody(office: Office) -> None
 def test_a_running_program_counts_though_nobody_refers_to_it(office: Office) -> None:
     """A program that its task and its starter let go of is kept while the task runs, and counts."""
     worker = office.worker
-    made = worker.ask(messages.Created, anonymous(b"x" * 1000))
+    created = worker.ask(messages.Created, anonymous(b"x" * 1000))
     before = office.used(Scope.TASK, Resource.BYTES)
-    task = started(worker, ordered(made.reference.ref))
-    worker.ask(messages.Done, messages.Delete(made.reference.ref))
+    task = started(worker, ordered(created.reference.ref))
+    worker.ask(messages.Done, messages.Delete(created.reference.ref))
     task.ask(messages.Done, messages.Delete(program(task)))
     assert office.used(Scope.TASK, Resource.BYTES) == before
     office.node.end(task.task)
@@ -269,16 +269,16 @@ def test_two_groups_count_both(office: Office) -> None:
 def test_references_to_what_is_in_a_group(office: Office) -> None:
     """Every way to have a reference to a group's object needs the group's room for it."""
     worker = office.worker
-    made = worker.create()
-    (theirs,) = office.admin.lookup(made.name)
+    created = worker.create()
+    (theirs,) = office.admin.lookup(created.name)
     program_ref = worker.ask(messages.Created, anonymous()).reference.ref
-    handed = (messages.Handed(made.reference.ref, 1),)
+    handed = (messages.Handed(created.reference.ref, 1),)
     ways = (
         (office.admin, messages.Copy(theirs.ref, worker.reference.ref)),
-        (worker, messages.Copy(made.reference.ref, worker.self_ref)),
+        (worker, messages.Copy(created.reference.ref, worker.self_ref)),
         (worker, messages.Run(program_ref, (), handed, flags=int(Flag.NON_BLOCKING))),
         (worker, messages.Run(program_ref, (), (), handed, flags=int(Flag.NON_BLOCKING))),
-        (worker, ordered(made.reference.ref)),
+        (worker, ordered(created.reference.ref)),
         (worker, messages.Create(ObjectType.SHMEM_BLOB, (worker.groups[0],), data=b"")),
     )
     office.leave(Scope.GROUP, Resource.REFERENCES, 0)

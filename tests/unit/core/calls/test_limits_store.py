@@ -117,10 +117,10 @@ def test_failed_creation_is_not_counted() -> None:
     office = Office(Node())
     first = settle(office.node)
     before = {scope: office.shown(scope).used for scope in SCOPES}
-    made = durable(office.worker, office.worker.groups[0])
+    created = durable(office.worker, office.worker.groups[0])
     fail(office.node, first)
     assert office.used(Scope.GROUP, Resource.BYTES) == before[Scope.GROUP][Resource.BYTES]
-    office.worker.ask(messages.Done, messages.Delete(made.reference.ref))
+    office.worker.ask(messages.Done, messages.Delete(created.reference.ref))
     assert {scope: office.shown(scope).used for scope in SCOPES} == before
 
 
@@ -138,10 +138,10 @@ def test_failed_growth_goes_back() -> None:
 def test_failed_deletion_counts_again_with_the_same() -> None:
     """What could not be deleted counts with the task that made it, and with its group, as before."""
     office = Office(Node())
-    made = durable(office.worker, office.worker.groups[0])
+    created = durable(office.worker, office.worker.groups[0])
     first = settle(office.node)
     before = {scope: office.shown(scope).used for scope in SCOPES}
-    office.worker.ask(messages.Done, messages.Delete(made.reference.ref))
+    office.worker.ask(messages.Done, messages.Delete(created.reference.ref))
     fail(office.node, first)
     after = {scope: list(office.shown(scope).used) for scope in SCOPES}
     for scope in SCOPES:
@@ -190,10 +190,10 @@ def test_records_of_limits_are_of_their_own_group() -> None:
     office.row(Scope.PRINCIPAL, Bound(Resource.OBJECTS, 50))
     office.row(Scope.GROUP, Bound(Resource.BYTES, 60))
     office.row(Scope.TASK, Bound(Resource.TASKS, 5))
-    found: dict[bool, ObjectRecord] = {
+    records: dict[bool, ObjectRecord] = {
         record.name == office.group_name: record for record in office.node.stored.values()
     }
-    assert len(found) == len(office.node.stored) == 2
-    assert found[False].limits == (Bound(Resource.OBJECTS, 50),)
-    assert found[True].limits == (Bound(Resource.BYTES, 60),)
-    assert found[False].owner == OWNER
+    assert len(records) == len(office.node.stored) == 2
+    assert records[False].limits == (Bound(Resource.OBJECTS, 50),)
+    assert records[True].limits == (Bound(Resource.BYTES, 60),)
+    assert records[False].owner == OWNER

@@ -25,8 +25,12 @@ def test_what_a_task_wrote_is_a_durable_object_of_its_principal() -> None:
     session = node.session()
     task = session.run()
     _ends(node, task, 12)
-    (found,) = node.session().lookup(log_name(Name(task.welcome.name)))
-    assert (found.type, found.persistence, found.size) == (ObjectType.DURABLE_BLOB, Persistence.DURABLE, 12)
+    (reference,) = node.session().lookup(log_name(Name(task.welcome.name)))
+    assert (reference.type, reference.persistence, reference.size) == (
+        ObjectType.DURABLE_BLOB,
+        Persistence.DURABLE,
+        12,
+    )
 
 
 def test_a_silent_task_leaves_none() -> None:
@@ -130,8 +134,8 @@ def test_a_log_is_with_who_started_the_task_too() -> None:
     cluster.advance(3_000)
     answer = cluster.call(session, messages.Lookup(log_name(Name(child.welcome.name))))
     assert isinstance(answer, messages.References)
-    (found,) = answer.references
-    assert here.contents[found.object] == b"what it said"
+    (reference,) = answer.references
+    assert here.contents[reference.object] == b"what it said"
 
 
 def _wrote(node: ClusterNode, child: Client, data: bytes) -> None:

@@ -31,8 +31,8 @@ class Place:
         self.cluster = Cluster(("r1",))
         self.node: ClusterNode = self.cluster.nodes[0]
         self.user = self.cluster.session(self.node)
-        made = self.user.create(data=b"pass")
-        self.program = made.reference.ref
+        created = self.user.create(data=b"pass")
+        self.program = created.reference.ref
         self.ends: list[int] = []
 
     def run(self, work: Work = MOVABLE) -> Citizen:
@@ -52,9 +52,9 @@ class Place:
 
     def record(self, job: Citizen) -> Task:
         """The record of a task."""
-        found = self.node.core.state.tasks[job.task]
-        assert isinstance(found, Task)
-        return found
+        task = self.node.core.state.tasks[job.task]
+        assert isinstance(task, Task)
+        return task
 
     def pass_time(self, ms: int) -> None:
         """Let time pass, and the node's timer fire."""
@@ -179,9 +179,9 @@ def test_a_task_that_cannot_save_says_why(place: Place) -> None:
     assert place.record(job).cause is Cause.PREEMPTED
     assert "xyzzy" in place.record(job).detail
     place.node.end(job.task, Cause.SIGNAL)
-    audited = [one for one in place.node.outcome.after if isinstance(one, effects.Audit)]
+    audited = [effect for effect in place.node.outcome.after if isinstance(effect, effects.Audit)]
     assert audited
-    assert not any("xyzzy" in one.detail for one in audited)
+    assert not any("xyzzy" in audit.detail for audit in audited)
 
 
 def test_nobody_leaves_who_was_not_asked(place: Place) -> None:
@@ -197,7 +197,7 @@ def test_tasks_without_a_grace_stay_on_a_drained_node(place: Place) -> None:
     stays, restartable = place.run(Work()), place.run(Work(restartable=True))
     place.drain()
     place.pass_time(10 * GRACE_MS)
-    assert [place.record(one).cause for one in (stays, restartable)] == [Cause.NONE, Cause.NONE]
+    assert [place.record(job).cause for job in (stays, restartable)] == [Cause.NONE, Cause.NONE]
     assert place.preempt(stays)
     assert not place.preempt(restartable)
     assert place.record(restartable).cause is Cause.PREEMPTED
@@ -237,16 +237,18 @@ class Moves(RuleBasedStateMachine):
         self.place = Place()
         self.tasks: list[Expected] = []
 
-    def _ask(self, one: Expected) -> None:
-        if one.cause is not Cause.NONE or one.due_ns:
+    def _ask(self, expected: Expected) -> None:
+        if expected.cause is not Cause.NONE or expected.due_ns:
             return
-        if one.grace_ms:
-            one.due_ns = self.place.node.now + one.grace_ms * MS
+        if expected.grace_ms:
+            expected.due_ns = self.place.node.now + expected.grace_ms * MS
         else:
-            one.cause = Cause.PREEMPTED
+            expected.cause = Cause.PREEMPTED
 
     def _living(self, data: st.DataObject) -> Expected:
-        return data.draw(st.sampled_from([one for one in self.tasks if one.cause is Cause.NONE]))
+        return data.draw(
+            st.sampled_from([expected for expected in self.tasks if expected.cause is Cause.NONE])
+        )
 
     @precondition(lambda self: len(self.tasks) < 6)
     @rule(grace=st.sampled_from([0, 0, 100, 1_000, 1_000]), bound=st.sampled_from([0, 100, 700]))
@@ -260,47 +262,51 @@ class Moves(RuleBasedStateMachine):
     def drain(self, wish: NodeWish) -> None:
         """Drain the node: those with a grace are asked."""
         self.place.drain(wish)
-        for one in self.tasks:
-            if wish is NodeWish.DRAIN and one.grace_ms:
-                self._ask(one)
+        for expected in self.tasks:
+            if wish is NodeWish.DRAIN and expected.grace_ms:
+                self._ask(expected)
 
-    @precondition(lambda self: any(one.cause is Cause.NONE for one in self.tasks))
+    @precondition(lambda self: any(expected.cause is Cause.NONE for expected in self.tasks))
     @rule(data=st.data())
     def preempt(self, data: st.DataObject) -> None:
         """Take the place of a task."""
-        one = self._living(data)
-        assert not self.place.preempt(one.job)
-        self._ask(one)
+        expected = self._living(data)
+        assert not self.place.preempt(expected.job)
+        self._ask(expected)
 
-    @precondition(lambda self: any(one.cause is Cause.NONE for one in self.tasks))
+    @precondition(lambda self: any(expected.cause is Cause.NONE for expected in self.tasks))
     @rule(data=st.data(), failure=st.sampled_from(["", "no room"]))
     def leave(self, data: st.DataObject, failure: str) -> None:
         """A task leaves; one that was not asked is refused."""
-        one = self._living(data)
-        if one.due_ns:
-            one.job.send(messages.Leave(failure))
-            one.cause = Cause.PREEMPTED if failure else Cause.MOVED
+        expected = self._living(data)
+        if expected.due_ns:
+            expected.job.send(messages.Leave(failure))
+            expected.cause = Cause.PREEMPTED if failure else Cause.MOVED
         else:
-            assert one.job.refused(messages.Leave(failure)) == Code.EINVAL
+            assert expected.job.refused(messages.Leave(failure)) == Code.EINVAL
 
-    @precondition(lambda self: any(not one.gone for one in self.tasks))
+    @precondition(lambda self: any(not expected.gone for expected in self.tasks))
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
         """The process of a task is gone, on request or by itself."""
-        one = data.draw(st.sampled_from([one for one in self.tasks if not one.gone]))
-        one.gone = True
-        one.cause = Cause.EXITED if one.cause is Cause.NONE else one.cause
-        self.place.node.end(one.job.task)
+        expected = data.draw(st.sampled_from([running for running in self.tasks if not running.gone]))
+        expected.gone = True
+        expected.cause = Cause.EXITED if expected.cause is Cause.NONE else expected.cause
+        self.place.node.end(expected.job.task)
 
     @rule(ms=st.sampled_from([1, 50, 100, 500, 1_000]))
     def wait(self, ms: int) -> None:
         """Time passes."""
         self.place.pass_time(ms)
-        for one in self.tasks:
-            if one.cause is Cause.NONE and 0 < one.due_ns <= self.place.node.now:
-                one.cause = Cause.PREEMPTED
-            elif one.cause is Cause.NONE and one.over_ns is not None and one.over_ns <= self.place.node.now:
-                one.cause = Cause.TIME
+        for expected in self.tasks:
+            if expected.cause is Cause.NONE and 0 < expected.due_ns <= self.place.node.now:
+                expected.cause = Cause.PREEMPTED
+            elif (
+                expected.cause is Cause.NONE
+                and expected.over_ns is not None
+                and expected.over_ns <= self.place.node.now
+            ):
+                expected.cause = Cause.TIME
 
     @rule()
     def restart_from_a_snapshot(self) -> None:
@@ -317,14 +323,14 @@ class Moves(RuleBasedStateMachine):
         state = self.place.node.core.state
         check(state)
         moments: list[int] = []
-        for one in self.tasks:
-            found = state.tasks.get(one.job.task)
-            if found is None:
-                assert one.gone
+        for expected in self.tasks:
+            task = state.tasks.get(expected.job.task)
+            if task is None:
+                assert expected.gone
                 continue
-            assert found.cause is one.cause
-            if one.cause is Cause.NONE:
-                moments += [moment for moment in (one.due_ns, one.over_ns) if moment]
+            assert task.cause is expected.cause
+            if expected.cause is Cause.NONE:
+                moments += [moment for moment in (expected.due_ns, expected.over_ns) if moment]
         assert state.moves.next() == min(moments, default=None)
 
 

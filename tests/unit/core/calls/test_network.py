@@ -32,7 +32,7 @@ class Network:
     def begin(self, client: Client | None = None, kind: ObjectType = TYPES[1]) -> tuple[int, ObjectId]:
         """A creation that waits, and its object."""
         seq = (client or self.owner).send(creation(kind))
-        (asked,) = [one for one in self.node.outcome.after if isinstance(one, effects.OpenNetwork)]
+        (asked,) = [effect for effect in self.node.outcome.after if isinstance(effect, effects.OpenNetwork)]
         assert (asked.kind, asked.address) == (kind, PLACE)
         return seq, asked.object
 
@@ -52,11 +52,15 @@ class Network:
 
     def adopted(self) -> list[int]:
         """The connections that the last step handed out."""
-        return [one.number for one in self.node.outcome.after if isinstance(one, effects.AdoptConnection)]
+        return [
+            effect.number for effect in self.node.outcome.after if isinstance(effect, effects.AdoptConnection)
+        ]
 
     def closed(self) -> list[int]:
         """The objects whose sockets the last step let go."""
-        return [one.object for one in self.node.outcome.after if isinstance(one, effects.CloseNetwork)]
+        return [
+            effect.object for effect in self.node.outcome.after if isinstance(effect, effects.CloseNetwork)
+        ]
 
 
 @pytest.fixture
@@ -76,7 +80,7 @@ def test_only_the_nodes_user_resolves_the_network(node: Node) -> None:
     """The special name is empty for other users, and for tasks, even those of the node's own user."""
     name = special_name(3)
     owner = node.session()
-    assert [one.type for one in owner.lookup(name)] == [ObjectType.NETWORK]
+    assert [reference.type for reference in owner.lookup(name)] == [ObjectType.NETWORK]
     assert node.session(Principal("uid:0")).lookup(name)
     assert node.session(Principal("uid:77")).lookup(name) == ()
     assert owner.run().lookup(name) == ()
@@ -148,7 +152,7 @@ def test_no_vector_waits_for_a_socket(network: Network) -> None:
 def test_creation_answers_when_the_socket_is_open(network: Network) -> None:
     """The creator waits for its socket and learns its address; both are in the audit log."""
     network.open(kind=ObjectType.TCP_STREAM)
-    (record,) = [one for one in network.node.outcome.after if isinstance(one, effects.Audit)]
+    (record,) = [effect for effect in network.node.outcome.after if isinstance(effect, effects.Audit)]
     assert (record.action, record.outcome, record.detail) == ("create", "ok", "TCP_STREAM 127.0.0.1:4711")
 
 
@@ -163,7 +167,8 @@ def test_creation_fails_with_its_socket(network: Network) -> None:
     assert len(network.node.core.state.objects) == before
     assert network.closed() == [target]
     assert any(
-        isinstance(one, effects.Audit) and one.outcome == "failed" for one in network.node.outcome.after
+        isinstance(effect, effects.Audit) and effect.outcome == "failed"
+        for effect in network.node.outcome.after
     )
 
 
@@ -249,9 +254,11 @@ def test_a_connection_that_broke_is_no_good_end(network: Network) -> None:
     reset = events.NetworkFailed(network.node.now, ObjectId(stream.object), int(Code.EHOSTUNREACH), "reset")
     after = network.node.step(reset).after
     published = next(
-        place for place, one in enumerate(after) if isinstance(one, effects.PublishCounters) and one.zombie
+        place
+        for place, effect in enumerate(after)
+        if isinstance(effect, effects.PublishCounters) and effect.zombie
     )
-    ended = [place for place, one in enumerate(after) if isinstance(one, effects.CloseStreamEnd)]
+    ended = [place for place, effect in enumerate(after) if isinstance(effect, effects.CloseStreamEnd)]
     assert ended
     assert published < min(ended)
     assert network.owner.refused(messages.Attach(stream.ref, Mode.WRITE)) == Code.ESTALE
@@ -277,15 +284,17 @@ def test_both_directions_have_their_own_end(network: Network) -> None:
     task.ask(messages.Attached, messages.Attach(given, Mode.WRITE))
     assert network.owner.refused(messages.Attach(stream.ref, Mode.WRITE)) == Code.EBUSY
     network.node.end(task.task)
-    ends = [one for one in network.node.outcome.after if isinstance(one, effects.CloseStreamEnd)]
-    assert [one.mode for one in ends] == [Mode.WRITE]
+    ends = [effect for effect in network.node.outcome.after if isinstance(effect, effects.CloseStreamEnd)]
+    assert [end.mode for end in ends] == [Mode.WRITE]
 
 
 def test_dropped_datagrams_are_counted(network: Network) -> None:
     """Datagrams that found no room are told of on the page, where failed writes are."""
     stream = network.open(kind=ObjectType.UDP_STREAM)
     network.node.step(events.DatagramsDropped(network.node.now, ObjectId(stream.object), 3))
-    (published,) = [one for one in network.node.outcome.after if isinstance(one, effects.PublishCounters)]
+    (published,) = [
+        effect for effect in network.node.outcome.after if isinstance(effect, effects.PublishCounters)
+    ]
     assert published.dirty == 3
 
 
@@ -303,7 +312,9 @@ def test_a_limited_network_permits_connections_to_its_origins(network: Network) 
     ref = task.welcome.inputs[0].ref
     for address in ("127.0.0.1:80", "10.0.0.5:443"):
         task.send(messages.Create(TYPES[0], name_kind=NameKind.ANONYMOUS, address=address, network=ref))
-        (asked,) = [one for one in network.node.outcome.after if isinstance(one, effects.OpenNetwork)]
+        (asked,) = [
+            effect for effect in network.node.outcome.after if isinstance(effect, effects.OpenNetwork)
+        ]
         assert (asked.address, asked.origin) == (address, True)
     for kind, address in (
         (TYPES[0], "127.0.0.1:443"),
@@ -339,7 +350,7 @@ def test_a_limited_network_can_be_taken_back(network: Network) -> None:
             messages.Handed(right.ref, int(Permission.READ)),
         )
     )
-    write, read = (each.ref for each in task.welcome.inputs)
+    write, read = (reference.ref for reference in task.welcome.inputs)
     call = messages.Create(TYPES[0], name_kind=NameKind.ANONYMOUS, address=PLACE, network=read)
     assert task.refused(call) == Code.EPERM
     assert task.refused(messages.RecordRequest(read, 0, "GET", RequestEnd.ANSWERED)) == Code.EPERM
@@ -354,8 +365,8 @@ def test_requests_are_recorded_in_the_nodes_own_words(network: Network) -> None:
 
     def recorded(call: messages.RecordRequest) -> tuple[str, str, str]:
         network.owner.ask(messages.Done, call)
-        (found,) = [one for one in network.node.outcome.after if isinstance(one, effects.Audit)]
-        return found.action, found.outcome, found.detail
+        (audit,) = [effect for effect in network.node.outcome.after if isinstance(effect, effects.Audit)]
+        return audit.action, audit.outcome, audit.detail
 
     assert recorded(messages.RecordRequest(right.ref, 1, "GET", RequestEnd.ANSWERED, 404, 5, 7)) == (
         "request",

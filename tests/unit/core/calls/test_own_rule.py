@@ -100,7 +100,9 @@ def test_a_scheduler_that_places_nothing_costs_seconds(site: Site, work: Work) -
             for row in site.cluster.session(node).ask(messages.Nodes, messages.ListNodes()).nodes
         }
         assert rows == {"n1": (2,), "n2": (), "n3": ()}
-    (record,) = [one for one in site.here.effects if isinstance(one, effects.Audit) and one.action == "bar"]
+    (record,) = [
+        effect for effect in site.here.effects if isinstance(effect, effects.Audit) and effect.action == "bar"
+    ]
     assert "n2" in record.detail
 
 

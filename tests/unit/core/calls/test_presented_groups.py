@@ -19,10 +19,10 @@ def group_with_object(session: Client) -> tuple[bytes, bytes]:
     home = session.welcome.home
     assert home is not None
     group = session.create(ObjectType.GROUP, groups=(home.ref,))
-    made = session.create(ObjectType.DURABLE_BLOB, groups=(group.reference.ref,), data=b"kept")
+    created = session.create(ObjectType.DURABLE_BLOB, groups=(group.reference.ref,), data=b"kept")
     assert group.name is not None
-    assert made.name is not None
-    return group.name, made.name
+    assert created.name is not None
+    return group.name, created.name
 
 
 def present(session: Client, *names: bytes) -> tuple[messages.Reference, ...]:
@@ -32,23 +32,23 @@ def present(session: Client, *names: bytes) -> tuple[messages.Reference, ...]:
 
 def test_a_session_enters_the_groups_that_it_presents(node: Node) -> None:
     """It resolves nothing in a group before, and everything after; other names add nothing."""
-    group, made = group_with_object(node.session())
+    group, name = group_with_object(node.session())
     session = node.session()
-    assert session.lookup(made) == ()
+    assert session.lookup(name) == ()
     (shown,) = present(session, group, bytes(range(32)))
     assert shown.type is ObjectType.GROUP
-    (found,) = session.lookup(made)
-    assert session.stat(found.ref).size == len(b"kept")
-    assert session.lookup(made, shown.ref)
+    (reference,) = session.lookup(name)
+    assert session.stat(reference.ref).size == len(b"kept")
+    assert session.lookup(name, shown.ref)
     assert len(present(session, group, group)) == 1
 
 
 def test_the_name_of_anothers_group_is_like_one_that_does_not_exist(node: Node) -> None:
     """The owner must be the principal of the session."""
-    group, made = group_with_object(node.session())
+    group, name = group_with_object(node.session())
     stranger = node.session(OTHER)
     assert present(stranger, group) == present(stranger, bytes(range(32))) == ()
-    assert stranger.lookup(made) == ()
+    assert stranger.lookup(name) == ()
 
 
 def test_the_memberships_of_a_task_stay_as_they_are(node: Node) -> None:

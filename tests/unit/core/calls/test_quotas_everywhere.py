@@ -337,5 +337,5 @@ def test_quotas_reach_the_host_queue_again_when_they_grow(site: Site) -> None:
     assert site.running() == 2
     site.cluster.start_spawned()
     assert isinstance(site.cluster.wait(site.user, seq), messages.Created)
-    spawned = [one for one in site.nodes[0].effects if isinstance(one, effects.Spawn)]
-    assert len({TaskId(one.task) for one in spawned}) == 2
+    spawned = [effect for effect in site.nodes[0].effects if isinstance(effect, effects.Spawn)]
+    assert len({TaskId(spawn.task) for spawn in spawned}) == 2

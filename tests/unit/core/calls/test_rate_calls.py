@@ -48,7 +48,7 @@ def hall() -> Hall:
 
 def set_on(node: Node) -> list[effects.SetRates]:
     """The rates that the host of a node was told."""
-    return [one for one in node.effects if isinstance(one, effects.SetRates)]
+    return [effect for effect in node.effects if isinstance(effect, effects.SetRates)]
 
 
 @pytest.mark.parametrize("host", ["", "n1"])
@@ -127,18 +127,18 @@ def test_only_the_nodes_own_user_tells_rates(hall: Hall, host: str) -> None:
     stranger = hall.nodes[1].session(Principal("uid:77"))
     assert stranger.refused(Govern(host, RATES, 1_000)) == Code.EPERM
     denied = [
-        one
-        for one in hall.nodes[1].effects
-        if isinstance(one, effects.Audit) and (one.action, one.outcome) == ("govern", "denied")
+        effect
+        for effect in hall.nodes[1].effects
+        if isinstance(effect, effects.Audit) and (effect.action, effect.outcome) == ("govern", "denied")
     ]
-    assert [one.principal for one in denied] == ["uid:77"]
+    assert [audit.principal for audit in denied] == ["uid:77"]
     assert not any(map(set_on, hall.nodes))
 
 
 def test_a_pure_task_tells_no_rates(hall: Hall) -> None:
     """Not even one of the node's own user."""
-    made = hall.scheduler.create(name_kind=NameKind.ANONYMOUS, data=b"pass")
-    seq = hall.scheduler.send(messages.Run(made.reference.ref))
+    created = hall.scheduler.create(name_kind=NameKind.ANONYMOUS, data=b"pass")
+    seq = hall.scheduler.send(messages.Run(created.reference.ref))
     hall.cluster.settle()
     (job,) = hall.cluster.start_spawned()
     hall.cluster.wait(hall.scheduler, seq)

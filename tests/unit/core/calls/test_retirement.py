@@ -37,8 +37,8 @@ class Line:
             data=b"abc",
             **options,  # type: ignore[arg-type]
         )
-        self.made = self.owner.ask(messages.Created, call)
-        self.ref = self.made.reference.ref
+        self.created = self.owner.ask(messages.Created, call)
+        self.ref = self.created.reference.ref
         self.tasks = [self.owner.run() for _ in range(3)]
 
     def control(self, holder: Client, to: Client) -> int:
@@ -58,12 +58,12 @@ class Line:
 
     def chain(self) -> list[int]:
         """The object handed from the owner to the first task, from there to the second, and so on."""
-        found, giver, ref = [], self.owner, self.ref
+        refs, giver, ref = [], self.owner, self.ref
         for task in self.tasks:
             ref = self.hand(giver, ref, task)
-            found.append(ref)
+            refs.append(ref)
             giver = task
-        return found
+        return refs
 
     def retire(self, ref: int = 0, flags: int = 0, by: Client | None = None) -> int:
         """Take back what came from a reference; how many."""
@@ -130,12 +130,12 @@ def test_the_line_goes_on_over_a_gap(line: Line, how: str) -> None:
 
 def test_without_anybody_above_only_everyone_reaches(line: Line) -> None:
     """What came from a reference that is deleted is taken back by EVERYONE, or not at all."""
-    (found,) = line.owner.lookup(line.made.name)
+    (reference,) = line.owner.lookup(line.created.name)
     refs = line.chain()
     line.owner.ask(messages.Done, messages.Delete(line.ref, int(Flag.HANDLE_ONLY)))
-    assert line.retire(found.ref) == 0
+    assert line.retire(reference.ref) == 0
     assert has(line.tasks[0], refs[0])
-    assert line.retire(found.ref, EVERYONE) == 3
+    assert line.retire(reference.ref, EVERYONE) == 3
     assert not any(has(task, ref) for task, ref in zip(line.tasks, refs, strict=True))
 
 
@@ -150,13 +150,13 @@ def test_everyone_spares_names_and_the_caller(line: Line) -> None:
     """EVERYONE leaves what was created or resolved, and the caller's own copies."""
     owner = line.owner
     other = line.node.session()
-    (resolved,) = other.lookup(line.made.name)
+    (resolved,) = other.lookup(line.created.name)
     copy = owner.ask(messages.References, messages.Copy(line.ref, owner.self_ref)).references[0].ref
     line.chain()
     assert line.retire(flags=EVERYONE) == 3
     assert has(other, resolved.ref)
     assert has(owner, copy)
-    assert other.lookup(line.made.name)
+    assert other.lookup(line.created.name)
 
 
 def test_everyone_by_who_was_given_it(line: Line) -> None:
@@ -190,7 +190,7 @@ def test_what_a_task_began_with(line: Line, flags: int) -> None:
     """Inputs, outputs and the program of a task were delegated to it like everything else."""
     handed = messages.Handed(line.ref, ALL)
     seq = line.owner.send(messages.Run(line.ref, (), (handed,), (handed,)))
-    spawn = next(one for one in line.node.outcome.after if isinstance(one, effects.Spawn))
+    spawn = next(effect for effect in line.node.outcome.after if isinstance(effect, effects.Spawn))
     welcome = line.node.answers[spawn.task, 0]
     assert isinstance(welcome, messages.Welcome)
     line.node.step(events.TaskStarted(line.node.now, spawn.task, 100))
@@ -240,7 +240,7 @@ def test_open_requests_are_aborted(line: Line, mode: Mode) -> None:
     assert before[mode] == 1
     line.retire()
     assert line.owner.counters(line.ref) == (0, 0, *before[2:])
-    assert not [one for one in line.node.outcome.after if isinstance(one, effects.ApplyWrite)]
+    assert not [effect for effect in line.node.outcome.after if isinstance(effect, effects.ApplyWrite)]
     commit = messages.CommitRead if mode is Mode.READ else messages.CommitWrite
     assert line.tasks[0].refused(commit(held, buffer)) == Code.EBADF
     line.owner.ask(messages.Committed, messages.WriteOnce(line.ref, b"new", semantics=Semantics.EXCL))
@@ -281,8 +281,8 @@ def test_the_other_end_of_a_stream_learns_it(node: Node) -> None:
     child.ask(messages.Attached, messages.Attach(child.welcome.inputs[0].ref, Mode.READ))
     owner.ask(messages.Attached, messages.Attach(stream, Mode.WRITE))
     owner.ask(messages.Done, messages.Retire(stream))
-    closed = [one for one in node.outcome.after if isinstance(one, effects.CloseStreamEnd)]
-    assert [one.mode for one in closed] == [Mode.READ]
+    closed = [effect for effect in node.outcome.after if isinstance(effect, effects.CloseStreamEnd)]
+    assert [end.mode for end in closed] == [Mode.READ]
 
 
 def test_waiting_calls_are_answered(line: Line) -> None:
@@ -329,10 +329,10 @@ def test_the_leaves_are_told_first(line: Line) -> None:
     """Nobody holds what came from a reference that is gone: the last in the line loses it first."""
     line.chain()
     line.retire()
-    records = [one for one in line.node.outcome.after if isinstance(one, effects.Audit)]
+    records = [effect for effect in line.node.outcome.after if isinstance(effect, effects.Audit)]
     assert {record.action for record in records} == {"retire"}
     prints = [task.welcome.self_ref.fingerprint for task in reversed(line.tasks)]
-    assert [record.detail for record in records] == [f"of {one}" for one in prints]
+    assert [record.detail for record in records] == [f"of {fingerprint}" for fingerprint in prints]
 
 
 def test_lost_events_are_counted(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,4 +401,4 @@ def test_rights_do_not_come_back(line: Line) -> None:
     line.retire()
     to_itself = messages.Copy(held, line.tasks[0].self_ref)
     assert line.tasks[0].refused(to_itself) == Code.EBADF
-    assert line.tasks[0].lookup(line.made.name) == ()
+    assert line.tasks[0].lookup(line.created.name) == ()

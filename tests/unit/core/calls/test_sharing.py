@@ -29,8 +29,8 @@ class Scene:
         self.session = session
         home = issuer.welcome.home
         assert home is not None
-        made = issuer.ask(messages.Created, messages.Create(ObjectType.GROUP, (home.ref,)))
-        self.own, self.group = made.reference.ref, made.name or b""
+        created = issuer.ask(messages.Created, messages.Create(ObjectType.GROUP, (home.ref,)))
+        self.own, self.group = created.reference.ref, created.name or b""
         self.stored = issuer.ask(
             messages.Created, messages.Create(ObjectType.DURABLE_BLOB, (self.own,), data=b"kept")
         )
@@ -64,22 +64,22 @@ def scene(request: pytest.FixtureRequest) -> Scene:
         node = Node()
         return Scene(node.session(), node.session)
     cluster = Cluster()
-    one, two = cluster.nodes[:2]
-    return Scene(cluster.session(one), two.session)
+    first, two = cluster.nodes[:2]
+    return Scene(cluster.session(first), two.session)
 
 
 def test_the_reader_reads_and_nothing_else(scene: Scene) -> None:
     """The reference has the right to read alone and an end; what is no data is not found by a share."""
     session, group = scene.reader()
-    (found,) = scene.find(session, group)
-    assert found.permissions == Permission.READ
-    assert found.expires_ns > 0
-    assert session.call(messages.ReadOnce(found.ref)) is not None
+    (reference,) = scene.find(session, group)
+    assert reference.permissions == Permission.READ
+    assert reference.expires_ns > 0
+    assert session.call(messages.ReadOnce(reference.ref)) is not None
     assert scene.find(session, group, scene.stream.name) == ()
     for call in (
-        messages.WriteOnce(found.ref, data=b"x"),
-        messages.Delete(found.ref, int(Flag.DESTROY)),
-        messages.Copy(found.ref, session.self_ref),
+        messages.WriteOnce(reference.ref, data=b"x"),
+        messages.Delete(reference.ref, int(Flag.DESTROY)),
+        messages.Copy(reference.ref, session.self_ref),
         messages.Create(ObjectType.DURABLE_BLOB, (group,)),
         messages.ShareGroup(group, NONCE, THIEF, scene.end_ns),
         messages.Delete(group, int(Flag.DESTROY)),
@@ -87,7 +87,7 @@ def test_the_reader_reads_and_nothing_else(scene: Scene) -> None:
         answer = session.call(call)
         assert isinstance(answer, messages.Failure), call
         assert answer.code == Code.EPERM, call
-    session.ask(messages.Done, messages.Delete(found.ref))
+    session.ask(messages.Done, messages.Delete(reference.ref))
     assert scene.find(session, group), "without the right only the handle goes"
 
 
@@ -116,10 +116,10 @@ def test_a_grant_is_worth_nothing_to_others_or_changed(
 def test_a_withdrawn_share_ends_at_once(scene: Scene) -> None:
     """What was found is taken back, nothing is found any more, and the grant is refused from then on."""
     session, group = scene.reader()
-    (found,) = scene.find(session, group)
+    (reference,) = scene.find(session, group)
     scene.issuer.ask(messages.Done, messages.Delete(scene.record.reference.ref, int(Flag.DESTROY)))
     _settle(scene)
-    for call in (messages.ReadOnce(found.ref), messages.Lookup(scene.stored.name or b"", group)):
+    for call in (messages.ReadOnce(reference.ref), messages.Lookup(scene.stored.name or b"", group)):
         answer = session.call(call)
         assert isinstance(answer, messages.Failure)
         assert answer.code == Code.EBADF
@@ -132,9 +132,9 @@ def test_a_withdrawn_share_ends_at_once(scene: Scene) -> None:
 def test_a_share_ends_by_its_time(scene: Scene) -> None:
     """After the end the references are gone, and the grant is refused."""
     session, group = scene.reader()
-    (found,) = scene.find(session, group)
+    (reference,) = scene.find(session, group)
     _advance(scene, HOUR_NS + 1)
-    answer = session.call(messages.ReadOnce(found.ref))
+    answer = session.call(messages.ReadOnce(reference.ref))
     assert isinstance(answer, messages.Failure)
     assert answer.code == Code.EBADF
     late = session.call(scene.accepting())
@@ -180,8 +180,8 @@ def test_a_task_neither_shares_nor_accepts() -> None:
 def test_a_node_that_ignores_the_bounds_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """References of a node of an earlier release, which have every right and no end, are not taken."""
     cluster = Cluster()
-    one, two = cluster.nodes[:2]
-    scene = Scene(cluster.session(one), two.session)
+    first, two = cluster.nodes[:2]
+    scene = Scene(cluster.session(first), two.session)
     session, group = scene.reader()
     plain = dcp.Resolve
 
@@ -222,8 +222,8 @@ def _advance(scene: Scene, span_ns: int) -> None:
     node = scene.issuer.node
     if isinstance(node, ClusterNode):
         cluster = node.cluster
-        for each in cluster.nodes:
-            each.drift += span_ns
+        for machine in cluster.nodes:
+            machine.drift += span_ns
         cluster.advance(100)
         return
     node.now += span_ns

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dios.core.calls.threads import choose_threads, flat
 from dios.wire.messages import ThreadPlace
 
-TWO_SOCKETS = tuple(ThreadPlace(one, one % 8, one % 2, one % 2, one % 2) for one in range(16))
+TWO_SOCKETS = tuple(
+    ThreadPlace(number, number % 8, number % 2, number % 2, number % 2) for number in range(16)
+)
 """Two sockets with one cache each: the even and the odd threads. A core has the threads n and n + 8."""
 
 

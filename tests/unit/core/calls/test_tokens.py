@@ -35,12 +35,12 @@ class Scene:
 
     def __init__(self) -> None:
         self.cluster = Cluster()
-        self.one, self.two = self.cluster.nodes[:2]
-        self.issuer = self.cluster.session(self.one)
+        self.first, self.second = self.cluster.nodes[:2]
+        self.issuer = self.cluster.session(self.first)
         home = self.issuer.welcome.home
         assert home is not None
-        made = self.issuer.ask(messages.Created, messages.Create(ObjectType.GROUP, (home.ref,)))
-        self.own, group = made.reference.ref, made.name or b""
+        created = self.issuer.ask(messages.Created, messages.Create(ObjectType.GROUP, (home.ref,)))
+        self.own, group = created.reference.ref, created.name or b""
         self.stored = self.issuer.ask(
             messages.Created, messages.Create(ObjectType.DURABLE_BLOB, (self.own,), data=b"kept")
         )
@@ -58,8 +58,8 @@ class Scene:
         """Redeem a token, and find the object by it."""
         (group,) = session.ask(messages.References, call).references
         wanted = messages.Lookup(self.stored.name or b"", group.ref)
-        (found,) = session.ask(messages.References, wanted).references
-        return found
+        (reference,) = session.ask(messages.References, wanted).references
+        return reference
 
 
 def redeeming(token: SealedToken, cluster: bytes = b"", user: str = "") -> messages.RedeemToken:
@@ -81,33 +81,33 @@ def scene() -> Scene:
     return Scene()
 
 
-@pytest.mark.parametrize("place", ["one", "two"])
+@pytest.mark.parametrize("place", ["first", "second"])
 def test_a_token_that_was_narrowed_offline_reads_and_nothing_else(scene: Scene, place: str) -> None:
     """On the node of the record and on another one, any user of the cluster reads for that time."""
     session = getattr(scene, place).session(READER)
     end_ns = scene.issuer.node.now + HOUR_NS // 2
-    found = scene.read(session, redeeming(attenuate(scene.token, OnlyRights(1), OnlyUntil(end_ns))))
-    assert found.permissions == Permission.READ
-    assert 0 < found.expires_ns <= end_ns + HOUR_NS // 100
-    assert session.call(messages.ReadOnce(found.ref)) is not None
-    assert denied(session, messages.WriteOnce(found.ref, data=b"x"))
-    assert denied(session, messages.Copy(found.ref, session.self_ref))
+    reference = scene.read(session, redeeming(attenuate(scene.token, OnlyRights(1), OnlyUntil(end_ns))))
+    assert reference.permissions == Permission.READ
+    assert 0 < reference.expires_ns <= end_ns + HOUR_NS // 100
+    assert session.call(messages.ReadOnce(reference.ref)) is not None
+    assert denied(session, messages.WriteOnce(reference.ref, data=b"x"))
+    assert denied(session, messages.Copy(reference.ref, session.self_ref))
 
 
 def test_a_revoked_token_is_refused_and_what_it_opened_is_taken_back(scene: Scene) -> None:
     """The record's destruction ends all tokens of the grant on every node."""
-    session = scene.two.session(READER)
-    found = scene.read(session, redeeming(scene.token))
+    session = scene.second.session(READER)
+    reference = scene.read(session, redeeming(scene.token))
     scene.issuer.ask(messages.Done, messages.Delete(scene.record.reference.ref, int(Flag.DESTROY)))
     scene.cluster.advance(100)
-    assert denied(session, messages.ReadOnce(found.ref), Code.EBADF)
+    assert denied(session, messages.ReadOnce(reference.ref), Code.EBADF)
     assert "revoked" in denied(session, redeeming(attenuate(scene.token, OnlyRights(1))))
     assert not session.node.core.state.share_holders
 
 
 def test_forged_late_and_foreign_tokens_are_refused(scene: Scene) -> None:
     """The node finds a wrong seal, a caveat that does not hold, and a foreign holder that nobody may name."""
-    session = scene.two.session(READER)
+    session = scene.second.session(READER)
     narrow = attenuate(scene.token, OnlyUntil(scene.issuer.node.now - 1), OnlyRights(1))
     assert "is over" in denied(session, redeeming(narrow))
     widened = SealedToken(narrow.grant, narrow.caveats[1:], narrow.seal)
@@ -121,7 +121,7 @@ def test_forged_late_and_foreign_tokens_are_refused(scene: Scene) -> None:
 
 def test_the_nodes_own_user_redeems_for_a_holder(scene: Scene) -> None:
     """This is the border of the node, which has authenticated the foreign cluster and checks paths."""
-    border = scene.one.session(OWNER)
+    border = scene.first.session(OWNER)
     abroad = attenuate(scene.token, OnlyHolder(FOREIGN, "uid:7"), OnlyPath("a"))
     assert scene.read(border, redeeming(abroad, FOREIGN, "uid:7")).permissions == Permission.READ
     for cluster, user in ((FOREIGN, "uid:8"), (b"\x08" * 32, "uid:7"), (b"", "uid:7")):
@@ -136,7 +136,7 @@ def test_only_a_member_issues_in_its_own_name(scene: Scene) -> None:
         ({"expires_ns": now}, Code.EINVAL), ({"expires_ns": now + 400 * 24 * HOUR_NS}, Code.EINVAL),
     ):  # fmt: skip
         denied(issuer, scene.issuing(**changed), code)
-    session = scene.two.session(READER)
+    session = scene.second.session(READER)
     (group,) = session.ask(messages.References, redeeming(scene.token)).references
     grant = msgspec.structs.replace(scene.grant, issuer=READER)
     denied(session, messages.IssueToken(group.ref, encode_grant(grant)))
@@ -156,12 +156,14 @@ def test_a_node_without_a_cluster_has_no_tokens(scene: Scene) -> None:
 
 def test_redeeming_and_refusing_are_recorded(scene: Scene) -> None:
     """The audit log has the holder and the mark of the token, and neither a name nor a seal."""
-    border = scene.one.session(OWNER)
+    border = scene.first.session(OWNER)
     details = []
     for token, outcome in ((scene.token, "verified"), (attenuate(scene.token, OnlyHolder(b"")), "denied")):
         border.call(redeeming(token, FOREIGN, "uid:7"))
-        records = [each for each in scene.one.outcome.after if isinstance(each, effects.Audit)]
-        details += [each.detail for each in records if (each.action, each.outcome) == ("redeem", outcome)]
+        records = [effect for effect in scene.first.outcome.after if isinstance(effect, effects.Audit)]
+        details += [
+            record.detail for record in records if (record.action, record.outcome) == ("redeem", outcome)
+        ]
     assert len(details) == 2
     assert all("uid:7 of cluster 0707070707070707" in detail for detail in details)
     secrets = (scene.grant.group, scene.token.seal, scene.record.name or b"")

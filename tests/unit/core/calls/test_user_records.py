@@ -23,11 +23,11 @@ def cluster() -> Cluster:
     return Cluster(("r1", "r1"))
 
 
-def found(client: Client) -> list[int]:
+def visible_sizes(client: Client) -> list[int]:
     """The sizes of the records that a client finds."""
     answer = client.call(messages.Lookup(NAME))
     assert isinstance(answer, messages.References)
-    return [one.size for one in answer.references]
+    return [reference.size for reference in answer.references]
 
 
 def found_kept(client: Client) -> int:
@@ -48,15 +48,17 @@ def test_every_session_of_the_user_finds_them_on_every_node(cluster: Cluster) ->
     """Also those that begin later, and those at a node that has a copy."""
     here, there = cluster.nodes
     me = here.session()
-    assert found(me) == []
-    made = me.call(CREATE)
-    assert isinstance(made, messages.Created)
-    assert found(here.session()) == found(there.session()) == [7]
+    assert visible_sizes(me) == []
+    created = me.call(CREATE)
+    assert isinstance(created, messages.Created)
+    assert visible_sizes(here.session()) == visible_sizes(there.session()) == [7]
     copied = me.call(
-        messages.Copy(made.reference.ref, me.welcome.self_ref.ref, persistence=Persistence.DURABLE, host="n2")
+        messages.Copy(
+            created.reference.ref, me.welcome.self_ref.ref, persistence=Persistence.DURABLE, host="n2"
+        )
     )
     assert isinstance(copied, messages.References)
-    assert found(there.session()) == [7, 7]
+    assert visible_sizes(there.session()) == [7, 7]
 
 
 def test_no_other_user_finds_them_and_no_task_of_the_user(cluster: Cluster) -> None:
@@ -67,8 +69,8 @@ def test_no_other_user_finds_them_and_no_task_of_the_user(cluster: Cluster) -> N
     assert me.welcome.home is not None
     program = me.create(data=b"pass").reference.ref
     task = started(cluster, me, messages.Run(program, groups=(me.welcome.home.ref,)))
-    assert found(task) == []
-    assert found(here.session(Principal("uid:2000"))) == []
+    assert visible_sizes(task) == []
+    assert visible_sizes(here.session(Principal("uid:2000"))) == []
     assert task.refused(CREATE) == Code.EPERM
 
 
@@ -104,12 +106,14 @@ def test_the_node_knows_whose_services_it_has(cluster: Cluster) -> None:
         return list(answer.rows)
 
     me = here.session(Principal("uid:2000"))
-    made = me.call(CREATE)
-    assert isinstance(made, messages.Created)
+    created = me.call(CREATE)
+    assert isinstance(created, messages.Created)
     assert principals(here.session()) == [("uid:2000",)]
     assert principals(there.session()) == []
     me.call(
-        messages.Copy(made.reference.ref, me.welcome.self_ref.ref, persistence=Persistence.DURABLE, host="n2")
+        messages.Copy(
+            created.reference.ref, me.welcome.self_ref.ref, persistence=Persistence.DURABLE, host="n2"
+        )
     )
     assert principals(there.session()) == [("uid:2000",)]
 
@@ -150,7 +154,7 @@ def test_the_records_of_services_and_of_kept_replicas_are_different_objects(clus
     here, _ = cluster.nodes
     me = here.session()
     me.call(replace(CREATE, flags=int(Flag.KEPT)))
-    assert (found(me), found_kept(me)) == ([], 1)
+    assert (visible_sizes(me), found_kept(me)) == ([], 1)
     assert me.refused(replace(CREATE, flags=int(Flag.KEPT))) == Code.EEXIST
     assert me.refused(replace(CREATE, flags=int(Flag.KEPT | Flag.SERVICES))) == Code.EINVAL
     for table, rows in (("services", ()), ("kept", ((OWNER,),))):

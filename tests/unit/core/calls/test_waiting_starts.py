@@ -27,18 +27,18 @@ def bind(node: Node, tasks: int, principal: Principal | None = None) -> None:
 
 def run_of(session: Client, label: str = "", **options: object) -> messages.Run:
     """A run of a fresh program of the session."""
-    made = session.create(name_kind=NameKind.ANONYMOUS, data=b"pass")
-    return messages.Run(made.reference.ref, label=label, **options)  # type: ignore[arg-type]
+    program = session.create(name_kind=NameKind.ANONYMOUS, data=b"pass")
+    return messages.Run(program.reference.ref, label=label, **options)  # type: ignore[arg-type]
 
 
 def spawned(node: Node) -> list[str]:
     """The labels of all tasks that the host was told to start."""
-    return [one.label for one in node.effects if isinstance(one, effects.Spawn)]
+    return [effect.label for effect in node.effects if isinstance(effect, effects.Spawn)]
 
 
 def running(node: Node) -> list[TaskId]:
     """The tasks, in the order of their start."""
-    return [one.task for one in node.effects if isinstance(one, effects.Spawn)]
+    return [effect.task for effect in node.effects if isinstance(effect, effects.Spawn)]
 
 
 def begin(node: Node) -> None:
@@ -49,7 +49,7 @@ def begin(node: Node) -> None:
 
 def end_next(node: Node, done: set[TaskId]) -> None:
     """Let the task end that was started first."""
-    task = next(one for one in running(node) if one not in done)
+    task = next(task_id for task_id in running(node) if task_id not in done)
     done.add(task)
     node.end(task)
 
@@ -65,7 +65,7 @@ def test_runs_wait_for_room_and_start_in_their_order() -> None:
     for number in range(5):
         begin(node)
         end_next(node, done)
-        assert spawned(node) == [str(one) for one in range(3 + number)]
+        assert spawned(node) == [str(index) for index in range(3 + number)]
     begin(node)
     assert all(isinstance(session.answer(seq), messages.Created) for seq in seqs)
     assert not len(node.core.state.starts)
@@ -215,8 +215,8 @@ class Pair:
         bind(self.there, 1)
         self.session = self.cluster.session(self.home)
         keeper = self.cluster.session(self.third)
-        made = keeper.create(data=b"input")
-        self.input = self.session.lookup(made.name)[0].ref
+        created = keeper.create(data=b"input")
+        self.input = self.session.lookup(created.name)[0].ref
         self.program = self.session.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
         self.cluster.settle()
 

@@ -21,10 +21,10 @@ def test_the_true_offset_is_within_the_error(offset: int, trips: list[tuple[int,
         now += there + back
         record.note_answer(number, clock, now)
         now += SECOND
-    found = record.reading(now)
-    assert found is not None
-    assert abs(found.offset_ns - offset) <= found.error_ns + 1
-    assert found.error_ns <= min(sum(trip) for trip in trips) // 2 + 1 + 24 * SECOND // 5_000
+    reading = record.reading(now)
+    assert reading is not None
+    assert abs(reading.offset_ns - offset) <= reading.error_ns + 1
+    assert reading.error_ns <= min(sum(trip) for trip in trips) // 2 + 1 + 24 * SECOND // 5_000
 
 
 def test_an_answer_to_another_ping_or_without_a_clock_measures_nothing() -> None:
@@ -46,6 +46,6 @@ def test_a_clock_that_was_set_replaces_the_estimate() -> None:
     record.note_answer(1, 50, 100)
     record.note_ping(2, 1_000)
     record.note_answer(2, SECOND, 2_000)
-    found = record.reading(2_000)
-    assert found is not None
-    assert abs(found.offset_ns - SECOND) <= 2_000
+    reading = record.reading(2_000)
+    assert reading is not None
+    assert abs(reading.offset_ns - SECOND) <= 2_000

@@ -57,17 +57,17 @@ def settle(membership: Membership, others: list[NodeId], end: int) -> None:
 
 def tick_until(membership: Membership, end: int) -> list[tuple[int, Decision]]:
     """Every tick it wants up to a moment, with what came of it."""
-    found: list[tuple[int, Decision]] = []
+    decisions: list[tuple[int, Decision]] = []
     while (moment := membership.next_tick) is not None and moment <= end:
-        found.append((moment, membership.tick(moment)))
-    return found
+        decisions.append((moment, membership.tick(moment)))
+    return decisions
 
 
-def becomes(found: list[tuple[int, Decision]], node: NodeId, status: NodeStatus) -> int:
+def becomes(decisions: list[tuple[int, Decision]], node: NodeId, status: NodeStatus) -> int:
     """How long after NOW a node came to a status."""
     return next(
         at - NOW
-        for at, decision in found
+        for at, decision in decisions
         for change in decision.changed
         if (change.member.node, change.member.status) == (node, status)
     )
@@ -85,8 +85,8 @@ def test_an_announced_silence_is_no_evidence() -> None:
         statement = DEAD if number % 2 else SUSPECT
         membership.received(moment, C, News(row(C), (row(B, statement, number),)))
         assert membership.members[B].status in {ALIVE, SUSPECT}
-    found = tick_until(membership, until + 3 * (SUSPECTED + PING + ACK))
-    assert becomes(found, B, DEAD) + NOW >= until
+    decisions = tick_until(membership, until + 3 * (SUSPECTED + PING + ACK))
+    assert becomes(decisions, B, DEAD) + NOW >= until
 
 
 @pytest.mark.parametrize("returns", ["connects", "continues"])
@@ -98,8 +98,8 @@ def test_an_announced_silence_ends_with_the_next_sign(returns: str) -> None:
         membership.connected(NOW, row(B))
     else:
         membership.excuse(B, NOW)
-    found = tick_until(membership, NOW + 3 * (SUSPECTED + PING + ACK))
-    assert becomes(found, B, DEAD) <= SUSPECTED + 2 * (PING + ACK)
+    decisions = tick_until(membership, NOW + 3 * (SUSPECTED + PING + ACK))
+    assert becomes(decisions, B, DEAD) <= SUSPECTED + 2 * (PING + ACK)
 
 
 def test_an_excuse_of_a_stranger_changes_nothing() -> None:
@@ -177,20 +177,20 @@ def test_a_ping_is_answered_with_its_number() -> None:
 def test_who_is_silent_is_asked_through_others_then_suspect_then_dead() -> None:
     """The times are those of the limits, within one round."""
     membership = view(B, C, D)
-    found: list[tuple[int, Decision]] = []
+    decisions: list[tuple[int, Decision]] = []
     while (moment := membership.next_tick) is not None and moment < NOW + 4 * SUSPECTED:
         for node in (C, D):
             membership.heard(moment, node)
-        found.append((moment, membership.tick(moment)))
-    asked = next(at - NOW for at, d in found if any(isinstance(m, Ping) for m in to(d, B)))
+        decisions.append((moment, membership.tick(moment)))
+    asked = next(at - NOW for at, d in decisions if any(isinstance(m, Ping) for m in to(d, B)))
     relayed = next(
         (at - NOW, {node for node, m in d.send if isinstance(m, PingRequest)})
-        for at, d in found
+        for at, d in decisions
         if any(isinstance(m, PingRequest) for _, m in d.send)
     )
     assert relayed == (asked + ACK, {C, D})
-    assert becomes(found, B, SUSPECT) == asked + 2 * ACK
-    assert becomes(found, B, DEAD) == asked + 2 * ACK + SUSPECTED
+    assert becomes(decisions, B, SUSPECT) == asked + 2 * ACK
+    assert becomes(decisions, B, DEAD) == asked + 2 * ACK + SUSPECTED
     assert asked <= 4 * PING
 
 
@@ -220,8 +220,8 @@ def test_a_suspect_that_others_have_heard_of_gets_its_whole_time() -> None:
     decision = membership.disconnected(NOW, B)
     request = next(m for m in to(decision, C) if isinstance(m, PingRequest))
     membership.received(NOW + CUT_OFF - 1, C, Ack(row(C), request.number, B))
-    found = tick_until(membership, NOW + CUT_OFF)
-    assert all(change.member.node != B for _, d in found for change in d.changed)
+    decisions = tick_until(membership, NOW + CUT_OFF)
+    assert all(change.member.node != B for _, d in decisions for change in d.changed)
 
 
 @pytest.mark.parametrize("number", [0, 2**62])
@@ -381,45 +381,45 @@ def test_who_asks_about_strangers_or_itself_gets_nothing() -> None:
 
 def test_a_suspect_hears_of_it_and_its_denial_ends_it() -> None:
     """Every message to a suspect says so, and its answer brings a row that wins everywhere."""
-    one, two = view(B, C), Membership(row(B), entropy(2))
+    ours, two = view(B, C), Membership(row(B), entropy(2))
     two.connected(NOW, row(A))
-    decision = one.received(NOW, C, News(row(C), (row(B, SUSPECT),)))
+    decision = ours.received(NOW, C, News(row(C), (row(B, SUSPECT),)))
     for message in to(decision, B):
         answer = two.received(NOW, A, message)
         for back in to(answer, A):
-            one.received(NOW, B, back)
-    assert one.members[B] == two.own
+            ours.received(NOW, B, back)
+    assert ours.members[B] == two.own
     assert (two.own.status, two.own.incarnation) == (ALIVE, 1)
 
 
 def test_a_dead_node_that_speaks_is_told_that_it_is_dead() -> None:
     """One exchange after a frozen node goes on it is alive again here."""
-    one, two = view(B), Membership(row(B), entropy(2))
+    ours, two = view(B), Membership(row(B), entropy(2))
     two.connected(NOW, row(A))
-    tick_until(one, NOW + 4 * SUSPECTED)
-    assert one.members[B].status is DEAD
+    tick_until(ours, NOW + 4 * SUSPECTED)
+    assert ours.members[B].status is DEAD
     later = NOW + 5 * SUSPECTED
-    decision = one.received(later, B, Ping(two.own, 1))
+    decision = ours.received(later, B, Ping(two.own, 1))
     for message in to(decision, B):
         for back in to(two.received(later, A, message), A):
-            one.received(later, B, back)
-    assert one.members[B] == two.own
-    assert one.members[B].status is ALIVE
+            ours.received(later, B, back)
+    assert ours.members[B] == two.own
+    assert ours.members[B].status is ALIVE
 
 
 def test_two_nodes_that_cannot_convince_each_other_do_not_talk_for_ever() -> None:
     """A node that came back with a lower epoch than it had is not believed, and each word has few answers."""
-    one, two = view(), Membership(row(B), entropy(2))
-    one.connected(NOW, replace(row(B), epoch=99))
-    one.disconnected(NOW, B)
+    ours, two = view(), Membership(row(B), entropy(2))
+    ours.connected(NOW, replace(row(B), epoch=99))
+    ours.disconnected(NOW, B)
     two.connected(NOW, row(A))
     waiting: list[tuple[NodeId, GossipMessage]] = [(A, Ping(two.own, 1)), (A, News(two.own))]
     for _ in range(10):
         said, waiting = waiting, []
         for receiver, message in said:
-            here, sender = (one, B) if receiver == A else (two, A)
+            here, sender = (ours, B) if receiver == A else (two, A)
             waiting += here.received(NOW, sender, message).send
-    assert one.members[B].epoch == 99
+    assert ours.members[B].epoch == 99
     assert waiting == []
 
 
@@ -427,8 +427,8 @@ def test_the_dead_are_asked_now_and_then() -> None:
     """Both sides of a healed partition find each other: a dead node is pinged, rarely."""
     membership = view(B)
     tick_until(membership, NOW + 4 * SUSPECTED)
-    found = tick_until(membership, NOW + 64 * SUSPECTED)
-    pings = sum(isinstance(m, Ping) for _, d in found for m in to(d, B))
+    decisions = tick_until(membership, NOW + 64 * SUSPECTED)
+    pings = sum(isinstance(m, Ping) for _, d in decisions for m in to(d, B))
     assert pings == 60_000 // limits.GOSSIP_DEAD_PERIOD_MS
 
 
@@ -444,8 +444,8 @@ def test_a_node_that_was_frozen_itself_gives_the_others_a_fresh_chance() -> None
     asked = [m for _, m in decision.send if isinstance(m, PingRequest)]
     assert {m.target for m in asked} <= {B}
     assert membership.next_tick is not None
-    found = tick_until(membership, awake + SUSPECTED - 1)
-    assert all(change.member.status is not DEAD for _, d in found for change in d.changed)
+    decisions = tick_until(membership, awake + SUSPECTED - 1)
+    assert all(change.member.status is not DEAD for _, d in decisions for change in d.changed)
 
 
 def test_a_node_that_was_frozen_itself_is_slow_to_believe_broken_connections() -> None:
@@ -453,8 +453,8 @@ def test_a_node_that_was_frozen_itself_is_slow_to_believe_broken_connections() -
     membership = view(B)
     awake = NOW + 10 * SUSPECTED
     membership.disconnected(awake, B)
-    found = tick_until(membership, awake + SUSPECTED)
-    assert becomes(found, B, DEAD) == awake + SUSPECTED - NOW
+    decisions = tick_until(membership, awake + SUSPECTED)
+    assert becomes(decisions, B, DEAD) == awake + SUSPECTED - NOW
 
 
 def test_news_rides_on_a_bounded_number_of_messages() -> None:

@@ -91,8 +91,8 @@ def test_of_two_statements_one_counts(
     membership = view()
     tell(membership, row(B, *held))
     tell(membership, row(B, *told))
-    found = membership.members[B]
-    assert (found.epoch, found.incarnation, found.status) == (becomes or held)
+    member = membership.members[B]
+    assert (member.epoch, member.incarnation, member.status) == (becomes or held)
 
 
 def test_a_new_epoch_is_a_change_although_the_status_is_the_same() -> None:

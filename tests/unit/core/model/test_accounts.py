@@ -24,21 +24,21 @@ BYTES = Resource.BYTES
 
 def chain(*bounds: int | None) -> list[Account]:
     """Accounts that each lead to the one before, with these limits on bytes."""
-    made: list[Account] = []
+    accounts: list[Account] = []
     for number, bound in enumerate(bounds):
-        above = made[-1] if made else None
-        made.append(Account(Scope.TASK, f"t{number}", [Bound(BYTES, bound)], above))
-    return made
+        above = accounts[-1] if accounts else None
+        accounts.append(Account(Scope.TASK, f"t{number}", [Bound(BYTES, bound)], above))
+    return accounts
 
 
 def test_charges_go_up_the_chain() -> None:
     """What one uses, those above it use as well, and those below it do not."""
     top, middle, bottom = chain(None, None, None)
     middle.charge(BYTES, 5)
-    assert [one.used[BYTES] for one in (top, middle, bottom)] == [5, 5, 0]
+    assert [account.used[BYTES] for account in (top, middle, bottom)] == [5, 5, 0]
     bottom.charge(BYTES, 2)
     bottom.charge(BYTES, -1)
-    assert [one.used[BYTES] for one in (top, middle, bottom)] == [6, 6, 1]
+    assert [account.used[BYTES] for account in (top, middle, bottom)] == [6, 6, 1]
 
 
 @pytest.mark.parametrize(
@@ -93,19 +93,19 @@ def test_bind_and_rebind() -> None:
 
 def test_generations_are_counted() -> None:
     """A principal's own account is of no generation, and each below it of one more."""
-    assert [one.generation for one in chain(None, None, None)] == [0, 1, 2]
+    assert [account.generation for account in chain(None, None, None)] == [0, 1, 2]
 
 
 def test_several_accounts() -> None:
     """Requiring of several refuses if one has no room; of each, as often as it is named."""
-    one, other = chain(10)[0], chain(2)[0]
-    charge_all((one, other), BYTES, 1)
-    require_all((one, other), BYTES, 1)
+    account, other = chain(10)[0], chain(2)[0]
+    charge_all((account, other), BYTES, 1)
+    require_all((account, other), BYTES, 1)
     with pytest.raises(LimitError):
-        require_all((one, other), BYTES, 2)
-    require_each([one, one, one, other], BYTES)
+        require_all((account, other), BYTES, 2)
+    require_each([account, account, account, other], BYTES)
     with pytest.raises(LimitError):
-        require_each([one, other, other], BYTES)
+        require_each([account, other, other], BYTES)
 
 
 def first_version(account: Account) -> Version:

@@ -131,7 +131,9 @@ def test_never_longer_than_what_it_came_from(loan: Loan, asked: int, given: int)
     task.event()
     handed = messages.Handed(lent.ref, int(Permission.ALL), lifetime_ns=asked)
     child = task.run(inputs=(handed,), outputs=(handed,))
-    assert {one.expires_ns for one in (*child.welcome.inputs, *child.welcome.outputs)} == {now + given}
+    assert {reference.expires_ns for reference in (*child.welcome.inputs, *child.welcome.outputs)} == {
+        now + given
+    }
 
 
 def test_a_lent_program_ends(loan: Loan) -> None:
@@ -139,8 +141,8 @@ def test_a_lent_program_ends(loan: Loan) -> None:
     lent = loan.lend()
     loan.task.send(messages.Run(lent.ref, flags=int(Flag.NON_BLOCKING)))
     tasks = loan.node.core.state.living_tasks()
-    (child,) = [one for one in tasks if isinstance(one.parent, Task)]
-    ends = [one.expires_ns for one in child.table if one.object.id == lent.object]
+    (child,) = [task for task in tasks if isinstance(task.parent, Task)]
+    ends = [reference.expires_ns for reference in child.table if reference.object.id == lent.object]
     assert ends == [lent.expires_ns]
 
 
@@ -201,12 +203,14 @@ def test_no_moment_is_left_behind() -> None:
         seq += 2
         call = messages.Copy(blob, owner.self_ref, lifetime_ns=limits.LIFETIME_NS_MAX)
         outcome = core.step(events.Called(1, owner.task, seq, call))
-        (made,) = next(
-            one.result.references  # type: ignore[union-attr]
-            for one in outcome.after
-            if isinstance(getattr(one, "result", None), messages.References)
+        (reference,) = next(
+            effect.result.references  # type: ignore[union-attr]
+            for effect in outcome.after
+            if isinstance(getattr(effect, "result", None), messages.References)
         )
-        core.step(events.Called(1, owner.task, seq + 1, messages.Delete(made.ref, int(Flag.HANDLE_ONLY))))
+        core.step(
+            events.Called(1, owner.task, seq + 1, messages.Delete(reference.ref, int(Flag.HANDLE_ONLY)))
+        )
         assert len(table._moments) <= limits.STALE_TIMERS_MAX + 2
     assert table.next() is None
     waits = core.state.pending
@@ -225,8 +229,8 @@ def test_many_end_at_once_in_order(loan: Loan) -> None:
     loan.node.now += 100
     loan.node.step(events.TimerFired(loan.node.now))
     told = [loan.task.event() for _ in given]
-    order = [one.ref for one in told if isinstance(one, messages.Retired)]
-    ends = {one.ref: one.expires_ns for one in given}
+    order = [event.ref for event in told if isinstance(event, messages.Retired)]
+    ends = {reference.ref: reference.expires_ns for reference in given}
     assert sorted(order) == sorted(ends)
     assert [ends[ref] for ref in order] == sorted(ends.values())
 

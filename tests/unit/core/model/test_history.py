@@ -116,7 +116,7 @@ def test_the_largest_job_gives_up_or_else_the_one_with_the_oldest_thing(
                 sizes[of] += amount
             expected = min(kept)
             if max(sizes.values()) > each_max // 16:
-                largest = min(sizes, key=lambda each: (-sizes[each], each))
+                largest = min(sizes, key=lambda job_number: (-sizes[job_number], job_number))
                 expected = min(thing for thing, (of, _) in kept.items() if of == largest)
             assert gone == expected
             del kept[gone]

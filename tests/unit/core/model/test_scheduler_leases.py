@@ -28,39 +28,39 @@ def test_the_time_that_a_scheduler_costs_is_bounded(
 ) -> None:
     """Without a reason it is SCHEDULER_PROGRESS_MS; with one SCHEDULER_HOLD_MS_MAX, less after each loss."""
     now = SEEN + waited_ms * MS
-    one = LeasedScheduler(A, SEEN - since * MS, now, SEEN + hold * MS, lost=lost)
-    late = one.is_late(SEEN - fits * MS, now, kept=kept)
+    scheduler = LeasedScheduler(A, SEEN - since * MS, now, SEEN + hold * MS, lost=lost)
+    late = scheduler.is_late(SEEN - fits * MS, now, kept=kept)
     waited_ms += min(since, fits)
     if waited_ms < limits.SCHEDULER_PROGRESS_MS:
         assert not late
-    if now >= one.hold_until and waited_ms >= limits.SCHEDULER_PROGRESS_MS:
+    if now >= scheduler.hold_until and waited_ms >= limits.SCHEDULER_PROGRESS_MS:
         assert late
     if waited_ms >= limits.SCHEDULER_HOLD_MS_MAX and not kept:
         assert late
     if lost > 10 and waited_ms >= limits.SCHEDULER_PROGRESS_MS and not kept:
         assert late
-    if kept and now < one.hold_until:
+    if kept and now < scheduler.hold_until:
         assert not late
 
 
 @pytest.mark.parametrize("lost", [0, 1, 5, 60])
 def test_a_scheduler_is_barred_for_longer_each_time(lost: int) -> None:
     """The time doubles up to a bound, and its last reason is forgotten."""
-    one = LeasedScheduler(A, 0, 0, SEEN, lost=lost).barred(SEEN)
+    scheduler = LeasedScheduler(A, 0, 0, SEEN, lost=lost).barred(SEEN)
     expected = min(limits.SCHEDULER_BARRED_MS << lost, limits.SCHEDULER_BARRED_MS_MAX)
-    assert one.barred_until == SEEN + expected * MS
-    assert (one.lost, one.hold_until) == (lost + 1, 0)
-    assert is_barred((one,), A, one.barred_until - 1)
-    assert not is_barred((one,), A, one.barred_until)
-    assert not is_barred((one,), B, SEEN)
+    assert scheduler.barred_until == SEEN + expected * MS
+    assert (scheduler.lost, scheduler.hold_until) == (lost + 1, 0)
+    assert is_barred((scheduler,), A, scheduler.barred_until - 1)
+    assert not is_barred((scheduler,), A, scheduler.barred_until)
+    assert not is_barred((scheduler,), B, SEEN)
 
 
 def test_progress_and_reasons_are_of_one_scheduler() -> None:
     """A placement of one does not count for another, and neither does a reason."""
     both = renewed(renewed((), A, SEEN), B, SEEN)
-    moved = {one.node: one.since for one in progressed(both, B, SEEN + 5)}
+    moved = {scheduler.node: scheduler.since for scheduler in progressed(both, B, SEEN + 5)}
     assert moved == {A: SEEN, B: SEEN + 5}
-    held = {one.node: one.hold_until for one in holding(both, A, SEEN + 9)}
+    held = {scheduler.node: scheduler.hold_until for scheduler in holding(both, A, SEEN + 9)}
     assert held == {A: SEEN + 9, B: 0}
 
 
@@ -79,10 +79,10 @@ def test_asking_again_does_not_begin_anew_but_coming_back_does() -> None:
 
 def test_a_loss_is_forgiven_after_a_day_and_not_by_absence() -> None:
     """One that stays away for a while has its earlier losses all the same."""
-    (one,) = renewed((), A, SEEN)
-    out = one.barred(SEEN)
+    (scheduler,) = renewed((), A, SEEN)
+    out = scheduler.barred(SEEN)
     forgiven = out.barred_until + limits.SCHEDULER_FORGIVEN_MS * MS
     assert renewed((out,), A, forgiven)[0].lost == 1
     assert renewed((out,), A, forgiven + 1)[0].lost == 0
-    assert {one.node for one in renewed((out,), B, forgiven)} == {A, B}
-    assert {one.node for one in renewed((out,), B, forgiven + 1)} == {B}
+    assert {leased.node for leased in renewed((out,), B, forgiven)} == {A, B}
+    assert {leased.node for leased in renewed((out,), B, forgiven + 1)} == {B}

@@ -28,8 +28,8 @@ class Yard:
         self.nodes = self.cluster.nodes
         self.caller = self.cluster.session(self.nodes[0])
         self.scheduler = self.cluster.session(self.nodes[1])
-        made = self.caller.create(name_kind=NameKind.ANONYMOUS, data=b"pass")
-        self.program = made.reference.ref
+        created = self.caller.create(name_kind=NameKind.ANONYMOUS, data=b"pass")
+        self.program = created.reference.ref
         self.cluster.settle()
 
     def board(self, host: str = "n1", since: int = 0, *, attend: bool = True) -> messages.QueueRows:
@@ -171,8 +171,8 @@ def test_a_node_without_room_hands_the_run_back(yard: Yard, target: str) -> None
     yard.board()
     whole = Work(cpus_milli=2000)
     first, second = yard.submit(work=whole), yard.submit(work=whole)
-    one, two = yard.board().waiting
-    yard.place(one.id, target)
+    earlier, two = yard.board().waiting
+    yard.place(earlier.id, target)
     placed = yard.place(two.id, target)
     yard.cluster.settle()
     board = yard.board()
@@ -190,8 +190,8 @@ def test_what_a_task_set_aside_is_free_when_it_ends(yard: Yard) -> None:
     yard.board()
     whole = Work(cpus_milli=2000)
     first, second = yard.submit(work=whole), yard.submit(work=whole)
-    one, two = yard.board().waiting
-    yard.place(one.id, "n3")
+    earlier, two = yard.board().waiting
+    yard.place(earlier.id, "n3")
     job, _ = yard.started(first)
     yard.cluster.end(job)
     assert yard.place(two.id, "n3").refused == ()
@@ -392,9 +392,9 @@ def test_a_pinned_task_has_processors_that_no_other_one_has(
         )
         yard.cluster.settle()
         job, _ = yard.started(seq)
-        found = node.core.state.tasks[job.task]
-        assert isinstance(found, Task)
-        return job.task, found.processors
+        task = node.core.state.tasks[job.task]
+        assert isinstance(task, Task)
+        return job.task, task.processors
 
     first, second = processors(1), processors(2)
     assert (first[1], second[1]) == ((1,), (3, 5))
@@ -414,7 +414,7 @@ def test_the_scheduler_names_threads_for_a_task(yard: Yard, monkeypatch: pytest.
     node = yard.nodes[0]
     cluster = node.core.state.cluster
     assert cluster is not None
-    places = tuple(ThreadPlace(one, one % 2, 0, 0, 0) for one in range(4))
+    places = tuple(ThreadPlace(number, number % 2, 0, 0, 0) for number in range(4))
     here = replace(cluster.here, cpus=4, processors=(0, 1, 2, 3), threads=places)
     monkeypatch.setattr(cluster, "here", here)
     assert yard.board().threads == places
@@ -425,8 +425,8 @@ def test_the_scheduler_names_threads_for_a_task(yard: Yard, monkeypatch: pytest.
         placed = yard.scheduler.ask(messages.Placed, messages.Place("n1", (Placement(row.id, "n1", named),)))
         assert not placed.refused
         job, _ = yard.started(seq)
-        (found,) = (one for one in yard.board().tasks if one.id == job.task)
-        return found.processors
+        (listed,) = (candidate for candidate in yard.board().tasks if candidate.id == job.task)
+        return listed.processors
 
     pinned = Work(cpus_milli=2000, pinned=True)
     assert runs_on(pinned, 1, 3) == (1, 3)
@@ -451,15 +451,15 @@ def test_a_device_belongs_to_one_task_at_a_time(yard: Yard, monkeypatch: pytest.
         yard.caller.send(asking("seat", count))
         yard.cluster.settle()
         (job,) = yard.cluster.start_spawned()
-        found = node.core.state.tasks[job.task]
-        assert isinstance(found, Task)
-        return job.task, [one.name for one in found.devices]
+        task = node.core.state.tasks[job.task]
+        assert isinstance(task, Task)
+        return job.task, [device.name for device in task.devices]
 
     first, second = seats(1), seats(2)
     assert (first[1], second[1]) == (["0"], ["1", "2"])
     board = yard.board()
     assert board.devices == (DeviceRequest("gpu", 1), DeviceRequest("seat", 3))
-    assert sorted(one.name for row in board.tasks for one in row.devices) == ["0", "1", "2"]
+    assert sorted(device.name for row in board.tasks for device in row.devices) == ["0", "1", "2"]
     for kind, code, why in (
         ("seat", Code.EAGAIN, "3 devices of the kind seat; with this task 4"),
         ("fpga", Code.EAGAIN, "0 devices of the kind fpga"),
@@ -538,7 +538,7 @@ def test_placing_and_advising_stand_alone(yard: Yard) -> None:
     at_home = yard.cluster.session(yard.nodes[0])
     answers = at_home.many(messages.Place("", (Placement(row.id, "n1"),)), messages.Advise("", 1, b""))
     assert [getattr(answer, "code", 0) for answer, _ in answers] == [Code.EINVAL, Code.EINVAL]
-    assert [one.id for one in yard.board().waiting] == [row.id]
+    assert [submission.id for submission in yard.board().waiting] == [row.id]
     yard.cluster.check()
 
 
@@ -591,11 +591,11 @@ def test_a_run_that_never_left_its_node_waits_again(yard: Yard) -> None:
 def test_a_run_that_never_left_its_node_is_placed_elsewhere(yard: Yard) -> None:
     """Without a scheduler, the node of the caller chooses another node by itself."""
     keeper = yard.cluster.session(yard.nodes[2])
-    (found,) = yard.caller.lookup(keeper.create(data=b"input").name)
+    (reference,) = yard.caller.lookup(keeper.create(data=b"input").name)
     for busy in ("n1", "n3"):
         yard.caller.ask(messages.Created, messages.Run(yard.program, host=busy, flags=int(Flag.NON_BLOCKING)))
     yard.cluster.start_spawned()
-    handed = (messages.Handed(found.ref, int(Permission.READ)),)
+    handed = (messages.Handed(reference.ref, int(Permission.READ)),)
     call = messages.Run(yard.program, inputs=handed, label="job", flags=int(Flag.NON_BLOCKING))
     seq = yard.caller.send(call)  # the third node is asked for the input before the second one is asked
     yard.cluster.part(yard.nodes[0], yard.nodes[1])
@@ -607,8 +607,8 @@ def test_a_run_that_never_left_its_node_is_placed_elsewhere(yard: Yard) -> None:
 def test_a_run_whose_input_cannot_be_reached_was_not_started(yard: Yard) -> None:
     """A node fails while it offers an input: the caller learns that no task was started."""
     keeper = yard.cluster.session(yard.nodes[2])
-    (found,) = yard.caller.lookup(keeper.create(data=b"input").name)
-    handed = (messages.Handed(found.ref, int(Permission.READ)),)
+    (reference,) = yard.caller.lookup(keeper.create(data=b"input").name)
+    handed = (messages.Handed(reference.ref, int(Permission.READ)),)
     seq = yard.caller.send(messages.Run(yard.program, inputs=handed, host="n2"))
     yard.cluster.wire.clear()
     yard.cluster.part(yard.nodes[0], yard.nodes[2])
@@ -673,13 +673,13 @@ def test_a_long_queue_is_read_in_parts(yard: Yard, monkeypatch: pytest.MonkeyPat
         yard.submit()
     queue = changes(yard, 0)
     assert (queue.whole, queue.partial, len(queue.waiting)) == (True, True, 4)
-    found = [row.id for row in queue.waiting]
-    yard.place(found[0], "n2")
+    row_ids = [row.id for row in queue.waiting]
+    yard.place(row_ids[0], "n2")
     while queue.partial:
         queue = changes(yard, queue.version, queue.listed)
         assert not queue.whole
-        found += [row.id for row in queue.waiting]
-    assert len(found) == len(set(found)) == 10
+        row_ids += [row.id for row in queue.waiting]
+    assert len(row_ids) == len(set(row_ids)) == 10
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -693,17 +693,17 @@ def test_many_tasks_are_read_in_parts(yard: Yard, monkeypatch: pytest.MonkeyPatc
         yard.place(row.id, "n1")
     queue = changes(yard, 0 if whole else before)
     assert (queue.whole, queue.partial, len(queue.tasks)) == (whole, True, 4)
-    found = {row.id: row for row in queue.tasks}
-    first, *_ = found
+    rows = {row.id: row for row in queue.tasks}
+    first, *_ = rows
     yard.cluster.start_spawned()
     while queue.partial:
         queue = changes(yard, queue.version, queue.listed, queue.tasks_listed)
         assert not queue.whole
         assert len(queue.tasks) <= 4
-        found |= {row.id: row for row in queue.tasks}
+        rows |= {row.id: row for row in queue.tasks}
     living = {task.id for task in yard.cluster.nodes[0].core.state.living_tasks() if task.recipe}
-    assert set(found) == living
-    assert found[TaskId(first)].state is TaskState.RUNNING
+    assert set(rows) == living
+    assert rows[TaskId(first)].state is TaskState.RUNNING
     assert changes(yard, queue.version).tasks == ()
 
 
@@ -743,7 +743,7 @@ def test_a_promised_start_is_shown_to_all_readers_until_it_is_over(yard: Yard) -
     yard.submit()
     assert changes(yard, board.version).kept is None, "it has not changed"
     promise(yard, row.id, "n3")
-    assert [one.node for one in changes(yard, board.version).kept or ()] == ["n3"]
+    assert [start.node for start in changes(yard, board.version).kept or ()] == ["n3"]
     promise(yard, row.id, "")
     assert changes(yard, board.version).kept == ()
     promise(yard, row.id, "n3")
@@ -797,7 +797,7 @@ def test_nothing_is_promised_on_a_dead_node_or_beyond_the_bound(
     assert promise(yard, first, "n9").refused
     assert promise(yard, first, "n3").refused == ()
     assert promise(yard, second, "n2").refused, "one is kept already"
-    assert [one.submission for one in yard.board().kept or ()] == [first]
+    assert [start.submission for start in yard.board().kept or ()] == [first]
     yard.nodes[2].crash()
     yard.cluster.advance(30_000, grain=200)
     assert yard.board().kept == ()

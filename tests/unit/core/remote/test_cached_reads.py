@@ -57,7 +57,7 @@ class Scene:
         for node in self.cluster.nodes:
             cache_of(node).least = 10
         self.keeper = self.cluster.session(self.there)
-        self.made = self.object(CONTENT, buffering)
+        self.created = self.object(CONTENT, buffering)
         self.transfers: list[Parcel] = []
         self.cluster.drop = self._watch
 
@@ -72,23 +72,23 @@ class Scene:
         call = messages.Create(ObjectType.SHMEM_BLOB, groups, buffering=buffering, data=content)
         return self.keeper.ask(messages.Created, call)
 
-    def reader(self, principal: Principal = OWNER, made: messages.Created | None = None) -> Reader:
+    def reader(self, principal: Principal = OWNER, created: messages.Created | None = None) -> Reader:
         """One more task here with a reference: it looked the object up, or was given it."""
         who = self.here.session()
-        (found,) = who.lookup((made or self.made).name)
+        (reference,) = who.lookup((created or self.created).name)
         if principal == OWNER:
-            return Reader(who, found.ref)
+            return Reader(who, reference.ref)
         other, tasks = self.here.session(principal), self.here.core.state.tasks
         itself = tasks[other.task].table.get(other.self_ref)
         to = self.here.core.state.add_reference(
             tasks[who.task], itself.object, itself.permissions, itself.provenance
         )
-        who.ask(messages.Done, messages.Copy(found.ref, to.id))
+        who.ask(messages.Done, messages.Copy(reference.ref, to.id))
         return Reader(other, other.given().ref)
 
     def write(self, content: bytes) -> None:
         """The keeper replaces the content."""
-        call = messages.WriteOnce(self.made.reference.ref, content, flags=int(Flag.REPLACE))
+        call = messages.WriteOnce(self.created.reference.ref, content, flags=int(Flag.REPLACE))
         self.keeper.ask(messages.Committed, call)
 
     def used(self, principal: Principal = OWNER, resource: Resource = Resource.VOLATILE_BYTES) -> int:
@@ -108,7 +108,7 @@ def test_ten_readers_cost_one_transfer(scene: Scene) -> None:
     readers = [scene.reader() for _ in range(10)]
     assert [reader.read() for reader in readers] == [CONTENT] * 10
     assert len(scene.transfers) == 1
-    assert scene.keeper.counters(scene.made.reference.ref)[2] == 10
+    assert scene.keeper.counters(scene.created.reference.ref)[2] == 10
 
 
 def test_ten_readers_at_once_cost_one_transfer(scene: Scene) -> None:
@@ -149,7 +149,7 @@ def test_requests_with_a_buffer_use_the_same_bytes(scene: Scene) -> None:
     assert isinstance(answer, messages.Buffer)
     assert reader.who.node.received[reader.who.task, seq] == CONTENT
     assert len(scene.transfers) == 1
-    assert scene.keeper.counters(scene.made.reference.ref)[0] == 1
+    assert scene.keeper.counters(scene.created.reference.ref)[0] == 1
     scene.write(NEWER)
     failed = reader.who.call(messages.CommitRead(reader.ref, answer.buffer))
     assert isinstance(failed, messages.Failure)
@@ -183,7 +183,7 @@ def test_a_refused_read_hands_over_to_the_next(scene: Scene) -> None:
     giver = scene.reader().who
     (narrow,) = giver.ask(
         messages.References,
-        messages.Copy(giver.lookup(scene.made.name)[0].ref, giver.self_ref, int(Permission.WRITE)),
+        messages.Copy(giver.lookup(scene.created.name)[0].ref, giver.self_ref, int(Permission.WRITE)),
     ).references
     blind = Reader(giver, narrow.ref)
     begun = [(reader, reader.begin()) for reader in (blind, first, second)]
@@ -236,7 +236,7 @@ def test_a_published_version_drops_the_kept_one(scene: Scene) -> None:
     assert not cache_of(scene.here).kept
     assert payload not in scene.here.payloads
     assert reader.read() == NEWER
-    scene.keeper.ask(messages.Done, messages.Delete(scene.made.reference.ref, int(Flag.DESTROY)))
+    scene.keeper.ask(messages.Done, messages.Delete(scene.created.reference.ref, int(Flag.DESTROY)))
     assert not cache_of(scene.here).kept
     assert scene.used() == 0
 
@@ -250,7 +250,7 @@ def test_kept_bytes_need_a_reference(scene: Scene) -> None:
     ).references
     given = Reader(reader.who, narrow.ref)
     assert given.read() == CONTENT
-    scene.keeper.ask(messages.Done, messages.Retire(scene.made.reference.ref, int(Flag.EVERYONE)))
+    scene.keeper.ask(messages.Done, messages.Retire(scene.created.reference.ref, int(Flag.EVERYONE)))
     answer = given.who.call(messages.ReadOnce(given.ref))
     assert isinstance(answer, messages.Failure)
     assert answer.code == Code.EBADF
@@ -308,8 +308,8 @@ def test_the_first_reader_is_charged(scene: Scene) -> None:
 def test_the_least_recently_used_version_goes_first(scene: Scene) -> None:
     """The cache has room for ten objects of this size; the one that was used last stays."""
     assert 10 * len(CONTENT) == CACHE_BYTES
-    made = [scene.made, *(scene.object(bytes([index]) * len(CONTENT)) for index in range(10))]
-    readers = [scene.reader(made=each) for each in made]
+    objects = [scene.created, *(scene.object(bytes([index]) * len(CONTENT)) for index in range(10))]
+    readers = [scene.reader(created=created) for created in objects]
     for reader in readers[:10]:
         reader.read()
     readers[0].read()
@@ -327,7 +327,7 @@ def test_a_principal_with_few_bytes_keeps_them(scene: Scene) -> None:
     other = scene.reader(OTHER)
     assert other.read() == CONTENT
     for index in range(15):
-        scene.reader(made=scene.object(bytes([index]) * len(CONTENT))).read()
+        scene.reader(created=scene.object(bytes([index]) * len(CONTENT))).read()
     assert scene.used(OTHER) == len(CONTENT)
     assert len(scene.transfers) == 16
     other.read()

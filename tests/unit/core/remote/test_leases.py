@@ -51,14 +51,14 @@ class Scene:
                 cluster.versions.least = 10
         self.keeper = self.cluster.session(self.there)
         call = messages.Create(kind, (self.keeper.groups[0],), buffering=buffering, data=CONTENT)
-        self.made = self.keeper.ask(messages.Created, call)
-        self.own = self.made.reference.ref
+        self.created = self.keeper.ask(messages.Created, call)
+        self.own = self.created.reference.ref
         self.asked: list[dcp.RequestBody] = []
         self.stops: Callable[[Parcel], bool] = lambda parcel: False  # noqa: ARG005 - at first nothing is lost
         self.stopped: list[Parcel] = []
         self.cluster.drop = self._watch
         self.reader = self.session()
-        self.ref = self.reader.lookup(self.made.name)[0].ref
+        self.ref = self.reader.lookup(self.created.name)[0].ref
 
     def _watch(self, parcel: Parcel) -> bool:
         if self.stops(parcel):
@@ -113,9 +113,9 @@ class Scene:
 @pytest.fixture
 def scene() -> Scene:
     """Two nodes with an object on the second, on which a task of the first has a lease."""
-    found = Scene()
-    found.lease()
-    return found
+    leased = Scene()
+    leased.lease()
+    return leased
 
 
 def is_call_back(parcel: Parcel) -> bool:
@@ -188,11 +188,11 @@ def test_reads_under_one_lease_are_bounded(scene: Scene) -> None:
 # -- one reference only ---------------------------------------------------------------------------------
 def test_a_lease_belongs_to_one_reference(scene: Scene) -> None:
     """Another reference of the same task, and one of another task, need a lease of their own."""
-    (again,) = scene.reader.lookup(scene.made.name)
+    (again,) = scene.reader.lookup(scene.created.name)
     scene.read(ref=again.ref)
     other = scene.session()
-    (found,) = other.lookup(scene.made.name)
-    scene.read(other, found.ref)
+    (reference,) = other.lookup(scene.created.name)
+    scene.read(other, reference.ref)
     assert len(scene.calls(messages.ReadOnce)) == 4
 
 
@@ -316,7 +316,7 @@ def test_calls_that_no_read_can_miss_do_not_wait(scene: Scene) -> None:
     scene.keeper.ask(messages.Buffer, messages.ReadOnce(scene.own))
     scene.keeper.ask(messages.Buffer, messages.AcquireRead(scene.own, semantics=Semantics.MRSW))
     scene.keeper.ask(messages.References, messages.Stat(scene.own))
-    (more,) = scene.keeper.lookup(scene.made.name)
+    (more,) = scene.keeper.lookup(scene.created.name)
     scene.keeper.ask(messages.Done, messages.Delete(more.ref, int(Flag.HANDLE_ONLY)))
     assert scene.is_served()
 
@@ -494,12 +494,12 @@ def test_an_answer_to_an_earlier_call_back_returns_no_later_lease(scene: Scene) 
 
 
 # -- late grants ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("what", ["notice", "answer"])
-def test_a_grant_that_a_call_back_overtakes_gives_nothing(what: str) -> None:
+@pytest.mark.parametrize("carrier", ["notice", "answer"])
+def test_a_grant_that_a_call_back_overtakes_gives_nothing(carrier: str) -> None:
     """A lease whose notice or answer comes after the call-back for it is none."""
     scene = Scene()
     scene.read()
-    kind = dcp.Leased if what == "notice" else dcp.PeerReply
+    kind = dcp.Leased if carrier == "notice" else dcp.PeerReply
     scene.stops = lambda parcel: type(parcel.message) is kind and parcel.sender == scene.there.node
     seq = scene.reader.send(messages.ReadOnce(scene.ref))
     scene.cluster.settle()
@@ -540,9 +540,9 @@ def test_a_lease_of_a_request_that_was_never_made_is_refused(scene: Scene) -> No
 def test_a_lease_of_a_request_without_a_read_gives_nothing(scene: Scene) -> None:
     """A node that grants what nobody wanted has granted nothing."""
     other = scene.session()
-    (found,) = other.lookup(scene.made.name)
+    (reference,) = other.lookup(scene.created.name)
     scene.stops = lambda parcel: parcel.sender == scene.there.node
-    other.send(messages.Stat(found.ref))
+    other.send(messages.Stat(reference.ref))
     scene.cluster.settle()
     number = next(iter(scene.here.core.state.cluster.peers[scene.there.node].asked))  # type: ignore[union-attr]
     scene.here.take(Parcel(scene.there.node, scene.here.node, scene.there.epoch, dcp.Leased(number), b""))
@@ -556,7 +556,7 @@ def test_a_restarted_node_lets_writes_wait_for_leases_that_it_forgot() -> None:
     scene.lease()
     scene.there.crash()
     keeper = scene.cluster.session(scene.there)
-    (own,) = keeper.lookup(scene.made.name)
+    (own,) = keeper.lookup(scene.created.name)
     seq = keeper.send(messages.WriteOnce(own.ref, NEWER, flags=int(Flag.REPLACE)))
     scene.cluster.settle()
     assert keeper.answer(seq) is None
@@ -612,8 +612,8 @@ def test_the_end_of_a_task_ends_its_waiting_calls(scene: Scene) -> None:
     """The others that wait go on."""
     scene.stops = is_call_back
     other = scene.there.session()
-    (found,) = other.lookup(scene.made.name)
-    mine = other.send(messages.WriteOnce(found.ref, b"of a task that ends"))
+    (reference,) = other.lookup(scene.created.name)
+    mine = other.send(messages.WriteOnce(reference.ref, b"of a task that ends"))
     seq = scene.begin_write()
     assert scene.waits(seq)
     assert other.answer(mine) is None
@@ -645,9 +645,9 @@ def test_granted_leases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             scene = Scene(racks=("r1", "r1", "r1"))
             if name == "LEASE_NODES_MAX":
                 far = scene.cluster.session(scene.cluster.nodes[2])
-                (found,) = far.lookup(scene.made.name)
+                (reference,) = far.lookup(scene.created.name)
                 for _ in range(3):
-                    far.read(found.ref)
+                    far.read(reference.ref)
                 assert len(leases_of(scene.cluster.nodes[2]).held) == 1
             for _ in range(4):
                 scene.read()
@@ -659,7 +659,7 @@ def test_held_leases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LEASES_HELD_MAX", 1)
     scene = Scene()
     scene.lease()
-    (again,) = scene.reader.lookup(scene.made.name)
+    (again,) = scene.reader.lookup(scene.created.name)
     scene.read(ref=again.ref)
     assert len(leases_of(scene.here).held) == 1
     assert not scene.is_served()

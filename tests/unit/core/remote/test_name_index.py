@@ -53,7 +53,7 @@ class Town:
     def requests(self) -> Counter[str]:
         """Count the requests since this was called last, by their kind."""
         asked, self.asked = self.asked, []
-        return Counter(type(one.body).__name__ for one in asked)
+        return Counter(type(request.body).__name__ for request in asked)
 
     def settled(self) -> list[bool]:
         """Tell for each node if all others have registered their names there."""
@@ -78,11 +78,11 @@ def town() -> Town:
     return Town(8)
 
 
-def found(who: Citizen, name: bytes) -> list[str]:
+def holders_of(who: Citizen, name: bytes) -> list[str]:
     """The nodes on which a lookup finds a name; nothing may have been out of reach."""
     answer = who.ask(messages.References, messages.Lookup(name))
     assert not answer.incomplete
-    return [one.node for one in answer.references]
+    return [reference.node for reference in answer.references]
 
 
 # -- how many are asked -------------------------------------------------------------------------------
@@ -90,63 +90,64 @@ def found(who: Citizen, name: bytes) -> list[str]:
 def test_a_lookup_asks_as_many_nodes_in_a_large_cluster(size: int) -> None:
     """A name that exists costs its index nodes and one node that has it; an absent one the index nodes."""
     town = Town(size)
-    made = town.people[0].create(data=b"here")
-    name = made.name or b""
+    created = town.people[0].create(data=b"here")
+    name = created.name or b""
     town.requests()
     asker = town.people[town.no_index_node(name, 0)]
-    assert found(asker, name) == ["n1"]
+    assert holders_of(asker, name) == ["n1"]
     here = 0 in town.index_nodes(name)
     assert town.requests() == {"FindNames": limits.INDEX_COPIES, "Resolve": 1}, here
     absent = town.people[town.no_index_node(UNKNOWN)]
-    assert found(absent, UNKNOWN) == []
+    assert holders_of(absent, UNKNOWN) == []
     assert town.requests() == {"FindNames": limits.INDEX_COPIES}
 
 
 def test_a_lookup_of_too_many_names_asks_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing them with the names of all nodes would take an index node too long."""
     town = Town(6)
-    made = town.people[0].create(data=b"here")
-    assert made.name is not None
+    created = town.people[0].create(data=b"here")
+    assert created.name is not None
     town.requests()
-    asker = town.people[town.no_index_node(made.name, 0)]
+    asker = town.people[town.no_index_node(created.name, 0)]
     usual = limits.INDEX_COMPARED_MAX
     monkeypatch.setattr(limits, "INDEX_COMPARED_MAX", 5)
-    assert found(asker, made.name) == ["n1"]
+    assert holders_of(asker, created.name) == ["n1"]
     assert town.requests() == {"Resolve": 5}
     monkeypatch.setattr(limits, "INDEX_COMPARED_MAX", usual)
-    assert found(asker, UNKNOWN) == []
+    assert holders_of(asker, UNKNOWN) == []
     assert town.requests() == {"FindNames": limits.INDEX_COPIES}
 
 
 def test_a_few_nodes_have_no_index() -> None:
     """In a cluster in which the index would save nothing, nothing is registered."""
     town = Town(limits.INDEX_COPIES + 1)
-    made = town.people[0].create(data=b"here")
-    assert found(town.people[1], made.name or b"") == ["n1"]
+    created = town.people[0].create(data=b"here")
+    assert holders_of(town.people[1], created.name or b"") == ["n1"]
     assert town.requests() == {"Resolve": limits.INDEX_COPIES}
 
 
 def test_a_name_is_found_from_everywhere_until_it_is_deleted(town: Town) -> None:
     """As soon as a create is answered, each node finds the object; after its deletion none does."""
-    made = town.people[2].create(data=b"here")
-    name = made.name or b""
-    assert [found(one, name) for one in town.people] == [["n3"]] * 8
-    town.people[2].ask(messages.Done, messages.Delete(made.reference.ref, int(Flag.DESTROY)))
+    created = town.people[2].create(data=b"here")
+    name = created.name or b""
+    assert [holders_of(person, name) for person in town.people] == [["n3"]] * 8
+    town.people[2].ask(messages.Done, messages.Delete(created.reference.ref, int(Flag.DESTROY)))
     town.cluster.settle()
     town.requests()
-    assert [found(one, name) for one in town.people] == [[]] * 8
+    assert [holders_of(person, name) for person in town.people] == [[]] * 8
     assert town.requests()["Resolve"] <= 8  # of those that had found it, at the node where it was
 
 
 def test_every_group_of_a_caller_costs_the_same(town: Town) -> None:
     """A caller in many groups asks as few nodes as a caller in one."""
-    one = town.people[0]
+    person = town.people[0]
     groups = [
-        one.ask(messages.Created, messages.Create(ObjectType.GROUP, (one.groups[0],))).name for _ in range(20)
+        person.ask(messages.Created, messages.Create(ObjectType.GROUP, (person.groups[0],))).name
+        for _ in range(20)
     ]
     many = town.cluster.session(town.cluster.nodes[4], tuple(name for name in groups if name is not None))
     town.requests()
-    assert found(many, UNKNOWN) == []
+    assert holders_of(many, UNKNOWN) == []
     asked = town.requests()
     del asked["Register"]  # of the new session's own name
     assert set(asked) == {"FindNames"}
@@ -155,70 +156,70 @@ def test_every_group_of_a_caller_costs_the_same(town: Town) -> None:
 
 def test_a_name_in_a_foreign_group_costs_what_an_absent_one_does(town: Town) -> None:
     """A caller that is no member sends the same requests for a name that exists and for one that does not."""
-    one, other = town.people[0], town.people[5]
-    group = one.ask(messages.Created, messages.Create(ObjectType.GROUP, (one.groups[0],)))
-    made = one.ask(
+    person, other = town.people[0], town.people[5]
+    group = person.ask(messages.Created, messages.Create(ObjectType.GROUP, (person.groups[0],)))
+    created = person.ask(
         messages.Created, messages.Create(ObjectType.SHMEM_BLOB, (group.reference.ref,), NameKind.RANDOM)
     )
     town.requests()
-    assert found(other, made.name or b"") == []
+    assert holders_of(other, created.name or b"") == []
     of_foreign = town.requests()
     assert set(of_foreign) == {"FindNames"}
-    assert found(other, UNKNOWN) == []
+    assert holders_of(other, UNKNOWN) == []
     assert set(town.requests()) == set(of_foreign)
 
 
 # -- creates ------------------------------------------------------------------------------------------
 def test_a_create_waits_for_two_index_nodes(town: Town) -> None:
     """A create is not answered before two index nodes have the name; the third need not have it."""
-    one = town.people[0]
+    person = town.people[0]
     held: list[Parcel] = []
 
     def delays(parcel: Parcel) -> bool:
         is_register = isinstance(parcel.message, dcp.Ask) and isinstance(parcel.message.body, dcp.Register)
-        if is_register and parcel.sender == one.node.node:
+        if is_register and parcel.sender == person.node.node:
             held.append(parcel)
-        return is_register and parcel.sender == one.node.node
+        return is_register and parcel.sender == person.node.node
 
     town.lost = delays
-    seq = one.send(messages.Create(ObjectType.SHMEM_BLOB, (one.groups[0],), NameKind.RANDOM, data=b"x"))
+    seq = person.send(messages.Create(ObjectType.SHMEM_BLOB, (person.groups[0],), NameKind.RANDOM, data=b"x"))
     town.cluster.settle()
-    assert one.answer(seq) is None
+    assert person.answer(seq) is None
     needed = limits.INDEX_CONFIRMED_MIN - (len(held) < limits.INDEX_COPIES)
     town.lost = lambda parcel: False  # noqa: ARG005 - from now on, all arrive
     for place in range(needed):
-        assert one.answer(seq) is None, f"answered after {place}"
+        assert person.answer(seq) is None, f"answered after {place}"
         town.cluster.by_id(held[place].to).take(held[place])
         town.cluster.settle()
-    assert isinstance(one.answer(seq), messages.Created)
+    assert isinstance(person.answer(seq), messages.Created)
 
 
 def test_a_create_waits_for_no_node_for_long(town: Town) -> None:
     """If no other node answers, a create is answered all the same: the cluster stays available."""
-    one = town.people[0]
+    person = town.people[0]
     town.lost = lambda parcel: isinstance(parcel.message, dcp.PeerReply)
-    seq = one.send(messages.Create(ObjectType.SHMEM_BLOB, (one.groups[0],), NameKind.RANDOM, data=b"x"))
-    answer = town.cluster.wait(one, seq, 3 * limits.INDEX_PATIENCE_MS)
+    seq = person.send(messages.Create(ObjectType.SHMEM_BLOB, (person.groups[0],), NameKind.RANDOM, data=b"x"))
+    answer = town.cluster.wait(person, seq, 3 * limits.INDEX_PATIENCE_MS)
     assert isinstance(answer, messages.Created)
 
 
 def test_a_repeated_create_of_another_node_is_not_answered_early(town: Town) -> None:
     """The repeat of a request whose answer is held back gets no answer from memory."""
-    one = town.people[0]
+    person = town.people[0]
     town.lost = lambda parcel: (
         isinstance(parcel.message, dcp.Ask)
         and isinstance(parcel.message.body, dcp.Register)
         and parcel.sender == town.cluster.nodes[1].node
     )
-    call = messages.Create(ObjectType.SHMEM_BLOB, (one.groups[0],), NameKind.RANDOM, data=b"x", host="n2")
-    seq = one.send(call)
+    call = messages.Create(ObjectType.SHMEM_BLOB, (person.groups[0],), NameKind.RANDOM, data=b"x", host="n2")
+    seq = person.send(call)
     town.cluster.settle()
     town.cluster.advance(limits.DCP_REPEAT_MS_MIN + 100)
-    assert one.answer(seq) is None
+    assert person.answer(seq) is None
     town.lost = lambda parcel: False  # noqa: ARG005 - from now on, all arrive
-    made = town.cluster.wait(one, seq)
-    assert isinstance(made, messages.Created)
-    assert found(town.people[6], made.name or b"") == ["n2"]
+    created = town.cluster.wait(person, seq)
+    assert isinstance(created, messages.Created)
+    assert holders_of(town.people[6], created.name or b"") == ["n2"]
 
 
 # -- the members --------------------------------------------------------------------------------------
@@ -228,12 +229,12 @@ def test_names_are_registered_again_for_other_members(town: Town) -> None:
     town.people[0].ask(messages.Nodes, messages.SetNode("n8", NodeWish.FORGET))
     assert not any(town.settled()[:7])
     for place, name in enumerate(names):
-        assert found(town.people[(place + 3) % 7], name) == [f"n{place + 1}"]
+        assert holders_of(town.people[(place + 3) % 7], name) == [f"n{place + 1}"]
     town.cluster.advance(SETTLED_MS)
     assert all(town.settled()[:7])
     town.requests()
     for place, name in enumerate(names):
-        assert found(town.people[(place + 4) % 7], name) == [f"n{place + 1}"]
+        assert holders_of(town.people[(place + 4) % 7], name) == [f"n{place + 1}"]
     assert "Resolve" in town.requests()
 
 
@@ -262,14 +263,14 @@ def test_a_node_that_is_reached_late_gets_its_names(town: Town, restarted: bool)
     town.cluster.heal()
     town.cluster.advance(limits.INDEX_RETRY_MS + SETTLED_MS)
     assert state_of(here).peer(late.node).link.complete
-    one = town.cluster.session(here)
-    made = [one.create(data=b"x").name or b"" for _ in range(8)]
-    assert [found(town.people[4], name) for name in made] == [["n1"]] * 8
+    session = town.cluster.session(here)
+    names = [session.create(data=b"x").name or b"" for _ in range(8)]
+    assert [holders_of(town.people[4], name) for name in names] == [["n1"]] * 8
 
 
 def test_an_index_node_answers_only_for_its_own_view(town: Town) -> None:
     """A node that is asked for another view, or lacks the names of one node, does not know."""
-    made = town.people[0].create(data=b"x")
+    created = town.people[0].create(data=b"x")
     state = state_of(town.cluster.nodes[0])
     ring = state.index.current
     assert ring is not None
@@ -282,12 +283,12 @@ def test_an_index_node_answers_only_for_its_own_view(town: Town) -> None:
         body = dcp.FindNames(view, pack_digests((1, 2)))
         message = dcp.Ask(number, number, body)
         home.take(Parcel(town.cluster.nodes[0].node, home.node, 1, message, b""))
-        (reply,) = [one for one in town.cluster.wire if one.sender == home.node]
+        (reply,) = [parcel for parcel in town.cluster.wire if parcel.sender == home.node]
         town.cluster.wire.clear()
         assert isinstance(reply.message, dcp.PeerReply)
         return reply.message.result
 
-    assert made.name is not None
+    assert created.name is not None
     assert ask(ring.view) == dcp.NameNodes(known=True)
     assert ask(bytes(16)) == dcp.NameNodes(known=False)
     share = state_of(home).peer(town.cluster.nodes[3].node).share
@@ -317,30 +318,30 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_a_lost_registration_is_made_again(brief: int, town: Town) -> None:
     """A request that has disappeared, without an answer or a failure, does not end the use of the index."""
-    one = town.people[0]
-    town.lost = lambda parcel: isinstance(parcel.message, dcp.Ask) and parcel.sender == one.node.node
-    seq = one.send(messages.Create(ObjectType.SHMEM_BLOB, (one.groups[0],), NameKind.RANDOM, data=b"x"))
+    person = town.people[0]
+    town.lost = lambda parcel: isinstance(parcel.message, dcp.Ask) and parcel.sender == person.node.node
+    seq = person.send(messages.Create(ObjectType.SHMEM_BLOB, (person.groups[0],), NameKind.RANDOM, data=b"x"))
     town.cluster.settle()
-    silent = [peer for peer in state_of(one.node).peers.values() if peer.link.sent is not None]
+    silent = [peer for peer in state_of(person.node).peers.values() if peer.link.sent is not None]
     assert silent
     for peer in silent:
         peer.asked.clear()
     town.lost = lambda parcel: False  # noqa: ARG005 - from now on, all arrive
-    made = town.cluster.wait(one, seq, 2 * limits.INDEX_PATIENCE_MS)
-    assert isinstance(made, messages.Created)
+    created = town.cluster.wait(person, seq, 2 * limits.INDEX_PATIENCE_MS)
+    assert isinstance(created, messages.Created)
     assert all(peer.link.sent is not None for peer in silent), "the requests have not disappeared"
     town.cluster.advance(brief + limits.INDEX_RETRY_MS + SETTLED_MS)
     assert all(peer.link.sent is None and peer.link.complete for peer in silent)
     assert all(town.settled())
     town.requests()
-    asker = town.people[town.no_index_node(made.name or b"", 0)]
-    assert found(asker, made.name or b"") == ["n1"]
+    asker = town.people[town.no_index_node(created.name or b"", 0)]
+    assert holders_of(asker, created.name or b"") == ["n1"]
     assert town.requests() == {"FindNames": limits.INDEX_COPIES, "Resolve": 1}
 
 
 def test_a_lost_handover_is_begun_again(brief: int, town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the work that registers all names has disappeared, it is begun again without a change of members."""
-    made = town.people[0].create(data=b"x")
+    created = town.people[0].create(data=b"x")
     with monkeypatch.context() as lost:
         lost.setitem(work._HANDLERS, NameHandover, lambda step, item: True)  # noqa: ARG005 - it does nothing
         town.people[0].ask(messages.Nodes, messages.SetNode("n8", NodeWish.FORGET))
@@ -348,7 +349,7 @@ def test_a_lost_handover_is_begun_again(brief: int, town: Town, monkeypatch: pyt
     assert not any(town.settled()[:7])
     town.cluster.advance(2 * brief + SETTLED_MS)
     assert all(town.settled()[:7])
-    assert found(town.people[3], made.name or b"") == ["n1"]
+    assert holders_of(town.people[3], created.name or b"") == ["n1"]
 
 
 def test_a_registration_in_order_is_not_repeated(brief: int, town: Town) -> None:
@@ -363,43 +364,43 @@ def test_a_registration_in_order_is_not_repeated(brief: int, town: Town) -> None
 # -- steps --------------------------------------------------------------------------------------------
 def test_no_step_reads_all_names_for_other_members(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names are read a part of the table at a time, and each name is registered."""
-    one = town.people[0]
-    made = [one.create(data=b"x").name or b"" for _ in range(100)]
+    person = town.people[0]
+    created_names = [person.create(data=b"x").name or b"" for _ in range(100)]
     read: list[int] = []
 
     usual: Callable[[NameTable, int], list[InternalName]] = NameTable.keys
 
     def keys(names: NameTable, part: int) -> list[InternalName]:
         listed = usual(names, part)
-        if names is one.node.core.state.names:
+        if names is person.node.core.state.names:
             read.append(len(listed))
         return listed
 
     monkeypatch.setattr(NameTable, "keys", keys)
-    one.ask(messages.Nodes, messages.SetNode("n8", NodeWish.FORGET))
+    person.ask(messages.Nodes, messages.SetNode("n8", NodeWish.FORGET))
     town.cluster.advance(SETTLED_MS)
     assert len(read) == PARTS
-    assert sum(read) == len(one.node.core.state.names)
+    assert sum(read) == len(person.node.core.state.names)
     assert max(read) <= 100 // 10
     assert all(town.settled()[:7])
-    assert all(found(town.people[2], name) == ["n1"] for name in made[::20])
+    assert all(holders_of(town.people[2], name) == ["n1"] for name in created_names[::20])
 
 
 # -- limits -------------------------------------------------------------------------------------------
 def test_a_node_with_very_many_names_is_always_asked(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node with more names than others accept registers none, and is found all the same."""
     monkeypatch.setattr(limits, "INDEX_NAMES_PER_NODE_MAX", 6)
-    one = town.people[0]
-    names = [one.create(data=b"x").name or b"" for _ in range(40)]
+    person = town.people[0]
+    names = [person.create(data=b"x").name or b"" for _ in range(40)]
     town.cluster.advance(limits.INDEX_RETRY_MS + SETTLED_MS)
-    state = state_of(one.node)
+    state = state_of(person.node)
     assert state.index.always
-    shares = [state_of(node).peer(one.node.node).share for node in town.cluster.nodes[1:]]
+    shares = [state_of(node).peer(person.node.node).share for node in town.cluster.nodes[1:]]
     assert all(share.always and not share.digests for share in shares)
     assert all(town.settled())
-    assert [found(town.people[4], name) for name in names] == [["n1"]] * 40
+    assert [holders_of(town.people[4], name) for name in names] == [["n1"]] * 40
     town.requests()
-    assert found(town.people[4], UNKNOWN) == []
+    assert holders_of(town.people[4], UNKNOWN) == []
     assert town.requests()["Resolve"] == 1
 
 
@@ -417,7 +418,7 @@ def test_a_hostile_node_registers_no_more_than_the_limit(town: Town, monkeypatch
         added=pack_digests(range(1_000)),
     )
     home.take(Parcel(peer.node, home.node, 1, dcp.Ask(number, number, much), b""))
-    (reply,) = [one for one in town.cluster.wire if one.sender == home.node]
+    (reply,) = [parcel for parcel in town.cluster.wire if parcel.sender == home.node]
     assert isinstance(reply.message, dcp.PeerReply)
     assert isinstance(reply.message.result, messages.Failure)
     assert reply.message.result.code == Code.ENOSPC
@@ -427,20 +428,20 @@ def test_a_hostile_node_registers_no_more_than_the_limit(town: Town, monkeypatch
 
 def test_a_hostile_index_node_hides_nothing(town: Town) -> None:
     """An index node that drops all names costs no answer, because the other ones are asked, too."""
-    made = town.people[0].create(data=b"x")
-    name = made.name or b""
+    created = town.people[0].create(data=b"x")
+    name = created.name or b""
     liar = next(place for place in town.index_nodes(name) if place)
     for peer in state_of(town.cluster.nodes[liar]).peers.values():
         peer.share.digests.clear()
     asker = town.no_index_node(name, 0)
-    assert found(town.people[asker], name) == ["n1"]
+    assert holders_of(town.people[asker], name) == ["n1"]
 
 
 def test_digests_reveal_no_names(town: Town) -> None:
     """What an index node stores is neither a name nor enough to resolve one."""
-    made = town.people[0].create(data=b"x")
-    name = made.name or b""
-    sent = [one.body for one in town.asked if isinstance(one.body, dcp.Register)]
+    created = town.people[0].create(data=b"x")
+    name = created.name or b""
+    sent = [request.body for request in town.asked if isinstance(request.body, dcp.Register)]
     assert sent
     for body in sent:
         assert name[:8] not in body.added

@@ -17,9 +17,9 @@ DRIFT = 5_000 * MS
 @pytest.fixture
 def cluster() -> Cluster:
     """Three nodes; the clock of the third is five seconds ahead."""
-    made = Cluster(drifts={3: DRIFT})
-    made.advance(4_000)
-    return made
+    drifting_cluster = Cluster(drifts={3: DRIFT})
+    drifting_cluster.advance(4_000)
+    return drifting_cluster
 
 
 def rows_at(cluster: Cluster, number: int) -> dict[str, messages.NodeRow]:

@@ -124,10 +124,10 @@ def test_select_finds_what_is_ready(site: Site) -> None:
 def test_select_waits_for_the_end_of_a_task(site: Site) -> None:
     """A task that runs is not ready; the call waits and is answered when it ends."""
     job = site.other.run()
-    (found,) = site.me.lookup(job.welcome.name)
-    call = messages.Select((found.ref,), timeout_ns=0)
+    (reference,) = site.me.lookup(job.welcome.name)
+    call = messages.Select((reference.ref,), timeout_ns=0)
     assert site.me.ask(messages.Selected, call).index == -1
-    seq = site.me.send(messages.Select((found.ref,)))
+    seq = site.me.send(messages.Select((reference.ref,)))
     site.cluster.settle()
     assert site.me.answer(seq) is None
     site.cluster.end(job)
@@ -137,8 +137,8 @@ def test_select_waits_for_the_end_of_a_task(site: Site) -> None:
 def test_select_gives_up_in_time(site: Site) -> None:
     """With a timeout the call is answered with -1 when it is over, and nothing is left waiting."""
     job = site.other.run()
-    (found,) = site.me.lookup(job.welcome.name)
-    seq = site.me.send(messages.Select((found.ref,), timeout_ns=1_000_000_000))
+    (reference,) = site.me.lookup(job.welcome.name)
+    seq = site.me.send(messages.Select((reference.ref,), timeout_ns=1_000_000_000))
     assert site.cluster.wait(site.me, seq) == messages.Selected(-1)
     site.cluster.settle()
     assert all(
@@ -149,8 +149,8 @@ def test_select_gives_up_in_time(site: Site) -> None:
 def test_a_waiting_call_is_cancelled(site: Site) -> None:
     """Cancel answers the waiting call with ECANCELED, and nothing is left waiting anywhere."""
     job = site.other.run()
-    (found,) = site.me.lookup(job.welcome.name)
-    seq = site.me.send(messages.Select((found.ref,)))
+    (reference,) = site.me.lookup(job.welcome.name)
+    seq = site.me.send(messages.Select((reference.ref,)))
     site.cluster.settle()
     assert site.me.ask(messages.Done, messages.Cancel(seq)).value == 1
     failure = site.me.answer(seq)
@@ -166,20 +166,20 @@ def test_a_waiting_call_is_cancelled(site: Site) -> None:
 def test_a_task_is_suspended_and_goes_on(site: Site) -> None:
     """Pause and resume say whether the task is, and again say the same."""
     job = site.other.run()
-    (found,) = site.me.lookup(job.welcome.name)
+    (reference,) = site.me.lookup(job.welcome.name)
     for kind, values in ((messages.Pause, (1, 1)), (messages.Resume, (1, 0))):
         for value in values:
-            assert site.me.ask(messages.Done, kind(found.ref)).value == value
+            assert site.me.ask(messages.Done, kind(reference.ref)).value == value
 
 
 def test_a_task_is_ended_and_its_end_read(site: Site) -> None:
     """DESTROY ends a task and keeps the reference, at which its end can be read."""
     job = site.other.run()
-    (found,) = site.me.lookup(job.welcome.name)
-    site.me.ask(messages.Done, messages.Delete(found.ref, int(Flag.DESTROY)))
+    (reference,) = site.me.lookup(job.welcome.name)
+    site.me.ask(messages.Done, messages.Delete(reference.ref, int(Flag.DESTROY)))
     site.cluster.end(job)
-    assert site.me.read(found.ref)
-    again = messages.Select((found.ref,), timeout_ns=0)
+    assert site.me.read(reference.ref)
+    again = messages.Select((reference.ref,), timeout_ns=0)
     assert site.me.ask(messages.Selected, again).index == 0
 
 

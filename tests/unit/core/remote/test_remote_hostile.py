@@ -134,12 +134,12 @@ NONSENSE: dict[str, Make] = {
 }
 
 
-@pytest.mark.parametrize("what", NONSENSE)
-def test_a_request_that_makes_no_sense(what: str) -> None:
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_a_request_that_makes_no_sense(nonsense: str) -> None:
     """It raises ProtocolError, with everything as it was, and nothing is said to anybody."""
     scene = Scene()
     before = scene.cluster.snapshot()
-    asked = dcp.Ask(scene.number, 0, NONSENSE[what](scene))
+    asked = dcp.Ask(scene.number, 0, NONSENSE[nonsense](scene))
     with pytest.raises(ProtocolError):
         scene.hear(asked)
     after = scene.cluster.snapshot()
@@ -212,7 +212,7 @@ def test_an_answer_that_makes_no_sense(asking: str, said: str) -> None:
     cluster = scene.cluster
     answer = ANSWERS[said](scene)
     seq = scene.me.send(ASKING[asking](scene))
-    for parcel in [one for one in cluster.wire if one.to == scene.liar.node]:
+    for parcel in [posted for posted in cluster.wire if posted.to == scene.liar.node]:
         if isinstance(parcel.message, dcp.Ask):
             cluster.wire.remove(parcel)
             # A ProtocolError ends the connection; in any case the node is started anew.
@@ -229,8 +229,8 @@ def test_an_answer_that_makes_no_sense(asking: str, said: str) -> None:
 def test_a_made_up_group_name_is_nobodys() -> None:
     """A group's name that was not made in this cluster gives no membership, whoever presents it."""
     scene = Scene()
-    made = scene.other.ask(messages.Created, messages.Create(ObjectType.GROUP)).name
-    assert made is not None
-    forged = made[:16] + bytes(16)
-    assert len(scene.cluster.session(scene.victim, (made,)).groups) == 2
+    group_name = scene.other.ask(messages.Created, messages.Create(ObjectType.GROUP)).name
+    assert group_name is not None
+    forged = group_name[:16] + bytes(16)
+    assert len(scene.cluster.session(scene.victim, (group_name,)).groups) == 2
     assert len(scene.cluster.session(scene.victim, (forged,)).groups) == 1

@@ -29,14 +29,14 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Two:
 
 def asks(parcels: list[Parcel]) -> list[dcp.Ask]:
     """The requests among what was said."""
-    return [one.message for one in parcels if isinstance(one.message, dcp.Ask)]
+    return [parcel.message for parcel in parcels if isinstance(parcel.message, dcp.Ask)]
 
 
 def question(peer: Peer, number: int) -> PendingRequest:
     """A request that waits."""
-    found = PendingRequest(peer, BODY, None, None, 0)
-    found.number = number
-    return found
+    pending = PendingRequest(peer, BODY, None, None, 0)
+    pending.number = number
+    return pending
 
 
 def waits(two: Two) -> int:
@@ -153,13 +153,13 @@ def test_a_new_start_of_who_asks_counts_anew(two: Two) -> None:
 def test_nothing_is_named_without_need(two: Two) -> None:
     """Where the oldest number says it all, requests name no others."""
     _, held = two.held_back(messages.ReadOnce(two.ref))
-    assert [one.waiting for one in asks(held)] == [()]
+    assert [ask.waiting for ask in asks(held)] == [()]
     two.cluster.wire += held
     waits(two)
     two.me.read(two.ref)
     _, held = two.held_back(messages.ReadOnce(two.ref))
     mine, _ = two.books()
-    assert [one.waiting for one in asks(held)] == [tuple(mine.asked)]
+    assert [ask.waiting for ask in asks(held)] == [tuple(mine.asked)]
 
 
 def test_long_lists_are_told_now_and_then() -> None:

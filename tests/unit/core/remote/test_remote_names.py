@@ -20,7 +20,7 @@ class Town:
 
     def __init__(self) -> None:
         self.cluster = Cluster()
-        self.one, self.two, self.three = (self.cluster.session(node) for node in self.cluster.nodes)
+        self.first, self.second, self.third = (self.cluster.session(node) for node in self.cluster.nodes)
         self.said: list[Parcel] = []
         self.deaf: set[int] = set()
         self.cluster.drop = self._listen
@@ -36,13 +36,13 @@ class Town:
     def asked(self) -> list[int]:
         """The nodes that were asked for a name since this was called last."""
         said, self.said = self.said, []
-        asks = [one for one in said if isinstance(one.message, dcp.Ask)]
-        return [one.to for one in asks if isinstance(one.message.body, dcp.Resolve)]  # type: ignore[union-attr]
+        asks = [parcel for parcel in said if isinstance(parcel.message, dcp.Ask)]
+        return [parcel.to for parcel in asks if isinstance(parcel.message.body, dcp.Resolve)]  # type: ignore[union-attr]
 
     def replicate(self, name: bytes, source: Citizen, host: str) -> None:
         """A copy of an object on another node."""
-        (found,) = source.ask(messages.References, messages.Lookup(name, limit=1)).references
-        source.ask(messages.References, messages.Copy(found.ref, source.self_ref, host=host))
+        (reference,) = source.ask(messages.References, messages.Lookup(name, limit=1)).references
+        source.ask(messages.References, messages.Copy(reference.ref, source.self_ref, host=host))
 
 
 @pytest.fixture
@@ -54,37 +54,37 @@ def town() -> Town:
 # -- lookup -------------------------------------------------------------------------------------------
 def test_the_local_table_comes_first(town: Town) -> None:
     """Where as many are here as were asked for, nobody else is asked."""
-    made = town.one.create(data=b"here")
+    created = town.first.create(data=b"here")
     town.said.clear()
-    found = town.one.ask(messages.References, messages.Lookup(made.name or b"", limit=1))
-    assert [one.object for one in found.references] == [made.reference.object]
-    assert not found.incomplete
+    reply = town.first.ask(messages.References, messages.Lookup(created.name or b"", limit=1))
+    assert [reference.object for reference in reply.references] == [created.reference.object]
+    assert not reply.incomplete
     assert town.asked() == []
 
 
 def test_every_node_is_asked(town: Town) -> None:
     """Replicas on all nodes are found from each, the near one first; each is asked once."""
-    made = town.one.create(data=b"everywhere")
-    name = made.name or b""
+    created = town.first.create(data=b"everywhere")
+    name = created.name or b""
     for host in ("n2", "n3"):
-        town.replicate(name, town.one, host)
+        town.replicate(name, town.first, host)
     for place in range(3):
         town.asked()
-        found = town.cluster.session(town.cluster.nodes[place]).lookup(name)
-        assert sorted(one.node for one in found) == ["n1", "n2", "n3"]
-        assert found[0].node == f"n{place + 1}"
+        references = town.cluster.session(town.cluster.nodes[place]).lookup(name)
+        assert sorted(reference.node for reference in references) == ["n1", "n2", "n3"]
+        assert references[0].node == f"n{place + 1}"
         assert sorted(town.asked()) == [node for node in (1, 2, 3) if node != place + 1]
 
 
 def test_no_more_than_were_asked_for(town: Town) -> None:
     """The limit holds over all nodes, and what was too much is let go over there."""
-    made = town.two.create(data=b"everywhere")
-    name = made.name or b""
-    town.replicate(name, town.two, "n3")
+    created = town.second.create(data=b"everywhere")
+    name = created.name or b""
+    town.replicate(name, town.second, "n3")
     town.cluster.settle()
     session = town.cluster.session(town.cluster.nodes[0])
-    found = session.ask(messages.References, messages.Lookup(name, limit=1))
-    assert len(found.references) == 1
+    reply = session.ask(messages.References, messages.Lookup(name, limit=1))
+    assert len(reply.references) == 1
     town.cluster.settle()
     tables = [
         deputy.table for node in town.cluster.nodes[1:] for deputy in node.core.state.remote_tasks.values()
@@ -95,13 +95,13 @@ def test_no_more_than_were_asked_for(town: Town) -> None:
 
 def test_what_is_over_the_limit_is_let_go(town: Town) -> None:
     """Where the last answer has more than were still missing, the rest of it counts over there no more."""
-    made = town.two.create(data=b"everywhere")
-    name = made.name or b""
+    created = town.second.create(data=b"everywhere")
+    name = created.name or b""
     for _ in range(2):
-        town.replicate(name, town.two, "n3")
+        town.replicate(name, town.second, "n3")
     session = town.cluster.session(town.cluster.nodes[0])
-    found = session.ask(messages.References, messages.Lookup(name, limit=2))
-    assert [one.node for one in found.references] == ["n2", "n3"]
+    reply = session.ask(messages.References, messages.Lookup(name, limit=2))
+    assert [reference.node for reference in reply.references] == ["n2", "n3"]
     town.cluster.settle()
     deputies = [record_of(session, node) for node in town.cluster.nodes[1:]]
     assert [len(deputy.table) for deputy in deputies] == [1, 1]
@@ -109,84 +109,84 @@ def test_what_is_over_the_limit_is_let_go(town: Town) -> None:
 
 def test_a_silent_node_makes_it_incomplete(town: Town) -> None:
     """A node that does not answer costs a bounded time, and the reply says that it may be incomplete."""
-    made = town.two.create(data=b"there")
+    created = town.second.create(data=b"there")
     town.deaf = {3}
-    seq = town.one.send(messages.Lookup(made.name or b""))
-    found = town.cluster.wait(town.one, seq, limits.LOOKUP_UNCONFIRMED_MS + 2_600)
-    assert isinstance(found, messages.References)
-    assert [one.node for one in found.references] == ["n2"]
-    assert found.incomplete
+    seq = town.first.send(messages.Lookup(created.name or b""))
+    reply = town.cluster.wait(town.first, seq, limits.LOOKUP_UNCONFIRMED_MS + 2_600)
+    assert isinstance(reply, messages.References)
+    assert [reference.node for reference in reply.references] == ["n2"]
+    assert reply.incomplete
 
 
 def test_a_dead_node_makes_it_incomplete_at_once(town: Town) -> None:
     """A node that is known to be dead is not waited for, and is missed all the same."""
-    made = town.two.create(data=b"there")
+    created = town.second.create(data=b"there")
     for node in town.cluster.nodes[:2]:
         town.cluster.part(node, town.cluster.nodes[2])
     town.cluster.advance(6_000, 100)
-    seq = town.one.send(messages.Lookup(made.name or b""))
+    seq = town.first.send(messages.Lookup(created.name or b""))
     town.cluster.settle()
-    found = town.one.answer(seq)
-    assert isinstance(found, messages.References)
-    assert found.incomplete
-    assert [one.node for one in found.references] == ["n2"]
+    reply = town.first.answer(seq)
+    assert isinstance(reply, messages.References)
+    assert reply.incomplete
+    assert [reference.node for reference in reply.references] == ["n2"]
 
 
 def test_a_dead_node_that_was_forgotten_is_missed_no_more(town: Town) -> None:
     """Once a dead node is removed from the cluster, answers are complete again, on every node."""
-    made = town.two.create(data=b"there")
+    created = town.second.create(data=b"there")
     for node in town.cluster.nodes[:2]:
         town.cluster.part(node, town.cluster.nodes[2])
     town.cluster.advance(6_000, 100)
-    town.one.call(messages.SetNode("n3", NodeWish.FORGET))
+    town.first.call(messages.SetNode("n3", NodeWish.FORGET))
     town.cluster.advance(1_000, 100)
-    for asker in (town.one, town.two):
-        found = asker.ask(messages.References, messages.Lookup(made.name or b""))
-        assert [one.node for one in found.references] == ["n2"]
-        assert not found.incomplete
+    for asker in (town.first, town.second):
+        reply = asker.ask(messages.References, messages.Lookup(created.name or b""))
+        assert [reference.node for reference in reply.references] == ["n2"]
+        assert not reply.incomplete
         assert not asker.ask(messages.Tasks, messages.ListTasks()).incomplete
 
 
 @pytest.mark.parametrize("how", ["local only", "vector", "non-blocking"])
 def test_who_does_not_wait_asks_nobody(town: Town, how: str) -> None:
     """With LOCAL_ONLY others do not count; in a vector or without waiting the answer may be incomplete."""
-    made = town.two.create(data=b"there")
+    created = town.second.create(data=b"there")
     town.said.clear()
     flag = {"local only": Flag.LOCAL_ONLY, "non-blocking": Flag.NON_BLOCKING}.get(how, Flag.NONE)
-    call = messages.Lookup(made.name or b"", flags=int(flag))
-    answer = town.one.many(call)[0][0] if how == "vector" else town.one.call(call)
+    call = messages.Lookup(created.name or b"", flags=int(flag))
+    answer = town.first.many(call)[0][0] if how == "vector" else town.first.call(call)
     assert answer == messages.References((), how != "local only")
     assert town.asked() == []
 
 
 def test_the_cache_is_wrong_for_one_use_at_most(town: Town) -> None:
     """The second lookup asks where the first one found it; once it is not there, all are asked at once."""
-    made = town.two.create(data=b"moves")
-    name = made.name or b""
+    created = town.second.create(data=b"moves")
+    name = created.name or b""
     call = messages.Lookup(name, limit=1)
-    assert len(town.one.ask(messages.References, call).references) == 1
+    assert len(town.first.ask(messages.References, call).references) == 1
     town.asked()
-    assert len(town.one.ask(messages.References, call).references) == 1
+    assert len(town.first.ask(messages.References, call).references) == 1
     assert town.asked() == [2]
-    town.replicate(name, town.two, "n3")
-    town.two.ask(messages.Done, messages.Delete(made.reference.ref, int(Flag.DESTROY)))
+    town.replicate(name, town.second, "n3")
+    town.second.ask(messages.Done, messages.Delete(created.reference.ref, int(Flag.DESTROY)))
     town.asked()
-    (found,) = town.one.ask(messages.References, call).references
-    assert found.node == "n3"
+    (reference,) = town.first.ask(messages.References, call).references
+    assert reference.node == "n3"
     assert town.asked() == [2, 2, 3]
-    town.one.ask(messages.References, call)
+    town.first.ask(messages.References, call)
     assert town.asked() == [3]
-    town.three.ask(messages.Done, messages.Delete(town.three.lookup(name)[0].ref, int(Flag.DESTROY)))
+    town.third.ask(messages.Done, messages.Delete(town.third.lookup(name)[0].ref, int(Flag.DESTROY)))
     town.asked()
     for asked in ([3, 2, 3], [2, 3]):
-        assert town.one.ask(messages.References, call) == messages.References(())
+        assert town.first.ask(messages.References, call) == messages.References(())
         assert town.asked() == asked
 
 
 def test_private_memory_is_nobody_elses(town: Town) -> None:
     """An object in private memory is found by no other node."""
-    made = town.two.create(ObjectType.PRIVMEM_BLOB, data=b"mine")
-    assert town.one.lookup(made.name) == ()
+    created = town.second.create(ObjectType.PRIVMEM_BLOB, data=b"mine")
+    assert town.first.lookup(created.name) == ()
 
 
 # -- deniability --------------------------------------------------------------------------------------
@@ -195,21 +195,21 @@ def messages_of(town: Town, who: Citizen, name: bytes, group: int = 0) -> list[t
     town.cluster.settle()
     town.said.clear()
     assert who.ask(messages.References, messages.Lookup(name, group)) == messages.References(())
-    found: list[tuple[object, ...]] = []
+    traffic: list[tuple[object, ...]] = []
     for parcel in town.said:
         message = parcel.message
         if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Resolve):
-            names = tuple(len(one) for one in message.body.names)
-            found.append((parcel.to, names, message.body.limit, message.body.caller))
+            names = tuple(len(asked_name) for asked_name in message.body.names)
+            traffic.append((parcel.to, names, message.body.limit, message.body.caller))
         elif isinstance(message, dcp.PeerReply):
-            found.append((parcel.sender, message.result))
-    return found
+            traffic.append((parcel.sender, message.result))
+    return traffic
 
 
 def test_what_one_may_not_have_does_not_seem_to_exist(town: Town) -> None:
     """The same messages go between nodes for a name that is nowhere, and for one in a foreign group."""
-    group = town.two.create(ObjectType.GROUP, groups=())
-    secret = town.two.create(groups=(group.reference.ref,), data=b"secret")
+    group = town.second.create(ObjectType.GROUP, groups=())
+    secret = town.second.create(groups=(group.reference.ref,), data=b"secret")
     stranger = town.cluster.session(town.cluster.nodes[0])
     resolved = town.cluster.nodes[0].session(STRANGER)
     nowhere = messages_of(town, resolved, UNKNOWN)
@@ -220,22 +220,23 @@ def test_what_one_may_not_have_does_not_seem_to_exist(town: Town) -> None:
 
 def test_who_resolved_a_group_learns_nothing_of_it(town: Town) -> None:
     """Looking in a group whose name one merely knows gives the same messages as looking for nothing."""
-    home = town.two.groups[0]
-    group = town.two.create(ObjectType.GROUP, groups=(home,))
-    secret = town.two.create(groups=(group.reference.ref,), data=b"secret")
-    (found,) = town.one.lookup(group.name)
-    assert messages_of(town, town.one, UNKNOWN, found.ref) == messages_of(
-        town, town.one, secret.name or b"", found.ref
+    home = town.second.groups[0]
+    group = town.second.create(ObjectType.GROUP, groups=(home,))
+    secret = town.second.create(groups=(group.reference.ref,), data=b"secret")
+    (reference,) = town.first.lookup(group.name)
+    assert messages_of(town, town.first, UNKNOWN, reference.ref) == messages_of(
+        town, town.first, secret.name or b"", reference.ref
     )
 
 
 # -- groups -------------------------------------------------------------------------------------------
 def test_a_home_group_is_one_everywhere(town: Town) -> None:
     """A principal's home group has the same name on every node, and another principal's another."""
-    homes = {session.stat(session.groups[0]).fingerprint for session in (town.one, town.two, town.three)}
+    homes = {session.stat(session.groups[0]).fingerprint for session in (town.first, town.second, town.third)}
     assert len(homes) == 1
     strangers = {
-        one.stat(one.groups[0]).fingerprint for one in (node.session(STRANGER) for node in town.cluster.nodes)
+        session.stat(session.groups[0]).fingerprint
+        for session in (node.session(STRANGER) for node in town.cluster.nodes)
     }
     assert len(strangers) == 1
     assert strangers != homes
@@ -243,13 +244,13 @@ def test_a_home_group_is_one_everywhere(town: Town) -> None:
 
 def test_a_keyring_works_on_every_node(town: Town) -> None:
     """Who presents a group's name on another node than it was made on is its member there."""
-    group = town.two.create(ObjectType.GROUP, groups=())
-    inside = town.two.create(groups=(group.reference.ref,), data=b"inside")
+    group = town.second.create(ObjectType.GROUP, groups=())
+    inside = town.second.create(groups=(group.reference.ref,), data=b"inside")
     without = town.cluster.session(town.cluster.nodes[0])
     assert without.lookup(inside.name) == ()
     with_it = town.cluster.session(town.cluster.nodes[0], (group.name or b"",))
-    (found,) = with_it.lookup(inside.name)
-    assert with_it.read(found.ref) == b"inside"
+    (reference,) = with_it.lookup(inside.name)
+    assert with_it.read(reference.ref) == b"inside"
     mine = with_it.create(groups=(with_it.groups[1],), data=b"from here")
     member = town.cluster.session(town.cluster.nodes[2], (group.name or b"",))
     assert len(member.lookup(mine.name)) == 1
@@ -258,24 +259,24 @@ def test_a_keyring_works_on_every_node(town: Town) -> None:
 @pytest.mark.parametrize("place", [0, 15, 16, 31])
 def test_a_forged_name_is_no_group(town: Town, place: int) -> None:
     """A group's name of which one byte is wrong, in either half, gives no membership; nor another's name."""
-    made = town.two.create(ObjectType.GROUP, groups=()).name or b""
-    forged = made[:place] + bytes([made[place] ^ 1]) + made[place + 1 :]
+    group_name = town.second.create(ObjectType.GROUP, groups=()).name or b""
+    forged = group_name[:place] + bytes([group_name[place] ^ 1]) + group_name[place + 1 :]
     node = town.cluster.nodes[0]
     assert len(node.session(groups=(forged,)).groups) == 1
-    assert len(node.session(STRANGER, (made,)).groups) == 1
-    assert len(node.session(groups=(made,)).groups) == 2
+    assert len(node.session(STRANGER, (group_name,)).groups) == 1
+    assert len(node.session(groups=(group_name,)).groups) == 2
 
 
 @pytest.mark.parametrize("away", [False, True])
 def test_a_destroyed_group_is_gone_everywhere(town: Town, away: bool) -> None:  # noqa: FBT001 - two cases
     """Destroying a group is told to all nodes, to one that was out of reach when it is back."""
-    group = town.two.create(ObjectType.GROUP, groups=())
+    group = town.second.create(ObjectType.GROUP, groups=())
     member = town.cluster.session(town.cluster.nodes[2], (group.name or b"",))
     inside = member.create(groups=(member.groups[1],), data=b"inside")
     town.cluster.settle()
     if away:
         town.cluster.part(town.cluster.nodes[1], town.cluster.nodes[2])
-    town.two.ask(messages.Done, messages.Delete(group.reference.ref, int(Flag.DESTROY)))
+    town.second.ask(messages.Done, messages.Delete(group.reference.ref, int(Flag.DESTROY)))
     town.cluster.settle()
     if away:
         assert len(member.lookup(inside.name)) == 1
@@ -290,12 +291,12 @@ def test_a_destroyed_group_is_gone_everywhere(town: Town, away: bool) -> None:  
 
 def test_nothing_is_created_in_a_destroyed_group(town: Town) -> None:
     """Creation on a node that knows of the group's end is refused there, by who has not heard of it."""
-    group = town.one.create(ObjectType.GROUP, groups=())
+    group = town.first.create(ObjectType.GROUP, groups=())
     second = town.cluster.session(town.cluster.nodes[1], (group.name or b"",))
     town.deaf = {1}
     second.send(messages.Delete(second.groups[1], int(Flag.DESTROY)))
     town.cluster.settle()
     town.deaf = set()
     call = messages.Create(ObjectType.SHMEM_BLOB, (group.reference.ref,), host="n2")
-    failure = town.one.ask(messages.Failure, call)
+    failure = town.first.ask(messages.Failure, call)
     assert failure.code == Code.ESTALE

@@ -18,9 +18,9 @@ def test_what_is_given_is_counted_with_the_receivers_principal_once_that_is_know
     cluster = Cluster()
     here, holder, far = cluster.nodes
     giver = cluster.session(here)
-    made = cluster.session(holder).create(ObjectType.SHMEM_BLOB, data=b"given")
-    found = cluster.call(giver, messages.Lookup(made.name or b""))
-    assert isinstance(found, messages.References)
+    created = cluster.session(holder).create(ObjectType.SHMEM_BLOB, data=b"given")
+    reply = cluster.call(giver, messages.Lookup(created.name or b""))
+    assert isinstance(reply, messages.References)
     stranger = far.session(OTHER)
     # Somebody of the giver's own principal, beside the stranger, has a reference to that task to hand on.
     between = far.session(OWNER)
@@ -33,7 +33,7 @@ def test_what_is_given_is_counted_with_the_receivers_principal_once_that_is_know
     told = giver.event()
     assert isinstance(told, messages.Delegated)
     assert isinstance(
-        cluster.call(giver, messages.Copy(found.references[0].ref, told.reference.ref, 1)), messages.Done
+        cluster.call(giver, messages.Copy(reply.references[0].ref, told.reference.ref, 1)), messages.Done
     )
     deputy = record_of(stranger, holder)
     assert deputy.guessed
@@ -48,6 +48,6 @@ def test_what_is_given_is_counted_with_the_receivers_principal_once_that_is_know
 def _task_ref(cluster: Cluster, asker: Client, wanted: Client) -> int:
     """A reference of ``asker`` to the task that ``wanted`` is, by its name."""
     name = wanted.node.core.state.tasks[wanted.task].object.name
-    found = cluster.call(asker, messages.Lookup(bytes(name or b"")))
-    assert isinstance(found, messages.References)
-    return found.references[0].ref
+    reply = cluster.call(asker, messages.Lookup(bytes(name or b"")))
+    assert isinstance(reply, messages.References)
+    return reply.references[0].ref

@@ -32,11 +32,11 @@ class Story:
         self.late: list[Parcel] = []
         cluster.drop = drop
         self._double()
-        self.one, self.two, self.three = (cluster.session(node) for node in cluster.nodes)
+        self.first, self.second, self.third = (cluster.session(node) for node in cluster.nodes)
         self.tell()
         for number, node in enumerate(cluster.nodes):
             # Every node takes in each of these once more, long after it was answered.
-            for parcel in [one for one in self.late if one.to == node.node]:
+            for parcel in [delayed for delayed in self.late if delayed.to == node.node]:
                 node.take(parcel)
             assert number < 3
         cluster.settle()
@@ -68,61 +68,68 @@ class Story:
 
     def tell(self) -> None:
         """Something of everything."""
-        one, two, three, cluster = self.one, self.two, self.three, self.cluster
-        made = two.create(data=b"of two")
-        (found,) = one.lookup(made.name)
-        self.ask(one, messages.WriteOnce(found.ref, b"ONE"))
+        first, two, three, cluster = self.first, self.second, self.third, self.cluster
+        created = two.create(data=b"of two")
+        (reference,) = first.lookup(created.name)
+        self.ask(first, messages.WriteOnce(reference.ref, b"ONE"))
         two.node.inline_bytes = 64
         for _ in range(3):
-            self.ask(one, messages.ReadOnce(found.ref))  # the last time with a lease
-        self.ask(two, messages.WriteOnce(made.reference.ref, b"TWO"))
+            self.ask(first, messages.ReadOnce(reference.ref))  # the last time with a lease
+        self.ask(two, messages.WriteOnce(created.reference.ref, b"TWO"))
         two.node.inline_bytes = 0
-        self.ask(one, messages.Create(ObjectType.SHMEM_BLOB, (one.groups[0],), host="n3", data=b"placed"))
-        (of_three,) = one.lookup(three.welcome.name) or (None,)
+        self.ask(first, messages.Create(ObjectType.SHMEM_BLOB, (first.groups[0],), host="n3", data=b"placed"))
+        (of_three,) = first.lookup(three.welcome.name) or (None,)
         if of_three is None:
             raise AssertionError("the third node's session is not found")
-        self.ask(one, messages.Copy(found.ref, of_three.ref, int(Permission.READ | Permission.DELEGATE)))
-        self.ask(one, messages.Copy(found.ref, one.self_ref, host="n3"))
+        self.ask(
+            first, messages.Copy(reference.ref, of_three.ref, int(Permission.READ | Permission.DELEGATE))
+        )
+        self.ask(first, messages.Copy(reference.ref, first.self_ref, host="n3"))
         group = self.ask(two, messages.Create(ObjectType.GROUP, (two.groups[0],)))
         assert isinstance(group, messages.Created)
         self.ask(two, messages.Delete(group.reference.ref, int(Flag.DESTROY)))
-        program = one.create(name_kind=NameKind.ANONYMOUS, data=b"pass")
-        handed = (messages.Handed(found.ref, int(Permission.READ)),)
+        program = first.create(name_kind=NameKind.ANONYMOUS, data=b"pass")
+        handed = (messages.Handed(reference.ref, int(Permission.READ)),)
         run = messages.Run(program.reference.ref, inputs=handed, host="n3", flags=int(Flag.NON_BLOCKING))
-        child = self.ask(one, run)
+        child = self.ask(first, run)
         assert isinstance(child, messages.Created)
         (job,) = cluster.start_spawned()
         self.ask(job, messages.ReadOnce(job.welcome.inputs[0].ref))
         cluster.nodes[2].payloads[9] = b"said"
         cluster.nodes[2].step(events.TaskEnded(cluster.now, job.task, Cause.EXITED))
         cluster.nodes[2].step(events.LogLeft(cluster.now, job.task, PayloadId(9), 4))
-        self.ask(one, messages.ReadOnce(child.reference.ref))
-        self.ask(one, messages.Retire(found.ref))
-        self.ask(one, messages.ListTasks())
-        self.ask(one, messages.Delete(of_three.ref, int(Flag.HANDLE_ONLY)))
+        self.ask(first, messages.ReadOnce(child.reference.ref))
+        self.ask(first, messages.Retire(reference.ref))
+        self.ask(first, messages.ListTasks())
+        self.ask(first, messages.Delete(of_three.ref, int(Flag.HANDLE_ONLY)))
         cluster.connect(cluster.nodes[0], cluster.nodes[1])  # anew: they say what they hold
         last = cluster.session(cluster.nodes[0])
-        last.lookup(made.name)
+        last.lookup(created.name)
         last.node.step(events.Disconnected(cluster.now, last.task))
         cluster.advance(1_000, 250)
-        self.ask(one, messages.SetNode("n3", NodeWish.FORGET))
+        self.ask(first, messages.SetNode("n3", NodeWish.FORGET))
 
     def ending(self) -> list[object]:
         """How everything stands, without ids."""
-        found: list[object] = []
+        summary: list[object] = []
         for node in self.cluster.nodes:
             state = node.core.state
-            found.append(
-                sorted((str(one.type), one.size, one.v_r, one.v_w) for one in state.objects.values())
+            summary.append(
+                sorted(
+                    (str(physical.type), physical.size, physical.v_r, physical.v_w)
+                    for physical in state.objects.values()
+                )
             )
-            found.append(sorted((one.label, str(one.cause), len(one.events)) for one in state.tasks.values()))
-            found += [
+            summary.append(
+                sorted((task.label, str(task.cause), len(task.events)) for task in state.tasks.values())
+            )
+            summary += [
                 sorted(len(task.table) for task in table.values())
                 for table in (state.tasks, state.remote_tasks)
             ]
-            found.append(sorted(account.used for account in state.principals.values()))
-            found.append(sorted(node.contents.values()))
-        return found
+            summary.append(sorted(account.used for account in state.principals.values()))
+            summary.append(sorted(node.contents.values()))
+        return summary
 
 
 def never(parcel: Parcel) -> bool:
@@ -294,8 +301,8 @@ def test_silence_ends_in_an_error(two: Two) -> None:
 def test_who_works_on_it_is_waited_for(two: Two) -> None:
     """A call that takes longer than the patience is answered, for the other node says that it is at it."""
     job = two.keeper.run()
-    (found,) = two.me.lookup(job.welcome.name)
-    seq = two.me.send(messages.Select((found.ref,)))
+    (reference,) = two.me.lookup(job.welcome.name)
+    seq = two.me.send(messages.Select((reference.ref,)))
     two.cluster.advance(3 * limits.DCP_UNCONFIRMED_MS, 200)
     assert two.me.answer(seq) is None
     two.cluster.end(job)

@@ -29,10 +29,10 @@ class Friends:
         self.keeper = self.cluster.session(nodes[home])
         self.giver = self.cluster.session(nodes[giver])
         self.receiver = self.cluster.session(nodes[receiver])
-        made = self.keeper.create(data=b"shared")
-        self.object, self.kept = made.reference.object, made.reference.ref
-        (self.given,) = (one.ref for one in self.giver.lookup(made.name))
-        (self.to,) = (one.ref for one in self.giver.lookup(self.receiver.welcome.name))
+        created = self.keeper.create(data=b"shared")
+        self.object, self.kept = created.reference.object, created.reference.ref
+        (self.given,) = (reference.ref for reference in self.giver.lookup(created.name))
+        (self.to,) = (reference.ref for reference in self.giver.lookup(self.receiver.welcome.name))
 
     def delegate(self, permissions: int = int(ALL), lifetime_ns: int = 0) -> messages.Reference:
         """The giver's reference goes to the receiver; what that is told of it."""
@@ -48,9 +48,9 @@ class Friends:
 
     def nothing_between(self) -> bool:
         """No node stands in for anything any more."""
-        found = [node.core.state for node in self.cluster.nodes]
+        states = [node.core.state for node in self.cluster.nodes]
         peers = [
-            peer for state in found if state.cluster is not None for peer in state.cluster.peers.values()
+            peer for state in states if state.cluster is not None for peer in state.cluster.peers.values()
         ]
         return not any(peer.proxies or peer.remote_tasks for peer in peers)
 
@@ -149,7 +149,9 @@ def test_references_are_dropped_together_without_waiting_for_other_nodes() -> No
     seq = friends.giver.send(messages.Vector(drops))
     answer = friends.giver.answer(seq)
     assert isinstance(answer, effects.AnswerVector)
-    assert [one.result for one in answer.parts if isinstance(one, effects.Answer)] == [messages.Done(1)] * 2
+    assert [part.result for part in answer.parts if isinstance(part, effects.Answer)] == [
+        messages.Done(1)
+    ] * 2
     assert gone(friends.giver, friends.given)
 
 
@@ -240,16 +242,16 @@ def test_references_over_a_restart_of_the_objects_node(persistence: Persistence)
     """One that was looked up leads to a durable object again, by itself; to a volatile one it is stale."""
     friends = Friends(0, 1, 2)
     durable = persistence is Persistence.DURABLE
-    made = friends.keeper.create(
+    created = friends.keeper.create(
         ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB, data=b"restarted"
     )
-    (found,) = friends.receiver.lookup(made.name)
+    (reference,) = friends.receiver.lookup(created.name)
     restarted(friends, friends.home)
     if durable:
-        assert friends.receiver.read(found.ref) == b"restarted"
-        assert friends.receiver.stat(found.ref).persistence is persistence
+        assert friends.receiver.read(reference.ref) == b"restarted"
+        assert friends.receiver.stat(reference.ref).persistence is persistence
     else:
-        failure = friends.receiver.ask(messages.Failure, messages.ReadOnce(found.ref))
+        failure = friends.receiver.ask(messages.Failure, messages.ReadOnce(reference.ref))
         assert failure.code == Code.ESTALE
     friends.cluster.check()
 
@@ -257,8 +259,8 @@ def test_references_over_a_restart_of_the_objects_node(persistence: Persistence)
 def test_what_was_delegated_is_not_got_back() -> None:
     """After a restart of the object's node it cannot be told what was taken back: a delegated one is gone."""
     friends = Friends(0, 1, 2)
-    made = friends.keeper.create(ObjectType.DURABLE_BLOB, data=b"restarted")
-    (friends.given,) = (one.ref for one in friends.giver.lookup(made.name))
+    created = friends.keeper.create(ObjectType.DURABLE_BLOB, data=b"restarted")
+    (friends.given,) = (reference.ref for reference in friends.giver.lookup(created.name))
     told = friends.delegate()
     restarted(friends, friends.home)
     assert gone(friends.receiver, told.ref)
@@ -307,17 +309,17 @@ def test_what_stood_in_before_takes_nothing_along() -> None:
     cluster = Cluster()
     here, there, _ = cluster.nodes
     session = cluster.session(here)
-    made = cluster.session(there).create(ObjectType.SHMEM_BLOB, data=b"x")
-    found: list[PhysicalObject] = []
+    created = cluster.session(there).create(ObjectType.SHMEM_BLOB, data=b"x")
+    stand_ins: list[PhysicalObject] = []
     for _ in range(2):
-        answer = cluster.call(session, messages.Lookup(made.name or b""))
+        answer = cluster.call(session, messages.Lookup(created.name or b""))
         assert isinstance(answer, messages.References)
         reference = here.core.state.tasks[session.task].table.get(answer.references[0].ref)
-        found.append(reference.object)
-        if len(found) == 1:
+        stand_ins.append(reference.object)
+        if len(stand_ins) == 1:
             cluster.call(session, messages.Delete(reference.id, int(Flag.HANDLE_ONLY)))
-    lifetimes.maybe_collect(Step(here.core.state, here.now), found[0])
-    assert found[0] is not found[1]
+    lifetimes.maybe_collect(Step(here.core.state, here.now), stand_ins[0])
+    assert stand_ins[0] is not stand_ins[1]
     cluster.check()
 
 
@@ -333,8 +335,8 @@ def test_nothing_is_left_for_tasks_of_a_node_that_was_dead_already() -> None:
     cluster.part(here, far)
     cluster.part(other, far)
     cluster.advance(3_000)
-    made = session.create(ObjectType.SHMEM_BLOB, data=b"x")
-    refused = cluster.call(session, messages.Copy(made.reference.ref, answer.references[0].ref))
+    created = session.create(ObjectType.SHMEM_BLOB, data=b"x")
+    refused = cluster.call(session, messages.Copy(created.reference.ref, answer.references[0].ref))
     assert isinstance(refused, messages.Failure)
     assert refused.code == Code.EHOSTUNREACH
     cluster.advance(limits.REMOTE_TASK_GRACE_MS + 1_000, grain=250)

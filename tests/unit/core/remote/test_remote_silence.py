@@ -21,10 +21,10 @@ def scene() -> tuple[Cluster, ClusterNode, Client, messages.Reference]:
     cluster = Cluster()
     here, there, _ = cluster.nodes
     session = cluster.session(here)
-    made = cluster.session(there).create(ObjectType.SHMEM_BLOB, data=b"bytes")
-    found = cluster.call(session, messages.Lookup(made.name or b""))
-    assert isinstance(found, messages.References)
-    return cluster, there, session, found.references[0]
+    created = cluster.session(there).create(ObjectType.SHMEM_BLOB, data=b"bytes")
+    reply = cluster.call(session, messages.Lookup(created.name or b""))
+    assert isinstance(reply, messages.References)
+    return cluster, there, session, reply.references[0]
 
 
 def _silence(cluster: Cluster, there: ClusterNode) -> None:
@@ -211,9 +211,9 @@ def _open(cluster: Cluster, session: Client, there: ClusterNode) -> int:
 def _task_of(cluster: Cluster, session: Client, there: ClusterNode) -> int:
     """A reference to a session of the other node, whose end can be waited for."""
     other = cluster.session(there)
-    found = cluster.call(session, messages.Lookup(other.welcome.name))
-    assert isinstance(found, messages.References)
-    return found.references[0].ref
+    reply = cluster.call(session, messages.Lookup(other.welcome.name))
+    assert isinstance(reply, messages.References)
+    return reply.references[0].ref
 
 
 def test_a_node_reports_the_requests_that_wait_there(

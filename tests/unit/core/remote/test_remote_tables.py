@@ -15,9 +15,9 @@ from tests.support.core.cluster import Cluster
 @pytest.fixture
 def cluster() -> Cluster:
     """Two nodes."""
-    made = Cluster(("r1", "r1"))
-    made.advance(1_000)
-    return made
+    new_cluster = Cluster(("r1", "r1"))
+    new_cluster.advance(1_000)
+    return new_cluster
 
 
 def test_a_table_of_another_node_is_its_own(cluster: Cluster) -> None:

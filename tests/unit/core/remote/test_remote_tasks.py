@@ -37,8 +37,8 @@ class Workshop:
         self.nodes = self.cluster.nodes
         self.parent = self.cluster.session(self.nodes[0])
         self.keepers = [self.cluster.session(node) for node in self.nodes]
-        made = [one.create(data=b"of %d" % (place + 1)) for place, one in enumerate(self.keepers)]
-        self.refs = [self.parent.lookup(one.name)[0].ref for one in made]
+        blobs = [keeper.create(data=b"of %d" % (place + 1)) for place, keeper in enumerate(self.keepers)]
+        self.refs = [self.parent.lookup(blob.name)[0].ref for blob in blobs]
         self.program = self.parent.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
         self.cluster.settle()
 
@@ -50,19 +50,19 @@ class Workshop:
 
     def run(self, host: str, inputs: list[int] | None = None) -> tuple[messages.Reference, Citizen]:
         """A task that runs on a node, as its parent refers to it, and as itself."""
-        made = self.parent.ask(messages.Created, self.call(host, inputs or []))
+        created = self.parent.ask(messages.Created, self.call(host, inputs or []))
         (job,) = self.cluster.start_spawned()
-        return made.reference, job
+        return created.reference, job
 
     def counts(self) -> list[tuple[int, int, int, int]]:
         """References, tasks and deputies of each node."""
         self.cluster.settle()
-        found = []
+        rows = []
         for node in self.nodes:
             state = node.core.state
-            held = sum(len(one.references) for one in state.objects.values())
-            found.append((held, len(state.tasks), len(state.remote_tasks), len(state.objects)))
-        return found
+            held = sum(len(physical.references) for physical in state.objects.values())
+            rows.append((held, len(state.tasks), len(state.remote_tasks), len(state.objects)))
+        return rows
 
 
 @pytest.fixture
@@ -78,8 +78,10 @@ def test_a_task_reads_what_it_is_handed(shop: Workshop, host: str, inputs: tuple
     """Wherever it runs and wherever its inputs are, it has exactly them, with the rights it was given."""
     _, job = shop.run(host, [shop.refs[place] for place in inputs])
     assert job.node.node == int(host[1:] or 1)
-    assert [job.read(one.ref) for one in job.welcome.inputs] == [b"of %d" % (place + 1) for place in inputs]
-    assert {one.permissions for one in job.welcome.inputs} == {READ}
+    assert [job.read(reference.ref) for reference in job.welcome.inputs] == [
+        b"of %d" % (place + 1) for place in inputs
+    ]
+    assert {reference.permissions for reference in job.welcome.inputs} == {READ}
     assert job.welcome.executable is not None
     assert job.read(job.welcome.executable.ref) == b"pass"
     shop.cluster.end(job)
@@ -139,7 +141,7 @@ def test_a_run_that_is_refused_over_there_takes_everything_back(
     before = shop.counts()
     failure = shop.parent.ask(messages.Failure, shop.call("n2", [shop.refs[place] for place in inputs]))
     assert failure.code == Code.EDQUOT
-    assert [one[0] for one in shop.counts()] == [one[0] for one in before]
+    assert [row[0] for row in shop.counts()] == [row[0] for row in before]
     # An empty deputy of a task that never was goes when the nodes compare.
     shop.cluster.advance(limits.RECONCILE_PERIOD_MS + limits.RECONCILE_YOUNG_MS + 1_000, 1_000)
     assert shop.counts() == before
@@ -398,7 +400,7 @@ def test_a_removal_that_cannot_be_stored_is_refused(shop: Workshop) -> None:
     """Where this node cannot store it, nothing is removed and the reason is given."""
     node = shop.nodes[0]
     seq = shop.parent.send(messages.SetNode("n3", NodeWish.FORGET))
-    (asked,) = [one for one in node.effects if isinstance(one, effects.RemoveNode)]
+    (asked,) = [effect for effect in node.effects if isinstance(effect, effects.RemoveNode)]
     shop.cluster.wire.clear()
     node.step(events.NodesRemoved(node.now, (), asked.call, "the disk is full"))
     answer = shop.parent.answer(seq)
@@ -508,22 +510,22 @@ def status_of(shop: Workshop, ref: int) -> messages.TaskRow:
 @pytest.mark.parametrize("fault", ["dead", "restarted", "forgotten"])
 def test_an_end_that_was_reported_is_not_lost_with_the_node(shop: Workshop, fault: str) -> None:
     """Once the parent's node knows how a child has ended, the child's node may fail."""
-    made, job = shop.run("n2")
+    created, job = shop.run("n2")
     second = shop.nodes[1]
     second.end(job.task, Cause.EXITED, 3)
     shop.cluster.settle()
     fail(shop, second, fault)
-    row = status_of(shop, made.ref)
+    row = status_of(shop, created.ref)
     assert (row.cause, row.exit_code) == (Cause.EXITED, 3)
 
 
 def test_an_end_that_was_not_reported_is_unknown(shop: Workshop) -> None:
     """If the child's node fails first, the cause is NODE_LOST: the child may have succeeded."""
-    made, job = shop.run("n2")
+    created, job = shop.run("n2")
     shop.cluster.cut.add(frozenset({shop.nodes[0].node, shop.nodes[1].node}))
     shop.nodes[1].end(job.task, Cause.EXITED, 0)
     fail(shop, shop.nodes[1], "dead")
-    row = status_of(shop, made.ref)
+    row = status_of(shop, created.ref)
     assert row.cause is Cause.NODE_LOST
     assert "may have succeeded" in row.detail
 
@@ -540,10 +542,10 @@ def test_an_end_during_the_start_is_known(shop: Workshop) -> None:
     second.end(job.task, Cause.EXITED, 0)
     shop.cluster.settle()
     shop.cluster.drop = lambda parcel: False  # noqa: ARG005 - nothing is lost any more
-    made = shop.cluster.wait(shop.parent, seq)
-    assert isinstance(made, messages.Created), made
+    created = shop.cluster.wait(shop.parent, seq)
+    assert isinstance(created, messages.Created), created
     fail(shop, second, "dead")
-    assert status_of(shop, made.reference.ref).cause is Cause.EXITED
+    assert status_of(shop, created.reference.ref).cause is Cause.EXITED
 
 
 def fail(shop: Workshop, node: ClusterNode, how: str) -> None:

@@ -60,7 +60,7 @@ def first(node: Node) -> First:
 
 def spawned(node: Node) -> effects.Spawn:
     """What the host is told to start."""
-    return next(one for one in node.outcome.after if isinstance(one, effects.Spawn))
+    return next(effect for effect in node.outcome.after if isinstance(effect, effects.Spawn))
 
 
 def handed(client: Client) -> list[tuple[int, int, str]]:
@@ -68,7 +68,7 @@ def handed(client: Client) -> list[tuple[int, int, str]]:
     welcome = client.welcome
     assert welcome.executable is not None
     every = (*welcome.inputs, *welcome.outputs, welcome.executable, *welcome.groups)
-    return [(one.object, one.permissions, one.label) for one in every]
+    return [(reference.object, reference.permissions, reference.label) for reference in every]
 
 
 # -- the same ---------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_inputs_are_added_behind(first: First) -> None:
     extra = first.owner.create(data=b"extra").reference
     more = (Handed(extra.ref, READ, "extra", lifetime_ns=50),)
     again = started(first.owner, first.again(inputs=more, label="debugged"))
-    assert [one.label for one in again.welcome.inputs] == ["from", "extra"]
+    assert [reference.label for reference in again.welcome.inputs] == ["from", "extra"]
     assert again.welcome.inputs[1].permissions == READ
     assert again.welcome.inputs[1].expires_ns == first.node.now + 50
     assert again.welcome.label == "debugged"
@@ -110,7 +110,7 @@ def test_another_program_gets_the_first_as_its_last_input(first: First) -> None:
     assert again.welcome.executable is not None
     assert again.welcome.executable.object == around.object
     last = again.welcome.inputs[-1]
-    assert [one.label for one in again.welcome.inputs] == ["from", "extra", "program"]
+    assert [reference.label for reference in again.welcome.inputs] == ["from", "extra", "program"]
     rights = int(Permission.READ | Permission.EXECUTE)
     assert (last.object, last.permissions) == (first.program.object, rights)
 
@@ -149,13 +149,13 @@ def test_every_right_on_the_task_is_needed(first: First, missing: int) -> None:
     first.owner.delegate(first.ref, _control(first, other), int(Permission.ALL) & ~missing)
     narrow = other.given().ref
     assert other.refused(messages.Run(0, like=narrow, flags=QUIET)) == Code.EPERM
-    (found,) = other.lookup(first.task.welcome.name)
-    started(other, messages.Run(0, like=found.ref, flags=QUIET))
+    (reference,) = other.lookup(first.task.welcome.name)
+    started(other, messages.Run(0, like=reference.ref, flags=QUIET))
 
 
 def _control(first: First, other: Client) -> int:
-    (found,) = first.owner.lookup(other.welcome.name)
-    return found.ref
+    (reference,) = first.owner.lookup(other.welcome.name)
+    return reference.ref
 
 
 def test_other_principals_do_not_repeat(first: First) -> None:
@@ -190,8 +190,8 @@ def test_inputs_have_a_bound(first: First) -> None:
     """Repeating with more and more inputs ends at as many as a run call may have."""
     many = tuple(Handed(first.input.ref, READ) for _ in range(limits.ARGUMENTS_MAX - 1))
     second = started(first.owner, first.again(inputs=many))
-    one = (Handed(first.input.ref, READ),)
-    call = messages.Run(0, (), one, like=second.reference.ref, flags=QUIET)
+    extra = (Handed(first.input.ref, READ),)
+    call = messages.Run(0, (), extra, like=second.reference.ref, flags=QUIET)
     assert first.owner.refused(call) == Code.EFBIG
 
 
@@ -220,13 +220,13 @@ def test_gone_things_are_listed(first: First) -> None:
 
 
 @pytest.mark.parametrize("flags", [0, int(Flag.EVERYONE)])
-@pytest.mark.parametrize("what", ["input", "output", "program"])
+@pytest.mark.parametrize("attribute", ["input", "output", "program"])
 @pytest.mark.parametrize("over", [False, True])
-def test_what_was_taken_back_is_not_got_back(first: First, what: str, flags: int, *, over: bool) -> None:
+def test_what_was_taken_back_is_not_got_back(first: First, attribute: str, flags: int, *, over: bool) -> None:
     """Repeating a task gives nothing of what was retired since, also when it was over before."""
     if over:
         first.node.end(first.task.task, exit_code=1)
-    target: messages.Reference = getattr(first, what)
+    target: messages.Reference = getattr(first, attribute)
     first.owner.ask(messages.Done, messages.Retire(target.ref, flags))
     assert first.owner.refused(first.again()) == Code.ESTALE
     fresh = started(first.owner, first.call)
@@ -263,14 +263,14 @@ def failed(
     groups = () if name is NameKind.ANONYMOUS else (owner.groups[0],)
     counted = Deletion.REFERENCE_COUNTED
     call = messages.Create(ObjectType.SHMEM_BLOB, groups, name, counted, data=b"x" * min(size, 10))
-    made = owner.ask(messages.Created, call)
+    program = owner.ask(messages.Created, call)
     for offset in range(10, size, limits.INLINE_BYTES_MAX):
         block = b"x" * min(limits.INLINE_BYTES_MAX, size - offset)
-        owner.ask(messages.Committed, messages.WriteOnce(made.reference.ref, block, offset))
-    task = started(owner, messages.Run(made.reference.ref, flags=QUIET))
-    owner.ask(messages.Done, messages.Delete(made.reference.ref))
+        owner.ask(messages.Committed, messages.WriteOnce(program.reference.ref, block, offset))
+    task = started(owner, messages.Run(program.reference.ref, flags=QUIET))
+    owner.ask(messages.Done, messages.Delete(program.reference.ref))
     first.node.end(task.task, exit_code=exit_code)
-    return task, made
+    return task, program
 
 
 @pytest.mark.parametrize(
@@ -286,8 +286,8 @@ def failed(
 )
 def test_programs_of_failed_tasks_are_kept(first: First, how: dict[str, object], *, kept: bool) -> None:
     """The program of a failed task stays for a repeat; not that of a good one, a named or a large one."""
-    task, made = failed(first, **how)  # type: ignore[arg-type]
-    assert (made.reference.object in first.node.core.state.objects) is kept
+    task, program = failed(first, **how)  # type: ignore[arg-type]
+    assert (program.reference.object in first.node.core.state.objects) is kept
     call = messages.Run(0, like=task.reference.ref, flags=QUIET)
     if kept:
         started(first.owner, call)
@@ -306,10 +306,10 @@ def test_kept_programs_are_let_go(first: First, monkeypatch: pytest.MonkeyPatch)
 def test_a_kept_program_goes_when_its_repeat_is_over(first: First, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kept program that runs again outlives its place among those kept, and goes with its last task."""
     monkeypatch.setattr(limits, "FAILED_PROGRAMS_KEPT", 1)
-    task, made = failed(first)
+    task, program = failed(first)
     again = started(first.owner, messages.Run(0, like=task.reference.ref, flags=QUIET))
     failed(first)
     objects = first.node.core.state.objects
-    assert made.reference.object in objects
+    assert program.reference.object in objects
     first.node.end(again.task)
-    assert made.reference.object not in objects
+    assert program.reference.object not in objects

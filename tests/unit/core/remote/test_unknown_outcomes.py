@@ -27,11 +27,13 @@ class Away:
         self.here, self.there = self.cluster.nodes
         self.me = self.cluster.session(self.here)
         self.keeper = self.cluster.session(self.there)
-        made = self.keeper.create(ObjectType.DURABLE_BLOB, data=b"content!")
-        self.object = made.reference.object
-        (found,) = self.me.lookup(made.name)
-        self.ref = found.ref
-        (self.keeper_ref,) = (one.ref for one in self.me.lookup(self.keeper.welcome.name))
+        created = self.keeper.create(ObjectType.DURABLE_BLOB, data=b"content!")
+        self.object = created.reference.object
+        (reference,) = self.me.lookup(created.name)
+        self.ref = reference.ref
+        (self.keeper_ref,) = (
+            keeper_reference.ref for keeper_reference in self.me.lookup(self.keeper.welcome.name)
+        )
         acquired = self.me.ask(messages.Buffer, messages.AcquireWrite(self.ref, 8))
         self.buffer = acquired.buffer
         self.acquired = acquired.v_w
@@ -84,9 +86,9 @@ CHANGES: Final[dict[str, Call]] = {
 def failures(answer: object) -> list[messages.Failure]:
     """The failures in an answer, which must not contain anything else."""
     parts = answer.parts if isinstance(answer, effects.AnswerVector) else (answer,)
-    found = [part.result if isinstance(part, effects.Answer) else part for part in parts]
-    assert all(isinstance(part, messages.Failure) for part in found), found
-    return found  # type: ignore[return-value]
+    results = [part.result if isinstance(part, effects.Answer) else part for part in parts]
+    assert all(isinstance(part, messages.Failure) for part in results), results
+    return results  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("end", [Away.restart, Away.silence])
@@ -100,9 +102,9 @@ def test_a_change_whose_answer_is_lost_may_have_been_made(call: str, end: Callab
     assert away.me.answer(seq) is None
     away.cluster.drop = lambda parcel: False  # noqa: ARG005 - nothing is lost any more
     end(away)
-    found = failures(away.cluster.wait(away.me, seq))
-    assert {one.code for one in found} == {Code.EHOSTUNREACH}
-    assert all(MAYBE in one.message for one in found)
+    outcomes = failures(away.cluster.wait(away.me, seq))
+    assert {failure.code for failure in outcomes} == {Code.EHOSTUNREACH}
+    assert all(MAYBE in failure.message for failure in outcomes)
 
 
 @pytest.mark.parametrize("call", CHANGES)
@@ -112,9 +114,9 @@ def test_a_change_that_was_never_sent_has_changed_nothing(call: str) -> None:
     away.cluster.part(away.here, away.there)
     seq = away.me.send(CHANGES[call](away))
     away.cluster.advance(limits.DCP_UNCONFIRMED_MS + limits.DCP_PATIENCE_MS, 200)
-    found = failures(away.cluster.wait(away.me, seq))
-    assert {one.code for one in found} == {Code.EHOSTUNREACH}
-    assert all("nothing was changed" in one.message for one in found)
+    outcomes = failures(away.cluster.wait(away.me, seq))
+    assert {failure.code for failure in outcomes} == {Code.EHOSTUNREACH}
+    assert all("nothing was changed" in failure.message for failure in outcomes)
 
 
 @pytest.mark.parametrize("call", CHANGES)
@@ -125,9 +127,9 @@ def test_a_cancelled_change_may_have_been_made(call: str) -> None:
     seq = away.me.send(CHANGES[call](away))
     away.cluster.settle()
     away.me.ask(messages.Done, messages.Cancel(seq))
-    (found,) = failures(away.me.answer(seq))
-    assert found.code == Code.EHOSTUNREACH
-    assert MAYBE in found.message
+    (failure,) = failures(away.me.answer(seq))
+    assert failure.code == Code.EHOSTUNREACH
+    assert MAYBE in failure.message
 
 
 def test_a_cancelled_read_has_changed_nothing() -> None:
@@ -136,8 +138,8 @@ def test_a_cancelled_read_has_changed_nothing() -> None:
     away.cluster.drop = away.answers_lost
     seq = away.me.send(messages.ReadOnce(away.ref))
     away.me.ask(messages.Done, messages.Cancel(seq))
-    (found,) = failures(away.me.answer(seq))
-    assert found.code == Code.ECANCELED
+    (failure,) = failures(away.me.answer(seq))
+    assert failure.code == Code.ECANCELED
 
 
 @pytest.mark.parametrize("own_call", [False, True], ids=["all refused", "with a local call"])
@@ -154,7 +156,7 @@ def test_a_vector_on_a_lost_buffer_is_answered(end: Callable[[Away], None], *, o
     answer = away.me.call(messages.Vector(calls))
     assert isinstance(answer, effects.AnswerVector)
     results = [part.result for part in answer.parts if isinstance(part, effects.Answer)]
-    assert [isinstance(one, messages.Failure) for one in results] == [True, True, False][: len(calls)]
+    assert [isinstance(outcome, messages.Failure) for outcome in results] == [True, True, False][: len(calls)]
 
 
 # -- commit and acquire ---------------------------------------------------------------------------------
@@ -203,8 +205,8 @@ def test_a_read_that_cannot_be_repeated_stays_not_active() -> None:
     away.cluster.settle()
     away.keeper.call(messages.WriteOnce(_keepers_ref(away), b"in between", semantics=Semantics.ANY))
     away.cluster.drop = lambda parcel: False  # noqa: ARG005 - nothing is lost any more
-    (found,) = failures(away.cluster.wait(away.me, seq))
-    assert found.code == Code.ECANCELED
+    (failure,) = failures(away.cluster.wait(away.me, seq))
+    assert failure.code == Code.ECANCELED
     assert away.there.core.state.objects[away.object].a_r == 0  # type: ignore[index]
 
 
@@ -225,10 +227,12 @@ def test_messages_are_for_one_start_of_a_node() -> None:
     away = Away()
     away.me.send(commit(away))
     away.cluster.settle()
-    sent = [one for node in away.cluster.nodes for one in node.effects if isinstance(one, effects.Send)]
-    numbered = [one for one in sent if isinstance(one.message, dcp.Ask | dcp.PeerReply)]
+    sent = [
+        effect for node in away.cluster.nodes for effect in node.effects if isinstance(effect, effects.Send)
+    ]
+    numbered = [effect for effect in sent if isinstance(effect.message, dcp.Ask | dcp.PeerReply)]
     assert numbered
-    assert all(one.epoch == 1 for one in numbered)
+    assert all(effect.epoch == 1 for effect in numbered)
 
 
 def test_a_repeat_is_known_before_it_is_handled() -> None:
@@ -249,8 +253,8 @@ def _name_of(away: Away) -> bytes | None:
 
 
 def _keepers_ref(away: Away) -> int:
-    (found,) = away.keeper.lookup(_name_of(away))
-    return found.ref
+    (reference,) = away.keeper.lookup(_name_of(away))
+    return reference.ref
 
 
 @pytest.mark.parametrize("call", CHANGES)
@@ -261,9 +265,9 @@ def test_a_change_may_have_been_made_when_its_callers_node_stops(call: str) -> N
     seq = away.me.send(CHANGES[call](away))
     away.cluster.settle()
     away.here.step(events.ShutdownBegan(away.here.now))
-    (found,) = failures(away.me.answer(seq))
-    assert found.code == Code.EHOSTUNREACH
-    assert MAYBE in found.message
+    (failure,) = failures(away.me.answer(seq))
+    assert failure.code == Code.EHOSTUNREACH
+    assert MAYBE in failure.message
     (refused,) = failures(away.me.answer(away.me.send(CHANGES[call](away))))
     assert "nothing was changed" in refused.message
 
@@ -273,6 +277,6 @@ def test_a_change_on_a_dead_node_is_not_made() -> None:
     away = Away()
     away.cluster.part(away.here, away.there)
     away.cluster.advance(60_000, 500)
-    (found,) = failures(away.cluster.call(away.me, CHANGES["create"](away)))
-    assert found.code == Code.EHOSTUNREACH
-    assert "nothing was changed" in found.message
+    (failure,) = failures(away.cluster.call(away.me, CHANGES["create"](away)))
+    assert failure.code == Code.EHOSTUNREACH
+    assert "nothing was changed" in failure.message

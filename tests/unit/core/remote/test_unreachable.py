@@ -16,9 +16,9 @@ def test_without_a_name_the_last_reference_is_all(node: Node, kind: ObjectType, 
     """An immediate object outlives its last holder if it has a name, and is gone and uncounted if not."""
     session = node.session()
     call = messages.Create(kind, name_kind=naming, deletion=Deletion.IMMEDIATE, data=b"x")
-    made = session.ask(messages.Created, call).reference
+    reference = session.ask(messages.Created, call).reference
     node.step(events.Disconnected(node.now, session.task))
     kept = naming is not NameKind.ANONYMOUS
-    assert (made.object in node.core.state.objects) is kept
-    assert (made.object in node.stored) is (kept and kind is ObjectType.DURABLE_BLOB)
+    assert (reference.object in node.core.state.objects) is kept
+    assert (reference.object in node.stored) is (kept and kind is ObjectType.DURABLE_BLOB)
     assert sum(account.used[0] for account in node.core.state.principals.values()) == int(kept)

@@ -20,14 +20,14 @@ ALL = frozenset({"n1", "n2", "n3", "n4"})
 
 def duties(nodes: list[CandidateNode], set_up: SetUp) -> dict[str, Assignment]:
     """What each coordinator works out for itself."""
-    return {one.name: assign_nodes(one.node, nodes, set_up, 2.0) for one in nodes}
+    return {node.name: assign_nodes(node.node, nodes, set_up, 2.0) for node in nodes}
 
 
 def test_centralised_one_places_for_all() -> None:
     """One coordinator attends to every node; the others know who it is, and do nothing."""
-    found = duties(NODES, SetUp.CENTRALISED)
-    assert found["n1"] == Assignment(ALL, ALL, leader="n1", governs=ALL)
-    assert all(found[name] == Assignment(leader="n1") for name in ("n2", "n3", "n4"))
+    assignments = duties(NODES, SetUp.CENTRALISED)
+    assert assignments["n1"] == Assignment(ALL, ALL, leader="n1", governs=ALL)
+    assert all(assignments[name] == Assignment(leader="n1") for name in ("n2", "n3", "n4"))
 
 
 def test_distributed_each_places_its_own() -> None:
@@ -39,19 +39,19 @@ def test_distributed_each_places_its_own() -> None:
 
 def test_hierarchical_racks_come_first() -> None:
     """Each rack's first coordinator has its rack; the first of all has all, after the racks' time."""
-    found = duties(NODES, SetUp.HIERARCHICAL)
-    assert found["n3"] == Assignment(frozenset({"n3", "n4"}), frozenset({"n3", "n4"}), leader="n3")
-    assert found["n1"] == Assignment(ALL, ALL, 2.0, frozenset({"n3", "n4"}), "n1", ALL)
-    assert found["n2"] == Assignment(leader="n1")
-    assert found["n4"] == Assignment(leader="n3")
+    assignments = duties(NODES, SetUp.HIERARCHICAL)
+    assert assignments["n3"] == Assignment(frozenset({"n3", "n4"}), frozenset({"n3", "n4"}), leader="n3")
+    assert assignments["n1"] == Assignment(ALL, ALL, 2.0, frozenset({"n3", "n4"}), "n1", ALL)
+    assert assignments["n2"] == Assignment(leader="n1")
+    assert assignments["n4"] == Assignment(leader="n3")
 
 
 def test_who_has_no_coordinator_is_attended_to_by_others() -> None:
     """A node without a coordinator leads nothing, and its runs are placed all the same."""
     nodes = [CandidateNode(11, "n1", "r1", coordinated=False), *NODES[1:]]
-    found = duties(nodes, SetUp.CENTRALISED)
-    assert found["n1"] == Assignment()
-    assert found["n2"].attend == ALL
+    assignments = duties(nodes, SetUp.CENTRALISED)
+    assert assignments["n1"] == Assignment()
+    assert assignments["n2"].attend == ALL
 
 
 @pytest.mark.parametrize("set_up", list(SetUp))
@@ -59,12 +59,12 @@ def test_somebody_attends_to_every_node(set_up: SetUp) -> None:
     """Whatever coordinators are left, each node is attended to, as long as there is one at all."""
     for alive in itertools.product((True, False), repeat=4):
         nodes = [
-            CandidateNode(one.node, one.name, one.rack, coordinated=has)
-            for one, has in zip(NODES, alive, strict=True)
+            CandidateNode(node.node, node.name, node.rack, coordinated=has)
+            for node, has in zip(NODES, alive, strict=True)
         ]
         attended = frozenset().union(*(duty.attend for duty in duties(nodes, set_up).values()))
         if set_up is SetUp.DISTRIBUTED:
-            assert attended == {one.name for one in nodes if one.coordinated}
+            assert attended == {node.name for node in nodes if node.coordinated}
         else:
             assert attended == (ALL if any(alive) else frozenset())
 
@@ -73,7 +73,7 @@ def test_somebody_attends_to_every_node(set_up: SetUp) -> None:
 def test_the_order_of_the_facts_does_not_matter(set_up: SetUp) -> None:
     """Coordinators that know the same nodes come to the same duties, in whatever order they heard of them."""
     mixed = random.Random(5).sample(NODES, len(NODES))  # noqa: S311 - a shuffle
-    assert duties(NODES, set_up) == {one.name: duties(mixed, set_up)[one.name] for one in NODES}
+    assert duties(NODES, set_up) == {node.name: duties(mixed, set_up)[node.name] for node in NODES}
 
 
 @pytest.mark.parametrize("set_up", list(SetUp))
@@ -81,11 +81,11 @@ def test_one_divides_links_and_stores(set_up: SetUp) -> None:
     """However many schedule, one of them governs all nodes, and it is the first of those that can."""
     for alive in itertools.product((True, False), repeat=4):
         nodes = [
-            CandidateNode(one.node, one.name, one.rack, coordinated=able)
-            for one, able in zip(NODES, alive, strict=True)
+            CandidateNode(node.node, node.name, node.rack, coordinated=able)
+            for node, able in zip(NODES, alive, strict=True)
         ]
         governing = {name: duty.governs for name, duty in duties(nodes, set_up).items() if duty.governs}
-        first = [one.name for one in nodes if one.coordinated][:1]
+        first = [node.name for node in nodes if node.coordinated][:1]
         assert governing == dict.fromkeys(first, ALL)
 
 
@@ -96,17 +96,17 @@ def test_a_queue_that_has_barred_its_scheduler_has_the_next_one(set_up: SetUp, n
     for barred in itertools.product((True, False), repeat=4):
         out = frozenset(other.node for other, is_out in zip(NODES, barred, strict=True) if is_out)
         nodes = [with_barred(node, out) if other is node else other for other in NODES]
-        found = duties(nodes, set_up)
-        attending = {name for name, duty in found.items() if node.name in duty.attend}
+        assignments = duties(nodes, set_up)
+        attending = {name for name, duty in assignments.items() if node.name in duty.attend}
         trusted = {other.name for other in NODES if other.node not in out}
         assert attending <= trusted
         assert bool(attending) == bool(trusted)
         for name in attending:
-            assert {node.name} <= found[name].machines
+            assert {node.name} <= assignments[name].machines
         former = duties(NODES, set_up)
         before = {name for name, duty in former.items() if node.name in duty.attend}
         assert attending == (before & trusted or set(sorted(trusted)[:1]))
-        for name, duty in found.items():
+        for name, duty in assignments.items():
             assert duty.attend - {node.name} == former[name].attend - {node.name}, "the other queues stay"
             assert duty.governs == former[name].governs
 

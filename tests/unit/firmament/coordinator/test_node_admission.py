@@ -57,7 +57,9 @@ def test_each_node_learns_what_the_others_hold() -> None:
     play.nodes["n1"].devices = play.nodes["n2"].devices = (DeviceRequest("gpu", 8),)
     play.read()
     play.round()
-    places = [one.place for one in play.cluster.tasks.values() if one.row.principal == "uid:1" and one.place]
+    places = [
+        task.place for task in play.cluster.tasks.values() if task.row.principal == "uid:1" and task.place
+    ]
     messages = play.due()
     assert len(places) == 1
     for name, message in messages.items():

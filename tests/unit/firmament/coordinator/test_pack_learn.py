@@ -51,8 +51,8 @@ class Cluster:
         """As ``sched_live.ask`` gives it."""
         del node
         self.asked.append(question)
-        found = learned(self.knowledge, Asked(1, "uid:1", True, b""), question)
-        told: dict[str, object] = json.loads(json.dumps(found))
+        reply = learned(self.knowledge, Asked(1, "uid:1", True, b""), question)
+        told: dict[str, object] = json.loads(json.dumps(reply))
         del told["ok"]
         return told
 
@@ -60,10 +60,10 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Two runs of a job."""
-    made = Cluster()
+    new_cluster = Cluster()
     for run, seconds in ((1, 3), (2, 4)):
         for copy in range(2):
-            made.knowledge.add_usage_profile(
+            new_cluster.knowledge.add_usage_profile(
                 course(
                     f"map.{copy}",
                     run=run,
@@ -73,11 +73,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
                     memory=[64 * MIB] * seconds,
                 )
             )
-        made.knowledge.add_usage_profile(
+        new_cluster.knowledge.add_usage_profile(
             course("reduce", run=run, task=10 * run + 2, began_s=1000 * run + seconds, cpu_milli=[2000] * 2)
         )
-    monkeypatch.setattr(learn, "ask", made.answer)
-    return made
+    monkeypatch.setattr(learn, "ask", new_cluster.answer)
+    return new_cluster
 
 
 def run(*words: str, status: int = 0) -> tuple[str, str]:
@@ -152,8 +152,8 @@ def test_whatever_was_recorded_makes_a_job(cluster: Cluster, seed: int) -> None:
     """Courses that came from several coordinators and were stored make a job that reserves each of them."""
     rng, below = chances(seed), KnowledgeBase("n2", 1)
     for number in range(20):
-        one = replace(some_course(rng, number=number), began_ns=10**18 + rng.randrange(10**11))
-        below.add_usage_profile(replace(one, principal="uid:1", job="ranks", length_ms=one.length_ms))
+        profile = replace(some_course(rng, number=number), began_ns=10**18 + rng.randrange(10**11))
+        below.add_usage_profile(replace(profile, principal="uid:1", job="ranks", length_ms=profile.length_ms))
     for part in batches(below, 3):
         cluster.knowledge.merge(part)
     cluster.knowledge = KnowledgeBase.from_bytes(cluster.knowledge.to_bytes(), "n1", 2)

@@ -14,7 +14,7 @@ MB = 1_000_000
 
 def metered(*meters: tuple[str, Traffic, int, int], capacity: tuple[int, int, int]) -> Metered:
     """What a node tells: (principal, traffic, MB moved so far, MB that wait); capacity in MB/s."""
-    out, in_, store = (MB * one for one in capacity)
+    out, in_, store = (MB * limit for limit in capacity)
     rows = tuple(Meter(who, traffic, moved * MB, waiting * MB) for who, traffic, moved, waiting in meters)
     return Metered(1, rows, (out, in_, store), 0, b"")
 
@@ -22,7 +22,7 @@ def metered(*meters: tuple[str, Traffic, int, int], capacity: tuple[int, int, in
 def told(control: RateControl, **weights: float) -> dict[str, dict[str, float]]:
     """MB/s by node and principal."""
     return {
-        host: {one.principal: one.bytes_s / MB for one in rates}
+        host: {rate.principal: rate.bytes_s / MB for rate in rates}
         for host, rates in control.rates(weights).items()
     }
 

@@ -72,20 +72,20 @@ def occupant(row: Submission) -> Occupant:
 @pytest.fixture
 def office() -> SchedulerService:
     """One that attends to two nodes."""
-    made = SchedulerService(StartOptions(SetUp.CENTRALISED, "spread"), "n1", KnowledgeBase("n1", 1), WALL)
-    made.change_assignment(Assignment(), Assignment(ALL, ALL, leader="n1"), 0.0)
-    return made
+    service = SchedulerService(StartOptions(SetUp.CENTRALISED, "spread"), "n1", KnowledgeBase("n1", 1), WALL)
+    service.change_assignment(Assignment(), Assignment(ALL, ALL, leader="n1"), 0.0)
+    return service
 
 
 def ask(
     office: SchedulerService, question: object, *, ruler: bool = True, principal: str = "uid:0"
 ) -> dict[str, object]:
     """What the desk answers."""
-    found: dict[str, object] = json.loads(
+    reply: dict[str, object] = json.loads(
         office.answer(Asked(1, principal, ruler, json.dumps(question).encode()))
     )
-    require_described(question, found)
-    return found
+    require_described(question, reply)
+    return reply
 
 
 def test_a_preempted_task_goes_before_its_place_is_given(office: SchedulerService) -> None:
@@ -207,7 +207,7 @@ def test_a_promised_start_follows_from_the_times_of_runs(office: SchedulerServic
         there = tasks[:2] if second < 3 else [*tasks[:2], occupant(later)]
         office.read("n1", board(1, waiting, tuple(there)), float(second))
         orders = office.round(float(second))
-        placed = [task for one in orders for task, _ in one.placements]
+        placed = [task for order in orders for task, _ in order.placements]
         assert placed == ([later.id] if second == 2 else []), "only the later one has room"
     mine = ask(office, {"ask": "promises"}, ruler=False, principal="uid:6")["promises"]
     assert isinstance(mine, list)
@@ -250,7 +250,7 @@ def test_bandwidth_is_reserved_where_it_is_known(office: SchedulerService) -> No
     assert known == {"n1": 10, "n2": 0}
     free = replace(work, constraints=(Constraint("node", Operator.EQUAL, "n2"),))
     office.read("n2", board(2, (submission(4, free), submission(5, free))), 2.0)
-    (order,) = [one for one in office.round(2.0) if one.changes_tasks]
+    (order,) = [candidate for candidate in office.round(2.0) if candidate.changes_tasks]
     assert order.placements == [(4, "n2"), (5, "n2")]
 
 
@@ -355,7 +355,7 @@ def test_measured_power_reaches_the_model_green(office: SchedulerService) -> Non
     assert model.power.watts(state, [kind], wanted, np.array([2.0])).tolist() == [[20.0]]
     rows = ask(office, {"ask": "status"})["nodes"]
     assert isinstance(rows, list)
-    assert [each["watts"] for each in rows] == [50.0, None]
+    assert [entry["watts"] for entry in rows] == [50.0, None]
 
 
 def test_best_effort_tasks_do_not_fill_a_node_twice(office: SchedulerService) -> None:
@@ -431,8 +431,8 @@ def test_reported_progress_reaches_the_model_late(office: SchedulerService) -> N
     assert table.progress[[table.row(task) for task in LATE_TASKS[:4]]].tolist() == [0.1, 0.8, 0.8, 0.8]
     assert np.isnan(table.progress[table.row(LATE_TASKS[4])])
     assert ask(office, {"ask": "status"})["worth_copies"] == [CANDIDATE]
-    for principal, found in (("uid:1", [CANDIDATE]), ("uid:2", [])):
-        assert ask(office, {"ask": "status"}, ruler=False, principal=principal)["worth_copies"] == found
+    for principal, candidates in (("uid:1", [CANDIDATE]), ("uid:2", [])):
+        assert ask(office, {"ask": "status"}, ruler=False, principal=principal)["worth_copies"] == candidates
     lines = str(ask(office, {"ask": "explain", "task": f"job{LATE_TASKS[0]}"})["lines"])
     assert "10% of its work is done; about 900 s are left, and a copy" in lines
     # The next row of the task, in an answer that has changed tasks alone.
@@ -530,9 +530,9 @@ def run_two(office: SchedulerService) -> None:
     office.round(0.0)
 
 
-def rows(found: dict[str, object]) -> dict[str, dict[str, object]]:
+def rows(reply: dict[str, object]) -> dict[str, dict[str, object]]:
     """Principals' rows by name."""
-    told = found["principals"]
+    told = reply["principals"]
     assert isinstance(told, list)
     return {row["principal"]: row for row in told}
 
@@ -543,8 +543,12 @@ def test_the_ruler_sees_everybodys_share_and_others_their_own(office: SchedulerS
     office.read("n1", board(1, (submission(9, Work(cpus_milli=1000), "uid:8"),)), 0.0)
     whole = ask(office, {"ask": "shares"})
     assert (whole["fairness"], whole["sharing"]) == ("sdrf", 2)
-    found = rows(whole)
-    assert (found["uid:8"]["share"], found["uid:8"]["entitlement"], found["uid:8"]["waiting"]) == (
+    by_principal = rows(whole)
+    assert (
+        by_principal["uid:8"]["share"],
+        by_principal["uid:8"]["entitlement"],
+        by_principal["uid:8"]["waiting"],
+    ) == (
         0.25,
         0.5,
         1,
@@ -582,8 +586,8 @@ def test_a_quota_is_the_rulers_to_set(office: SchedulerService) -> None:
     assert not office.has_unstored_changes()
     other = SchedulerService(StartOptions(SetUp.CENTRALISED, "spread"), "n2", KnowledgeBase("n2", 1), WALL)
     other.learn(shares, 2.0, commitments=True)
-    found = rows(ask(other, {"ask": "shares"}))["uid:7"]
-    assert (found["weight"], found["quota"]) == (3.0, {"cpus": 1.5})
+    row = rows(ask(other, {"ask": "shares"}))["uid:7"]
+    assert (row["weight"], row["quota"]) == (3.0, {"cpus": 1.5})
     for question in (
         {"ask": "quota"},
         {"ask": "quota", "principal": 7},
@@ -616,8 +620,8 @@ def test_shares_that_only_fade_are_not_handed_on_again(office: SchedulerService)
 
 def test_settings_have_the_coordinators_words() -> None:
     """What the settings of a node allow for set-up and fairness is what a coordinator knows."""
-    assert [one.value for one in SchedulingMode] == [one.value for one in SetUp]
-    assert {one.value for one in FairnessPolicy} == {one.value for one in FairnessRule}
+    assert [mode.value for mode in SchedulingMode] == [set_up.value for set_up in SetUp]
+    assert {policy.value for policy in FairnessPolicy} == {rule.value for rule in FairnessRule}
 
 
 def setting(office: SchedulerService, name: str) -> tuple[object, object]:

@@ -40,8 +40,8 @@ class StartUpNodes(CoordinatedNodes):
     """Three nodes whose runs are placed by first fit; ``switch`` continues with a fresh scheduler."""
 
     def __init__(self) -> None:
-        made = FirstFitScheduler()
-        super().__init__(made, made.round)
+        first_fit = FirstFitScheduler()
+        super().__init__(first_fit, first_fit.round)
 
     def switch(self) -> None:
         """Do what a coordinator does when the kernels are compiled."""
@@ -55,18 +55,18 @@ class StartUpNodes(CoordinatedNodes):
 def service() -> StartUpService:
     """A service that is responsible for two nodes."""
     options = StartOptions(SetUp.CENTRALISED, "spread")
-    made = StartUpService(options, "n1", KnowledgeBase("n1", 1), FakeCompiler())
+    start_up = StartUpService(options, "n1", KnowledgeBase("n1", 1), FakeCompiler())
     both = frozenset({"n1", "n2"})
-    made.change_assignment(Assignment(), Assignment(both, both, leader="n1"), 0.0)
-    return made
+    start_up.change_assignment(Assignment(), Assignment(both, both, leader="n1"), 0.0)
+    return start_up
 
 
 def ask(service: StartUpService, question: object, *, ruler: bool = True) -> dict[str, object]:
     """Return the service's answer."""
     asked = Asked(1, "uid:0", ruler, json.dumps(question).encode())
-    found: dict[str, object] = json.loads(service.answer(asked))
-    require_described(question, found)
-    return found
+    reply: dict[str, object] = json.loads(service.answer(asked))
+    require_described(question, reply)
+    return reply
 
 
 def read(service: StartUpService, nodes: StartUpNodes, *names: str) -> None:
@@ -97,9 +97,9 @@ def test_status_and_explanation_name_the_compilation(service: StartUpService) ->
     assert status["kernels"] == {"state": "compiling", "compiled": 12, "total": 150, "problem": ""}
     assert status["attends"] == ["n1", "n2"]
     assert (status["waiting"], status["running"], status["model"]) == (1, 0, "spread")
-    found = ask(service, {"ask": "explain", "task": f"job {task}"})
-    assert found["phase"] == "waiting"
-    lines = found["lines"]
+    explanation = ask(service, {"ask": "explain", "task": f"job {task}"})
+    assert explanation["phase"] == "waiting"
+    lines = explanation["lines"]
     assert isinstance(lines, list)
     assert lines[1] == "  2 of 2 machines: too small: 64 CPUs wanted"
     assert "kernels are being compiled (12 of 150)" in lines[-1]
@@ -151,7 +151,7 @@ def test_a_placement_under_way_survives_the_switch() -> None:
     nodes.cluster.record_answer("n2", [second], nodes.carry_out("n2", second, "n2"), nodes.now)
     nodes.work_off()
     assert nodes.started == {first: 1, second: 1}
-    assert {one.phase for one in nodes.cluster.tasks.values()} == {Phase.RUNNING}
+    assert {tracked.phase for tracked in nodes.cluster.tasks.values()} == {Phase.RUNNING}
 
 
 def test_an_incomplete_gang_survives_the_switch() -> None:

@@ -101,7 +101,7 @@ def test_a_model_of_threads_gets_them_and_names_them() -> None:
     """CoCo has the insides of machines, names a thread for each task, and knows what runs on which."""
     play = FlowNodes()
     for node in play.nodes.values():
-        node.threads = tuple(ThreadPlace(one, one // 2, 0, 0, 0) for one in range(4))
+        node.threads = tuple(ThreadPlace(thread, thread // 2, 0, 0, 0) for thread in range(4))
     early = play.submit("n1")
     play.work_off()
     assert play.cluster.choose_threads(early, "n1", play.scheduler.thread_of(early)) == ()
@@ -135,7 +135,7 @@ def test_a_pinned_task_gets_whole_cores_that_no_pinned_task_has() -> None:
     """Its threads are one core, and those of pinned tasks on the node are left out."""
     play = FlowNodes()
     node = play.nodes["n1"]
-    node.threads = tuple(ThreadPlace(one, one % 2, 0, 0, 0) for one in range(4))
+    node.threads = tuple(ThreadPlace(thread, thread % 2, 0, 0, 0) for thread in range(4))
     play.submit("n1", Work(cpus_milli=1000, pinned=True, constraints=(Constraint("node", value="n1"),)))
     play.work_off()
     (first,) = node.running.values()
@@ -254,10 +254,10 @@ def test_a_number_of_a_job_is_its_users_own() -> None:
     """Two users who call their jobs by the same number have two jobs: no gang is made of both."""
     play = FlowNodes()
     work = Work(job=1, gang=2, tasks=2)
-    one, other = play.submit("n1", work, "uid:1"), play.submit("n1", work, "uid:2")
+    first, other = play.submit("n1", work, "uid:1"), play.submit("n1", work, "uid:2")
     play.work_off()
     assert play.started == {}
-    assert play.cluster.gang_of(one) == play.cluster.gang_of(other) == (1, 2)
+    assert play.cluster.gang_of(first) == play.cluster.gang_of(other) == (1, 2)
 
 
 def test_one_of_a_gang_that_runs_already_counts() -> None:
@@ -285,8 +285,8 @@ def test_nothing_is_placed_twice_whatever_order_things_are_told_in(seed: int) ->
     stale: list[QueueRows] = []
     submitted: list[int] = []
     for _ in range(60):
-        one = dice.choice([play, rival])
-        one.now += dice.choice([0.1, 1.0, 4.0])
+        coordinator = dice.choice([play, rival])
+        coordinator.now += dice.choice([0.1, 1.0, 4.0])
         act = dice.randrange(5)
         if act == 0:
             submitted.append(
@@ -298,13 +298,15 @@ def test_nothing_is_placed_twice_whatever_order_things_are_told_in(seed: int) ->
         elif act == 2:
             stale.append(dice.choice(list(play.nodes.values())).queue())
         elif act == 3 and stale:
-            one.take(dice.choice(stale[-4:]))
+            coordinator.take(dice.choice(stale[-4:]))
         else:
-            one.read()
-            for host, task, target in one.round():
-                answer = one.carry_out(host, task, target)
-                one.cluster.record_answer(host, [task], answer if dice.random() < 0.8 else None, one.now)
-        one.cluster.expire_placements(one.now)
+            coordinator.read()
+            for host, task, target in coordinator.round():
+                answer = coordinator.carry_out(host, task, target)
+                coordinator.cluster.record_answer(
+                    host, [task], answer if dice.random() < 0.8 else None, coordinator.now
+                )
+        coordinator.cluster.expire_placements(coordinator.now)
     for node in play.nodes.values():
         for task in list(node.running):
             play.end(node.name, task)
@@ -491,7 +493,9 @@ class FirstFitNodes(CoordinatedNodes):
 
     def __init__(self) -> None:
         scheduler = FirstFitScheduler()
-        super().__init__(scheduler, lambda now: [(one.task, one.machine) for one in scheduler.round(now)])
+        super().__init__(
+            scheduler, lambda now: [(placement.task, placement.machine) for placement in scheduler.round(now)]
+        )
 
 
 @pytest.mark.parametrize("nodes", [FlowNodes, FirstFitNodes])

@@ -88,37 +88,40 @@ BROKEN = {
 
 def checked(source: str, **parameters: str) -> ModelFile:
     """Read a file and check its model."""
-    found = ModelFile(source)
-    contract.check(lambda: found.make(parameters))
-    return found
+    model_file = ModelFile(source)
+    contract.check(lambda: model_file.make(parameters))
+    return model_file
 
 
 def test_the_example_keeps_the_contract() -> None:
     """It is what the page shows."""
-    found = checked(EXAMPLE.read_text(), per_cpu="7")
-    assert (found.name, found.parameters) == ("pack", {"per_cpu": 100})
+    model_file = checked(EXAMPLE.read_text(), per_cpu="7")
+    assert (model_file.name, model_file.parameters) == ("pack", {"per_cpu": 100})
 
 
 def test_the_model_of_the_page_fills_the_fullest_machine() -> None:
     """docs/own-cost-model.md: its model keeps the contract, and does what the page says."""
     page = (EXAMPLE.parents[1] / "docs" / "own-cost-model.md").read_text()
-    found = checked(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
-    scheduler = FlowScheduler(found.make({}), SchedulerSettings(certify_every=1))
+    model_file = checked(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
+    scheduler = FlowScheduler(model_file.make({}), SchedulerSettings(certify_every=1))
     for number, cpus in enumerate((4, 2, 3)):
         machine = MachineDescriptor(number, f"n{number}", capacity=Resources(cpus=cpus), slots=4)
         scheduler.add_machine(machine, 0.0)
     for task in range(6):
         scheduler.submit(JobDescriptor(task), [TaskDescriptor(task)], 0.0)
         assert scheduler.round(float(task)).stands
-    running = [int(scheduler.state.resources.running[scheduler.state.machine_row(each)]) for each in range(3)]
+    running = [
+        int(scheduler.state.resources.running[scheduler.state.machine_row(machine_id)])
+        for machine_id in range(3)
+    ]
     assert running == [1, 2, 3]
 
 
 def test_a_simulation_takes_a_file(tmp_path: Path) -> None:
     """By its name, with parameters; a missing or unreadable one is refused with the reason."""
-    made = scheduler_for(str(EXAMPLE), parameters={"per_cpu": "5"})
-    assert isinstance(made, FlowScheduler)
-    assert made.model.name == "pack"
+    scheduler = scheduler_for(str(EXAMPLE), parameters={"per_cpu": "5"})
+    assert isinstance(scheduler, FlowScheduler)
+    assert scheduler.model.name == "pack"
     (tmp_path / "binary.py").write_bytes(b"\xff")
     (tmp_path / "long.py").write_text("#" * (SCHED_MODEL_BYTES_MAX + 1))
     for name, said in (("none.py", "No such file"), ("binary.py", "UTF-8"), ("long.py", "too long")):
@@ -126,10 +129,10 @@ def test_a_simulation_takes_a_file(tmp_path: Path) -> None:
             scheduler_for(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_model_is_found(what: str) -> None:
+@pytest.mark.parametrize("defect", BROKEN)
+def test_a_broken_model_is_found(defect: str) -> None:
     """The message says what is wrong, and where the model raised."""
-    method, said = BROKEN[what]
+    method, said = BROKEN[defect]
     with pytest.raises(BadModelError) as caught:
         checked(f"{HEAD}\n    {method}\n")
     assert said in str(caught.value)

@@ -32,14 +32,14 @@ def measure(base: KnowledgeBase, chance: random.Random, count: int) -> None:
 
 def told(base: KnowledgeBase) -> list[object]:
     """All that models ask."""
-    found: list[object] = [base.position, base.classes(), sorted(base.pairs)]
+    facts: list[object] = [base.position, base.classes(), sorted(base.pairs)]
     for name in CLASSES:
         for kind in TYPES:
             profile = base.profile(name, kind)
-            found.append(None if profile is None else (profile.score(), profile.samples, profile.finished))
-            found += [base.score_beside(name, beside, kind) for beside in ((), ("sort",), CLASSES)]
-            found += [base.slow_down(name, each, kind) for each in CLASSES]
-    return found
+            facts.append(None if profile is None else (profile.score(), profile.samples, profile.finished))
+            facts += [base.score_beside(name, beside, kind) for beside in ((), ("sort",), CLASSES)]
+            facts += [base.slow_down(name, neighbour, kind) for neighbour in CLASSES]
+    return facts
 
 
 def test_the_copy_answers_as_the_original() -> None:

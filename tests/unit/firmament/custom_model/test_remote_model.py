@@ -39,8 +39,8 @@ def test_a_model_elsewhere_decides_as_it_does_here(name: str) -> None:
             for _ in range(2):
                 here.happen()
                 there.happen()
-            one, other = here.round(), there.round()
-            assert (one.deltas, one.cost) == (other.deltas, other.cost), f"seed {seed}"
+            local, other = here.round(), there.round()
+            assert (local.deltas, local.cost) == (other.deltas, other.cost), f"seed {seed}"
         assert link.asked > ROUNDS
 
 
@@ -64,8 +64,10 @@ def test_the_copy_of_the_cluster_is_complete() -> None:
                     elif key not in {"_free", "_used"}:
                         assert value == theirs[key], f"seed {seed}: {table}.{key}"
             for key in ("machine_ids", "_machine_rows", "now", "cluster", "equivalences", "principals"):
-                one, other = getattr(history.state, key), getattr(copy.state, key)
-                assert getattr(one, "names", one) == getattr(other, "names", other), f"seed {seed}: {key}"
+                original, other = getattr(history.state, key), getattr(copy.state, key)
+                assert getattr(original, "names", original) == getattr(other, "names", other), (
+                    f"seed {seed}: {key}"
+                )
             assert np.array_equal(history.state.held, copy.state.held)
         idle = orders.encode(orders.Ask("begin", [], sender.change(history.state)))
         assert len(idle) < 100
@@ -119,8 +121,8 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_answer_is_an_error_and_no_more(what: str) -> None:
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_a_hostile_answer_is_an_error_and_no_more(attack: str) -> None:
     """Each is a ModelError at the question, so the schedule stays as it is."""
     history = History(4)
     model, link = opened(MODELS["spread"])
@@ -128,13 +130,13 @@ def test_a_hostile_answer_is_an_error_and_no_more(what: str) -> None:
     history.submit()
     for answered in range(4):
         ok = answers.encode(Vectors([]))
-        link.replies = [ok] * min(answered, 2) + [HOSTILE[what]] * 8
-        found = history.scheduler.round(history.now)
+        link.replies = [ok] * min(answered, 2) + [HOSTILE[attack]] * 8
+        outcome = history.scheduler.round(history.now)
         link.replies = []
-        if what == "too few" and answered < 4 and found.stands:
+        if attack == "too few" and answered < 4 and outcome.stands:
             pytest.fail("an answer without vectors was taken for one")
-        assert not found.stands
-        assert [fault.where for fault in found.faults] == ["model mine"]
+        assert not outcome.stands
+        assert [fault.source for fault in outcome.faults] == ["model mine"]
 
 
 def test_what_the_model_raises_is_said_with_its_line() -> None:

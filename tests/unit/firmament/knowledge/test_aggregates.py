@@ -17,25 +17,28 @@ def test_moments_and_quantiles_are_those_of_the_values(seed: int) -> None:
     """Count, mean, variance, least and most are exact; quantiles are within a bucket's width."""
     rng = chances(seed)
     values = [int(rng.lognormvariate(12, 0.5 + seed / 3)) for _ in range(2_000)]
-    found = Aggregate()
+    aggregate = Aggregate()
     for value in values:
-        found.add(value)
-    assert found.moments.count == 2_000, seed
-    assert found.moments.mean == pytest.approx(statistics.fmean(values)), seed
-    assert found.moments.variance == pytest.approx(statistics.variance(values)), seed
-    assert (found.moments.least, found.moments.most) == (min(values), max(values)), seed
+        aggregate.add(value)
+    assert aggregate.moments.count == 2_000, seed
+    assert aggregate.moments.mean == pytest.approx(statistics.fmean(values)), seed
+    assert aggregate.moments.variance == pytest.approx(statistics.variance(values)), seed
+    assert (aggregate.moments.least, aggregate.moments.most) == (min(values), max(values)), seed
     ordered = sorted(values)
     for share in (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0):
         true = ordered[max(round(share * 2_000) - 1, 0)]
-        assert found.quantile(share) == pytest.approx(true, rel=0.0625 * 2**found.level), (seed, share)
+        assert aggregate.quantile(share) == pytest.approx(true, rel=0.0625 * 2**aggregate.level), (
+            seed,
+            share,
+        )
 
 
 def test_huge_values_do_not_lose_a_bit() -> None:
     """Where floating point would see no variance, the exact sums do."""
-    found = Moments()
+    moments = Moments()
     for value in (2**62, 2**62 + 2):
-        found.add(value)
-    assert found.variance == 2.0
+        moments.add(value)
+    assert moments.variance == 2.0
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -61,20 +64,20 @@ def test_aggregates_do_not_know_the_order(seed: int) -> None:
 
 def test_small_values_are_exact() -> None:
     """Counts below 32 have a bucket each: their quantiles are themselves."""
-    found = Aggregate()
+    aggregate = Aggregate()
     for value in range(32):
-        found.add(value)
-    assert [found.quantile((value + 1) / 32) for value in range(32)] == list(range(32))
+        aggregate.add(value)
+    assert [aggregate.quantile((value + 1) / 32) for value in range(32)] == list(range(32))
 
 
 @pytest.mark.parametrize("values", [(0,), (7, 7, 7), (2**63 - 1,) * 2, (0, 2**63 - 1)])
 def test_what_is_packed_comes_back(values: tuple[int, ...]) -> None:
     """Also values without variance, and the least and greatest that there may be."""
-    found = Aggregate()
+    aggregate = Aggregate()
     for value in values:
-        found.add(value)
-    again = Aggregate.unpack(found.pack())
-    assert again.pack() == found.pack()
+        aggregate.add(value)
+    again = Aggregate.unpack(aggregate.pack())
+    assert again.pack() == aggregate.pack()
     assert (again.quantile(0), again.quantile(1)) == (min(values), max(values))
     assert again.moments.variance == pytest.approx(statistics.variance(values) if len(values) > 1 else 0)
 

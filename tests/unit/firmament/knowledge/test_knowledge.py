@@ -22,19 +22,19 @@ from tests.support.firmament.samples import HOUR, SECOND, answers, chances, samp
 
 def test_table_6_4_s_calculated_rows_are_calculated() -> None:
     """CPI, MAI and IPMA come from the counters; time per instruction is the run time by instructions."""
-    found = of_report(FinalReport(2.0, 1.0, 4_000_000_000, 6_000_000_000, 20_000_000, 1 << 20))
-    assert found[Metric.CPI_MILLI] == 1500
-    assert found[Metric.MAI_MICRO] == 5_000
-    assert found[Metric.IPMA] == 200
-    assert found[Metric.PS_PER_INSTRUCTION] == 500
-    assert found[Metric.INSTRUCTIONS_S] == 2_000_000_000
-    assert found[Metric.RESIDENT] == 1 << 20
+    metrics = of_report(FinalReport(2.0, 1.0, 4_000_000_000, 6_000_000_000, 20_000_000, 1 << 20))
+    assert metrics[Metric.CPI_MILLI] == 1500
+    assert metrics[Metric.MAI_MICRO] == 5_000
+    assert metrics[Metric.IPMA] == 200
+    assert metrics[Metric.PS_PER_INSTRUCTION] == 500
+    assert metrics[Metric.INSTRUCTIONS_S] == 2_000_000_000
+    assert metrics[Metric.RESIDENT] == 1 << 20
 
 
 def test_what_was_not_measured_is_not_there() -> None:
     """A report without counters gives no value that needs them, rather than zeros."""
-    found = of_report(FinalReport(2.0, 0.5))
-    assert found == {Metric.RUNTIME_NS: 2 * SECOND, Metric.CPU_NS: SECOND // 2}
+    metrics = of_report(FinalReport(2.0, 0.5))
+    assert metrics == {Metric.RUNTIME_NS: 2 * SECOND, Metric.CPU_NS: SECOND // 2}
     assert derived({}, 5) == {}
     assert Metric.STRETCH_MILLI not in derived({Metric.WAIT_NS: 5}, 5)
 
@@ -192,11 +192,11 @@ def test_interference_is_against_the_best_profile() -> None:
         base.add(sample(machine_type="slow", machine="s1", ps_per_instruction=200))
     for at_s in (2, 3):
         base.add(sample(machine_type="slow", machine="s2", at_s=at_s, ps_per_instruction=800))
-    found = base.interference("sort", "s2", HOUR)
-    assert found is not None
-    assert found.slow_down == pytest.approx(4.0, rel=0.04)
-    assert found.against_best == pytest.approx(8.0, rel=0.04)
-    assert (found.samples, found.metric) == (2, Metric.PS_PER_INSTRUCTION)
+    interference = base.interference("sort", "s2", HOUR)
+    assert interference is not None
+    assert interference.slow_down == pytest.approx(4.0, rel=0.04)
+    assert interference.against_best == pytest.approx(8.0, rel=0.04)
+    assert (interference.samples, interference.metric) == (2, Metric.PS_PER_INSTRUCTION)
     quiet = base.interference("sort", "f", HOUR)
     assert quiet is not None
     assert quiet.slow_down == pytest.approx(1.0, rel=0.04)
@@ -245,7 +245,7 @@ def test_a_profile_keeps_its_newest_samples() -> None:
         base.add(sample(at_s=at_s, resident=at_s))
     profile = base.profile("sort", "c")
     assert profile is not None
-    kept = [entry.what.at_ns // SECOND for entry in profile.recent if isinstance(entry.what, Sample)]
+    kept = [entry.content.at_ns // SECOND for entry in profile.recent if isinstance(entry.content, Sample)]
     assert kept == list(range(200 - limits.PROFILE_SAMPLES_MAX, 200))
 
 
@@ -257,23 +257,23 @@ def test_the_latest_on_a_machine_are_the_last_that_were_measured() -> None:
     again = KnowledgeBase.from_bytes(base.to_bytes(), "n", 2)
     for at_s in range(limits.KNOWLEDGE_LATEST_MAX):
         again.add(sample(at_s=at_s, ps_per_instruction=300))
-    found = again.interference("sort", "m1", HOUR)
-    assert found is not None
-    assert found.samples == limits.KNOWLEDGE_LATEST_MAX
-    assert found.slow_down == pytest.approx(3.0, rel=0.04)
+    interference = again.interference("sort", "m1", HOUR)
+    assert interference is not None
+    assert interference.samples == limits.KNOWLEDGE_LATEST_MAX
+    assert interference.slow_down == pytest.approx(3.0, rel=0.04)
 
 
 def test_many_origins_and_gaps_are_bounded() -> None:
     """A coordinator that starts over and over, or counts with gaps, costs no more than the bounds."""
     base = KnowledgeBase("p", 1)
-    what = sample(resident=1)
+    measured = sample(resident=1)
     for incarnation in range(limits.KNOWLEDGE_ORIGINS_MAX + 50):
-        base.take(KnowledgeEntry("n", incarnation, 0, what))
+        base.take(KnowledgeEntry("n", incarnation, 0, measured))
     assert len(base.heard) == limits.KNOWLEDGE_ORIGINS_MAX
     for number in range(1000):
-        base.take(KnowledgeEntry("gaps", 1, 2 * number, what))
+        base.take(KnowledgeEntry("gaps", 1, 2 * number, measured))
     assert len(base.heard["gaps", 1].above) <= limits.KNOWLEDGE_GAPS_MAX
-    assert not base.take(KnowledgeEntry("gaps", 1, 1998, what))
+    assert not base.take(KnowledgeEntry("gaps", 1, 1998, measured))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -289,8 +289,8 @@ def test_the_newest_word_on_a_block_counts(seed: int) -> None:
     chances(seed).shuffle(told)
     places = BlockLocations()
     for entry in told:
-        assert isinstance(entry.what, Placing)
-        places.take(entry, entry.what)
+        assert isinstance(entry.content, Placing)
+        places.take(entry, entry.content)
     assert places.of(b"x") == {"m2": 80}, seed
     assert places.local([b"x", b"y", b"z"]) == {"m2": 85}, seed
     places.forget("m2")
@@ -309,8 +309,8 @@ def test_places_are_bounded() -> None:
     assert len(holders) == limits.KNOWLEDGE_HOLDERS_MAX
     assert "m0" not in holders
     for number in range(limits.KNOWLEDGE_BLOCKS_MAX):
-        what = Placing(number.to_bytes(4, "big"), "m", 1)
-        base.places.take(KnowledgeEntry("n", 2, number, what), what)
+        placing = Placing(number.to_bytes(4, "big"), "m", 1)
+        base.places.take(KnowledgeEntry("n", 2, number, placing), placing)
     assert len(base.places.blocks) == limits.KNOWLEDGE_BLOCKS_MAX
     assert base.places.of(b"x") == {}
 

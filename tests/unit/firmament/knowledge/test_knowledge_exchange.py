@@ -29,7 +29,7 @@ def test_doubled_and_reordered_batches_change_nothing(seed: int) -> None:
     parent = KnowledgeBase("parent", 1)
     merged = [parent.merge(part) for part in parts]
     assert answers(parent) == answers(child), seed
-    assert sum(each.new for each in merged) == sum(each.known for each in merged) == child.position, seed
+    assert sum(merge.new for merge in merged) == sum(merge.known for merge in merged) == child.position, seed
 
 
 def test_two_ways_to_one_grandparent_count_once() -> None:
@@ -115,9 +115,9 @@ def test_values_of_a_newer_version_are_handed_on() -> None:
     profile = base.profile("c", "t")
     assert profile is not None
     assert set(profile.aggregates) == {Metric.RESIDENT}
-    what = KnowledgeBatch.from_bytes(base.batch().to_bytes()).entries[0].what
-    assert isinstance(what, Sample)
-    assert what.values[9_999] == 3
+    decoded = KnowledgeBatch.from_bytes(base.batch().to_bytes()).entries[0].content
+    assert isinstance(decoded, Sample)
+    assert decoded.values[9_999] == 3
 
 
 @pytest.mark.parametrize("seed", range(5))

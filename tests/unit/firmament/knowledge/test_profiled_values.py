@@ -58,12 +58,12 @@ def test_counters_have_the_last_word() -> None:
     after = CounterReading(
         {Counter.INSTRUCTIONS: 2_001_000, Counter.TASK_CLOCK: 700, Counter.LLC_MISSES: 1005}
     )
-    found = values(reading(0, cpu_ns=0), reading(1000, cpu_ns=600), after, before)
-    assert found[Metric.CPU_NS] == 700
-    assert found[Metric.CPU_MILLI] == 700
-    assert found[Metric.IPMA] == 2000
-    assert found[Metric.MAI_MICRO] == 500
-    assert Metric.CPI_MILLI not in found
+    metrics = values(reading(0, cpu_ns=0), reading(1000, cpu_ns=600), after, before)
+    assert metrics[Metric.CPU_NS] == 700
+    assert metrics[Metric.CPU_MILLI] == 700
+    assert metrics[Metric.IPMA] == 2000
+    assert metrics[Metric.MAI_MICRO] == 500
+    assert Metric.CPI_MILLI not in metrics
 
 
 def test_looks_in_the_wrong_order_are_refused() -> None:
@@ -75,8 +75,8 @@ def test_looks_in_the_wrong_order_are_refused() -> None:
 
 def test_what_runs_backwards_is_nothing() -> None:
     """A count that is smaller than before makes no negative value."""
-    found = values(reading(1, cpu_ns=9, read=9, yields=9), reading(2))
-    assert min(found.values()) == 0
+    metrics = values(reading(1, cpu_ns=9, read=9, yields=9), reading(2))
+    assert min(metrics.values()) == 0
 
 
 def test_each_row_of_table_6_4_is_measured_or_has_a_reason() -> None:
@@ -88,9 +88,9 @@ def test_each_row_of_table_6_4_is_measured_or_has_a_reason() -> None:
     with TaskCounters(pids) as counters:
         first = probe.read(time.monotonic_ns(), pids)
         second = probe.read(time.monotonic_ns(), pids)
-        found = values(first, second, counters.read()) | of_report(FinalReport(1.0))
+        measured = values(first, second, counters.read()) | of_report(FinalReport(1.0))
     for row in TABLE_6_4:
-        assert (row.metric in found) != (row.name in refused), (row, refused.get(row.name))
+        assert (row.metric in measured) != (row.name in refused), (row, refused.get(row.name))
     assert all(why for why in refused.values())
 
 

@@ -57,15 +57,15 @@ def test_an_instant_has_the_most_of_all_spans_that_touch_it(seed: int) -> None:
             for second in range(begin // 1000, max(begin // 1000 + 1, -(-at // 1000))):
                 model[channel][second] = max(value, model[channel].get(second, 0))
     length_ms = at + rng.choice([0, 0, 10, 5_000])
-    instant_s, found = recording.values(length_ms)
+    instant_s, values_by_channel = recording.values(length_ms)
     seconds = -(-length_ms // 1000)
     assert instant_s == 1 or seconds > limits.USAGE_PROFILE_INSTANTS_MAX * instant_s // 2, seed
-    assert set(found) == {int(channel) for channel in model}, seed
+    assert set(values_by_channel) == {int(channel) for channel in model}, seed
     for channel, by_second in model.items():
         expected = [0] * -(-seconds // instant_s)
         for second, value in by_second.items():
             expected[second // instant_s] = max(expected[second // instant_s], value)
-        assert list(found[int(channel)]) == expected, seed
+        assert list(values_by_channel[int(channel)]) == expected, seed
         assert len(expected) <= limits.USAGE_PROFILE_INSTANTS_MAX, seed
 
 
@@ -82,15 +82,15 @@ def test_the_highest_of_courses_is_that_of_each_second(seed: int) -> None:
     """Courses with instants of several lengths join to the most that any took in any part of an instant."""
     rng = chances(seed)
     some = [some_course(rng, number=number) for number in range(rng.randrange(1, 6))]
-    found = highest(some)
-    assert found.instant_s == max(one.instant_s for one in some), seed
+    peak = highest(some)
+    assert peak.instant_s == max(usage_profile.instant_s for usage_profile in some), seed
     model: dict[UsageChannel, dict[int, int]] = defaultdict(dict)
-    for one in some:
-        for channel, values in one.channels.items():
+    for profile in some:
+        for channel, values in profile.channels.items():
             for at, value in enumerate(values):
-                instant = at * one.instant_s // found.instant_s
+                instant = at * profile.instant_s // peak.instant_s
                 model[channel][instant] = max(value, model[channel].get(instant, 0))
-    assert found.values == {channel: [by[at] for at in range(len(by))] for channel, by in model.items()}, seed
+    assert peak.values == {channel: [by[at] for at in range(len(by))] for channel, by in model.items()}, seed
 
 
 def test_of_each_task_the_last_runs_count() -> None:
@@ -232,10 +232,10 @@ def test_courses_are_kept() -> None:
     assert known(again) == known(base)
     assert list(again.usage_profiles.kept) == list(base.usage_profiles.kept)
     assert again.usage_profiles.bytes == base.usage_profiles.bytes > 0
-    one = next(iter(base.usage_profiles.entries())).what
-    assert isinstance(one, UsageProfile)
-    assert again.usage_profiles.knows(one.principal, one.job, one.member, one.task)
-    assert not again.usage_profiles.knows(one.principal, one.job, one.member, 10**6)
+    profile = next(iter(base.usage_profiles.entries())).content
+    assert isinstance(profile, UsageProfile)
+    assert again.usage_profiles.knows(profile.principal, profile.job, profile.member, profile.task)
+    assert not again.usage_profiles.knows(profile.principal, profile.job, profile.member, 10**6)
 
 
 def test_knowledge_without_courses_is_still_read() -> None:

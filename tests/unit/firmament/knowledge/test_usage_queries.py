@@ -32,13 +32,15 @@ def ask(
 @pytest.fixture
 def base() -> KnowledgeBase:
     """Two runs of a user's job, one of another user's of the same name."""
-    made = KnowledgeBase("n1", 1)
+    knowledge = KnowledgeBase("n1", 1)
     for run in (1, 2):
-        made.add_usage_profile(course(run=run, task=run, began_s=100 * run, cpu_milli=[100, 100, 900 * run]))
-    made.add_usage_profile(course("reduce", run=2, task=3, began_s=203, memory=[5], completed=False))
-    made.add_usage_profile(course(principal="uid:2", cpu_milli=[7]))
-    made.add_usage_profile(course(principal="uid:2", job="secret", cpu_milli=[7]))
-    return made
+        knowledge.add_usage_profile(
+            course(run=run, task=run, began_s=100 * run, cpu_milli=[100, 100, 900 * run])
+        )
+    knowledge.add_usage_profile(course("reduce", run=2, task=3, began_s=203, memory=[5], completed=False))
+    knowledge.add_usage_profile(course(principal="uid:2", cpu_milli=[7]))
+    knowledge.add_usage_profile(course(principal="uid:2", job="secret", cpu_milli=[7]))
+    return knowledge
 
 
 def test_a_desk_answers_with_steps(base: KnowledgeBase) -> None:

@@ -13,9 +13,9 @@ from tests.support.firmament.usage_profiles import course, some_course
 
 def told(observer: Observer, count: int) -> list[MeasurementReport]:
     """What is in so many reports in turn."""
-    found = [observer.report("n1") for _ in range(count)]
-    assert all(len(data) <= limits.INLINE_BYTES_MAX for data in found if data)
-    return [msgspec.msgpack.decode(data, type=MeasurementReport) for data in found if data]
+    packed_reports = [observer.report("n1") for _ in range(count)]
+    assert all(len(data) <= limits.INLINE_BYTES_MAX for data in packed_reports if data)
+    return [msgspec.msgpack.decode(data, type=MeasurementReport) for data in packed_reports if data]
 
 
 def filled(count: int) -> KnowledgeBase:
@@ -57,7 +57,7 @@ def test_courses_of_others_are_theirs_to_tell() -> None:
         late_of = [late.merge(report.batch) for report in told(observer, 20)]
     finally:
         observer.close()
-    assert sum(each.new for each in late_of) == 2
+    assert sum(merge.new for merge in late_of) == 2
     assert len(late_of) == 5, "one with both, and four in which the own one is told again"
 
 

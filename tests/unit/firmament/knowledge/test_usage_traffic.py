@@ -42,7 +42,7 @@ def taken(base: KnowledgeBase) -> dict[str, dict[UsageChannel, list[int]]]:
         base.add_usage_profile(
             course(member, run=5, task=number, began_s=WALL, length_ms=4_000, cpu_milli=[1] * 4)
         )
-    return {one.name: one.highest.values for one in base.usage_profiles.members("uid:1", "words")}
+    return {usage.name: usage.highest.values for usage in base.usage_profiles.members("uid:1", "words")}
 
 
 def test_what_others_send_for_a_task_is_received_by_it() -> None:
@@ -66,12 +66,12 @@ def test_what_others_send_for_a_task_is_received_by_it() -> None:
     flows.seen(board("a", replace(sender, state=TaskState.ENDED, age_ms=4_000)), 4.1)
     flows.seen(board("b", replace(reader, state=TaskState.ENDED, age_ms=4_000)), 4.1)
     assert base.usage_profiles.jobs("uid:1") == [], "whether it ran is what its node tells"
-    found = taken(base)
-    assert found["map.0"] == {
+    courses = taken(base)
+    assert courses["map.0"] == {
         UsageChannel.CPU_MILLI: [1] * 4, UsageChannel.SENT: [300, 0, 0, 0], UsageChannel.RECEIVED: [0] * 4,
     }  # fmt: skip
-    assert found["reduce"][UsageChannel.RECEIVED] == [1_050, 4_050, 4, 4]
-    assert found["reduce"][UsageChannel.SENT] == [0, 0, 0, 0]
+    assert courses["reduce"][UsageChannel.RECEIVED] == [1_050, 4_050, 4, 4]
+    assert courses["reduce"][UsageChannel.SENT] == [0, 0, 0, 0]
 
 
 def test_its_course_begins_when_the_task_did() -> None:
@@ -84,8 +84,8 @@ def test_its_course_begins_when_the_task_did() -> None:
     flows.metered("a", (out(READER, 400),), 3.5)
     flows.seen(board("b", replace(row(READER, "reduce"), state=TaskState.ENDED, age_ms=3_000)), 4.0)
     (entry,) = base.usage_profiles.entries()
-    assert getattr(entry.what, "began_ns", 0) == round((WALL + 0.5) * 10**9)
-    assert getattr(entry.what, "values", {})[UsageChannel.RECEIVED] == (40, 40, 300)
+    assert getattr(entry.content, "began_ns", 0) == round((WALL + 0.5) * 10**9)
+    assert getattr(entry.content, "values", {})[UsageChannel.RECEIVED] == (40, 40, 300)
 
 
 def test_tasks_on_no_account_have_no_course() -> None:

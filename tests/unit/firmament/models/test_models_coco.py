@@ -67,8 +67,8 @@ def test_a_step_of_priority_outweighs_all_else_on_a_path() -> None:
 def test_every_service_task_stands_before_every_batch_task() -> None:
     """The priority dimension falls with the priority, and services have the lower half."""
     kinds = rows(Kind.SERVICE, Kind.SERVICE, Kind.BATCH, Kind.BATCH, Kind.BATCH)
-    found = vectors.priority_dimension(kinds, rows(127, -128, 127, 0, -10_000))
-    assert found.tolist() == [0, 255, 256, 383, 511]
+    dimensions = vectors.priority_dimension(kinds, rows(127, -128, 127, 0, -10_000))
+    assert dimensions.tolist() == [0, 255, 256, 383, 511]
 
 
 def test_the_penalty_of_a_leaf_by_hand() -> None:
@@ -129,8 +129,8 @@ def test_a_delicate_task_goes_beside_turtles_and_not_beside_devils() -> None:
     fill(state, 3, 2, memory=30)
     for number in (4, 5):
         small.add_task(state, ask(number, interference=Interference.RABBIT, memory=4))
-    found = arcs(state, ready(state))
-    cost = dict(zip(found.target.tolist(), found.cost.tolist(), strict=True))
+    options = arcs(state, ready(state))
+    cost = dict(zip(options.target.tolist(), options.cost.tolist(), strict=True))
     assert cost[small.machine(state, 1)] < cost[small.machine(state, 0)]
 
 
@@ -142,11 +142,11 @@ def test_entering_below_an_aggregate_costs_what_the_way_through_it_costs() -> No
     for number in (3, 4):
         small.add_task(state, ask(number, memory=4))
     model = ready(state)
-    found = arcs(state, model)
+    options = arcs(state, model)
     machine, rack = small.machine(state, 1), small.rack(state, 0)
     way = model.resource_to_resource(state, rows(state.cluster, rack), rows(rack, machine)).sum()
     penalty = round(0.1 / 2 * vectors.OMEGA)
-    assert found.cost[found.target == machine].tolist() == [way + penalty]
+    assert options.cost[options.target == machine].tolist() == [way + penalty]
 
 
 # Priorities and preemption ------------------------------------------------------------------------------

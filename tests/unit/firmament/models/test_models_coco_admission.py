@@ -64,13 +64,13 @@ def test_the_thread_level_of_figure_7_3() -> None:
         small.run(state, task, 1)
         # The helper lets everything run at the first core.
         first = int(state.tasks.leaf[task])
-        for one, change in (
+        for place, change in (
             (first, -1),
             (int(table.parent[first]), -1),
             (row[core], 1),
             (row["socket 1"], 1),
         ):
-            table.running[one] += change
+            table.running[place] += change
         state.tasks.leaf[task] = row[core]
     for number in range(2, 6):
         small.add_task(state, ask(number))
@@ -143,8 +143,8 @@ def test_arcs_are_made_only_while_there_is_room_for_all_who_might_come() -> None
     small.add_task(state, ask(1, disk=0.6 * GB, memory=1), waited=5)
     small.add_task(state, ask(2, disk=0.6 * GB, memory=2), waited=9)
     model = ready(state)
-    found = arcs(state, model)
-    [source] = found.source
+    options = arcs(state, model)
+    [source] = options.source
     winner = model.classes.find(int(source))
     assert winner is not None
     assert winner.demand[1] == 2 * GB
@@ -185,8 +185,8 @@ def test_tasks_come_in_waves(wave: str, expected: int) -> None:
     model = ready(state, wave=wave)
     assert arcs(state, model).capacity.tolist() == [expected]
     rack, machine = small.rack(state, 0), small.machine(state, 0)
-    found = model.resource_capacity(state, rows(state.cluster, rack), rows(rack, machine))
-    assert found.tolist() == [min(expected, 2), 1]
+    capacities = model.resource_capacity(state, rows(state.cluster, rack), rows(rack, machine))
+    assert capacities.tolist() == [min(expected, 2), 1]
 
 
 def test_inside_of_a_machine_one_task_comes_at_a_time() -> None:

@@ -68,20 +68,20 @@ def test_single_rows_cost_what_they_cost_in_a_vector(name: str) -> None:
     """A task, job or leaf that is asked about alone has the cost that it has among all."""
     state = a_cluster("mixed", 3)
     model = told(name, state)
-    found = answers(model, state)
+    vector = answers(model, state)
     tasks = state.tasks.all()
     waiting = tasks[state.tasks.status[tasks] == WAITING]
     running = tasks[state.tasks.status[tasks] == RUNNING]
     for at in range(0, len(running), 5):
-        one = running[at : at + 1]
-        assert model.task_continuation(state, one).tolist() == [found.continuation[at]]
-        assert model.task_preemption(state, one).tolist() == [found.preemption[at]]
+        single = running[at : at + 1]
+        assert model.task_continuation(state, single).tolist() == [vector.continuation[at]]
+        assert model.task_preemption(state, single).tolist() == [vector.preemption[at]]
     leaves = state.resources.leaves()
-    assert model.leaf_to_sink(state, leaves[2:3]).tolist() == [found.leaf_cost[2]]
+    assert model.leaf_to_sink(state, leaves[2:3]).tolist() == [vector.leaf_cost[2]]
     if name == "apollo":
         return  # Which machine it would wait for depends on who waits before it.
     for at in range(0, len(waiting), 5):
-        assert model.task_to_unscheduled(state, waiting[at : at + 1]).tolist() == [found.unscheduled[at]]
+        assert model.task_to_unscheduled(state, waiting[at : at + 1]).tolist() == [vector.unscheduled[at]]
 
 
 def _all_alike(state: ClusterState, option: str) -> None:
@@ -157,7 +157,7 @@ def test_a_model_says_what_it_is(name: str) -> None:
     assert "\n" not in model.summary
     text = DOCUMENT.read_text()
     assert f"`{name}`" in text
-    assert [each for each in parameters(name) if not re.search(rf"`{each}[`=]", text)] == []
+    assert [parameter for parameter in parameters(name) if not re.search(rf"`{parameter}[`=]", text)] == []
 
 
 TABLE_8_6 = [
@@ -176,14 +176,14 @@ def test_each_scheduler_of_table_8_6_has_a_model_or_the_reason_why_not() -> None
     ]
     assert [row[0] for row in rows[2:]] == TABLE_8_6
     named = [re.findall(r"`([\w-]+)`", row[1]) for row in rows[2:]]
-    assert {each for names in named for each in names} == set(MODELS) - {"spread", "trivial", "random-fit"}
+    assert {name for names in named for name in names} == set(MODELS) - {"spread", "trivial", "random-fit"}
     assert all(names or row[3] for names, row in zip(named, rows[2:], strict=True))
 
 
 @every_model
 def test_parameters_may_be_words(name: str) -> None:
     """Each default may be given as a command line has it, and is the default then."""
-    words = {each: str(value) for each, value in parameters(name).items()}
+    words = {key: str(value) for key, value in parameters(name).items()}
     assert vars(make(name, **words)).keys() == vars(make(name)).keys()
 
 
@@ -192,7 +192,7 @@ def test_a_strange_parameter_is_refused_with_the_known_ones(name: str) -> None:
     """The message names it and lists what there is."""
     with pytest.raises(BadModelError, match="no parameter 'colour'") as caught:
         make(name, colour=1)
-    assert all(each in str(caught.value) for each in parameters(name))
+    assert all(parameter in str(caught.value) for parameter in parameters(name))
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones() -> None:

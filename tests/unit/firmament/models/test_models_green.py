@@ -35,8 +35,8 @@ def two_types(*machines: int) -> ClusterState:
     """So many machines of the slow and of the fast type; identifiers 0, 1, ..., and 100, 101, ...."""
     state = ClusterState(now=1000.0)
     for kind, count in enumerate(machines):
-        for one in range(count):
-            small.add_machine(state, 100 * kind + one, slots=4, machine_type=TYPES[kind])
+        for number in range(count):
+            small.add_machine(state, 100 * kind + number, slots=4, machine_type=TYPES[kind])
     small.add_job(state, JobDescriptor(SERVICE, kind=Kind.SERVICE))
     small.add_job(state, JobDescriptor(BATCH))
     return state
@@ -44,10 +44,10 @@ def two_types(*machines: int) -> ClusterState:
 
 def model(**parameters: str | float) -> GreenModel:
     """A model that knows the two types."""
-    made = GreenModel(**parameters)  # type: ignore[arg-type] # strings and numbers as the catalogue has them
+    green = GreenModel(**parameters)  # type: ignore[arg-type] # strings and numbers as the catalogue has them
     for name, power in zip(TYPES, (SLOW, FAST), strict=True):
-        made.power.note(name, power)
-    return made
+        green.power.note(name, power)
+    return green
 
 
 def add(state: ClusterState, number: int, deadline: float | None = None, job: int = BATCH) -> int:
@@ -58,12 +58,12 @@ def add(state: ClusterState, number: int, deadline: float | None = None, job: in
     )
 
 
-def by_type(state: ClusterState, found: Options) -> dict[tuple[str, int], int]:
+def by_type(state: ClusterState, options: Options) -> dict[tuple[str, int], int]:
     """Costs by type and kind of aggregator, of one task."""
-    names = [state.machine_types.names[each] for each in class_members(found.target)]
+    names = [state.machine_types.names[member] for member in class_members(options.target)]
     return {
         (name, int(kind)): int(cost)
-        for name, kind, cost in zip(names, class_kinds(found.target), found.cost, strict=True)
+        for name, kind, cost in zip(names, class_kinds(options.target), options.cost, strict=True)
     }
 
 
@@ -105,7 +105,7 @@ def test_where_a_task_would_be_late_it_goes_only_at_omega() -> None:
     assert by_type(state, classes) == {("slow", LATE): 0, ("fast", GOOD): 1000}
     late = green.class_to_resources(state, classes.target[class_kinds(classes.target) == LATE])
     assert (late.target.tolist(), set(late.cost.tolist())) == (
-        [small.machine(state, one) for one in range(3)],
+        [small.machine(state, number) for number in range(3)],
         {OMEGA_BATCH},
     )
     anywhere = green.task_options(state, rows(task))

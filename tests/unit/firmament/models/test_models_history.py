@@ -33,7 +33,7 @@ class RichScheduler(FlowScheduler):
         chance = self.chance
         rich = [
             replace(
-                each,
+                task,
                 blocks=tuple(
                     Block(int(chance.uniform(0, 2) * GB), tuple(chance.sample(range(8), 3)))
                     for _ in range(chance.randint(0, 3))
@@ -42,7 +42,7 @@ class RichScheduler(FlowScheduler):
                 equivalence=chance.choice(["sort", "serve", ""]),
                 expected_runtime=chance.choice([None, chance.uniform(0, 60)]),
             )
-            for each in tasks
+            for task in tasks
         ]
         kind = Kind.SERVICE if job.job % 4 == 3 else Kind.BATCH
         super().submit(replace(job, kind=kind), rich, now)
@@ -54,9 +54,9 @@ def test_every_model_holds_through_a_history(name: str, seed: int) -> None:
     """Machines, jobs and knowledge come and go: no round fails, and all that the scheduler promises holds."""
     base = KnowledgeBase("n0", 1)
     history = History(seed)
-    made = RichScheduler(make(name), SchedulerSettings(certify_every=1), knowledge=base)
-    made.enrich(seed)
-    history.scheduler, history.next_machine = made, 0
+    rich_scheduler = RichScheduler(make(name), SchedulerSettings(certify_every=1), knowledge=base)
+    rich_scheduler.enrich(seed)
+    history.scheduler, history.next_machine = rich_scheduler, 0
     for _ in range(4):
         history.add_machine()
     for step in range(30):
@@ -66,7 +66,7 @@ def test_every_model_holds_through_a_history(name: str, seed: int) -> None:
             near = ("serve",) if step % 2 else ()
             base.add(Sample("sort", f"type {step % 3}", "n0", step, values, near))
         if step == 15:
-            made.set_model(make(name), history.now)
-        found = history.round()
-        bad = [each for each in found.faults if each.where.startswith("model")]
+            rich_scheduler.set_model(make(name), history.now)
+        outcome = history.round()
+        bad = [fault for fault in outcome.faults if fault.source.startswith("model")]
         assert not bad, f"seed {seed}, step {step}: {bad}"

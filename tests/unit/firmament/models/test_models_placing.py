@@ -30,8 +30,8 @@ def machine(number: int, slots: int = 1, kind: str = "") -> MachineDescriptor:
 def coco(*machines: MachineDescriptor, wave: str = "machine", fit: bool = True) -> FlowScheduler:
     """The real scheduler with CoCo; ``fit`` is its own check."""
     scheduler = FlowScheduler(CocoModel(wave=wave), SchedulerSettings(fit=fit))
-    for each in machines:
-        scheduler.add_machine(each, 0.0)
+    for descriptor in machines:
+        scheduler.add_machine(descriptor, 0.0)
     return scheduler
 
 

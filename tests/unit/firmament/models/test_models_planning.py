@@ -39,13 +39,13 @@ def two_speeds(fast: float, slow: float, left: float) -> FlowScheduler:
     base = KnowledgeBase("n0", 1)
     for kind, seconds in (("fast", fast), ("slow", slow)):
         base.add(Sample("work", kind, "m", 1, {Metric.RUNTIME_NS: int(seconds * 1e9)}))
-    made = FlowScheduler(make("apollo"), knowledge=base)
-    add_machine(made, 0, 1, kind="fast")
-    add_machine(made, 1, 1, kind="slow")
-    submit(made, TaskDescriptor(1, equivalence="other", expected_runtime=left), job=1)
-    made.started(1, 0, 0.0)
-    submit(made, TaskDescriptor(2, equivalence="work"), job=2)
-    return made
+    apollo = FlowScheduler(make("apollo"), knowledge=base)
+    add_machine(apollo, 0, 1, kind="fast")
+    add_machine(apollo, 1, 1, kind="slow")
+    submit(apollo, TaskDescriptor(1, equivalence="other", expected_runtime=left), job=1)
+    apollo.started(1, 0, 0.0)
+    submit(apollo, TaskDescriptor(2, equivalence="work"), job=2)
+    return apollo
 
 
 def test_apollo_waits_for_a_busy_machine_that_will_be_done_first() -> None:
@@ -60,10 +60,10 @@ def test_apollo_takes_the_free_machine_when_waiting_takes_longer() -> None:
 
 def test_apollo_counts_the_queue_before_a_busy_machine() -> None:
     """Only one task can wait for the slot that comes free; the second goes to the slow machine."""
-    made = two_speeds(fast=10, slow=60, left=5)
-    submit(made, TaskDescriptor(3, equivalence="work"), job=3)
-    found = rounds(made, 0.0)
-    assert sorted(found.values()) == [0, 1]
+    apollo = two_speeds(fast=10, slow=60, left=5)
+    submit(apollo, TaskDescriptor(3, equivalence="work"), job=3)
+    placements = rounds(apollo, 0.0)
+    assert sorted(placements.values()) == [0, 1]
 
 
 @pytest.mark.parametrize(("left", "expected"), [(5.0, None), (500.0, 1)])
@@ -72,21 +72,21 @@ def test_apollo_waits_for_memory_too(left: float, expected: int | None) -> None:
     base = KnowledgeBase("n0", 1)
     for kind, seconds in (("fast", 10), ("slow", 60)):
         base.add(Sample("work", kind, "m", 1, {Metric.RUNTIME_NS: seconds * 10**9}))
-    made = FlowScheduler(make("apollo"), knowledge=base)
-    add_machine(made, 0, 5, kind="fast")
-    add_machine(made, 1, 5, kind="slow")
+    apollo = FlowScheduler(make("apollo"), knowledge=base)
+    add_machine(apollo, 0, 5, kind="fast")
+    add_machine(apollo, 1, 5, kind="slow")
     large = Resources(cpus=1, memory=0.75 * MACHINE.memory)
-    submit(made, TaskDescriptor(1, large, equivalence="other", expected_runtime=left))
-    made.started(1, 0, 0.0)
-    submit(made, TaskDescriptor(2, large, equivalence="work"), job=2)
-    assert rounds(made, 0.0).get(2) == expected
+    submit(apollo, TaskDescriptor(1, large, equivalence="other", expected_runtime=left))
+    apollo.started(1, 0, 0.0)
+    submit(apollo, TaskDescriptor(2, large, equivalence="work"), job=2)
+    assert rounds(apollo, 0.0).get(2) == expected
 
 
 def test_apollo_counts_the_time_to_fetch_the_input() -> None:
     """Of two free and equal machines the one with the data is done first."""
-    made = scheduler(make("apollo"), 1, 1, 1)
-    submit(made, TaskDescriptor(1, blocks=(block(5, 1),), expected_runtime=10.0))
-    assert rounds(made, 0.0) == {1: 1}
+    apollo = scheduler(make("apollo"), 1, 1, 1)
+    submit(apollo, TaskDescriptor(1, blocks=(block(5, 1),), expected_runtime=10.0))
+    assert rounds(apollo, 0.0) == {1: 1}
 
 
 def test_apollo_weighs_data_against_speed() -> None:
@@ -95,80 +95,80 @@ def test_apollo_weighs_data_against_speed() -> None:
     for kind, seconds in (("fast", 10), ("slow", 60)):
         base.add(Sample("work", kind, "m", 1, {Metric.RUNTIME_NS: seconds * 10**9}))
     for gigabytes, expected in ((5, 0), (40, 1)):
-        made = FlowScheduler(make("apollo"), knowledge=base)
-        add_machine(made, 0, 1, rack="r0", kind="fast")
-        add_machine(made, 1, 1, rack="r1", kind="slow")
-        submit(made, TaskDescriptor(1, equivalence="work", blocks=(block(gigabytes, 1),)))
-        assert rounds(made, 0.0) == {1: expected}
+        apollo = FlowScheduler(make("apollo"), knowledge=base)
+        add_machine(apollo, 0, 1, rack="r0", kind="fast")
+        add_machine(apollo, 1, 1, rack="r1", kind="slow")
+        submit(apollo, TaskDescriptor(1, equivalence="work", blocks=(block(gigabytes, 1),)))
+        assert rounds(apollo, 0.0) == {1: expected}
 
 
 def test_apollo_sends_one_task_to_a_machine_in_a_round() -> None:
     """Without data four tasks spread over two machines of four slots, two rounds long."""
-    made = scheduler(make("apollo"), 4, 4)
-    submit(made, *(TaskDescriptor(number, expected_runtime=10.0) for number in range(4)))
-    assert Counter(rounds(made, 0.0).values()) == {0: 1, 1: 1}
-    assert Counter(rounds(made, 1.0).values()) == {0: 2, 1: 2}
+    apollo = scheduler(make("apollo"), 4, 4)
+    submit(apollo, *(TaskDescriptor(number, expected_runtime=10.0) for number in range(4)))
+    assert Counter(rounds(apollo, 0.0).values()) == {0: 1, 1: 1}
+    assert Counter(rounds(apollo, 1.0).values()) == {0: 2, 1: 2}
 
 
 # Choosy and H-DRF -----------------------------------------------------------------------------------
 
 
-def of_users(made: FlowScheduler, **tasks: int) -> None:
+def of_users(flow_scheduler: FlowScheduler, **tasks: int) -> None:
     """Jobs of principals with so many tasks each; those whose name begins with gpu need one."""
-    for job, (principal, count) in enumerate(tasks.items(), start=len(made.state.jobs) + 1):
+    for job, (principal, count) in enumerate(tasks.items(), start=len(flow_scheduler.state.jobs) + 1):
         constraints = GPU if principal.startswith("gpu") else ()
-        made.submit(
+        flow_scheduler.submit(
             JobDescriptor(job, principal=principal),
             [TaskDescriptor(1000 * job + number, constraints=constraints) for number in range(count)],
             0.0,
         )
 
 
-def running_by_principal(made: FlowScheduler) -> Counter[str]:
+def running_by_principal(flow_scheduler: FlowScheduler) -> Counter[str]:
     """How many tasks of each principal run."""
-    state = made.state
-    rows = [state.tasks.row(task) for task in places(made)]
+    state = flow_scheduler.state
+    rows = [state.tasks.row(task) for task in places(flow_scheduler)]
     return Counter(state.principals.names[int(state.jobs.principal[state.tasks.job[row]])] for row in rows)
 
 
 def test_choosy_divides_slots_evenly_however_many_tasks_somebody_has() -> None:
     """Twelve slots and three users: four each; what one does not need the others share."""
-    made = scheduler(make("choosy"), 4, 4, 4)
-    of_users(made, a=50, b=50, c=2)
-    rounds(made, 1.0)
-    assert running_by_principal(made) == {"a": 5, "b": 5, "c": 2}
+    choosy = scheduler(make("choosy"), 4, 4, 4)
+    of_users(choosy, a=50, b=50, c=2)
+    rounds(choosy, 1.0)
+    assert running_by_principal(choosy) == {"a": 5, "b": 5, "c": 2}
 
 
 def test_choosy_lets_the_constrained_have_what_only_they_need() -> None:
     """Constrained max-min: whoever can use GPU machines alone gets its share there, others make room."""
-    made = FlowScheduler(make("choosy"))
+    choosy = FlowScheduler(make("choosy"))
     for number in range(4):
-        add_machine(made, number, 2, gpu=number == 0)
-    of_users(made, a=20, gpu_b=20)
-    rounds(made, 1.0)
-    assert running_by_principal(made) == {"a": 6, "gpu_b": 2}
+        add_machine(choosy, number, 2, gpu=number == 0)
+    of_users(choosy, a=20, gpu_b=20)
+    rounds(choosy, 1.0)
+    assert running_by_principal(choosy) == {"a": 6, "gpu_b": 2}
 
 
 def test_choosy_evens_out_as_tasks_end() -> None:
     """Somebody who comes to a full cluster gets each slot that comes free, until shares are even."""
-    made = scheduler(make("choosy"), 4)
-    of_users(made, a=10)
-    first = rounds(made, 1.0)
-    of_users(made, b=10)
-    rounds(made, 2.0)
-    assert running_by_principal(made) == {"a": 4}
+    choosy = scheduler(make("choosy"), 4)
+    of_users(choosy, a=10)
+    first = rounds(choosy, 1.0)
+    of_users(choosy, b=10)
+    rounds(choosy, 2.0)
+    assert running_by_principal(choosy) == {"a": 4}
     for task in sorted(first)[:2]:
-        made.finished(task, 3.0, FinalReport(runtime=2.0))
-    rounds(made, 4.0)
-    assert running_by_principal(made) == {"a": 2, "b": 2}
+        choosy.finished(task, 3.0, FinalReport(runtime=2.0))
+    rounds(choosy, 4.0)
+    assert running_by_principal(choosy) == {"a": 2, "b": 2}
 
 
 def test_choosy_admits_no_more_than_its_wave() -> None:
     """Admission goes on in the next round."""
-    made = scheduler(make("choosy", wave=3), 10)
-    of_users(made, a=10)
-    assert len(rounds(made, 1.0)) == 3
-    assert len(rounds(made, 2.0)) == 6
+    choosy = scheduler(make("choosy", wave=3), 10)
+    of_users(choosy, a=10)
+    assert len(rounds(choosy, 1.0)) == 3
+    assert len(rounds(choosy, 2.0)) == 6
 
 
 def test_choosy_takes_an_admission_back() -> None:
@@ -185,34 +185,34 @@ def test_choosy_takes_an_admission_back() -> None:
     second = small.add_task(state, TaskDescriptor(3), job=2)
     model.begin(state)
     assert model.stale_tasks(state).tolist() == [first, second]
-    found = model.task_options(state, small.rows(first, second))
-    assert found.task.tolist() == [1]
+    options = model.task_options(state, small.rows(first, second))
+    assert options.task.tolist() == [1]
     model.begin(state)
     assert model.stale_tasks(state).tolist() == []
 
 
 def test_h_drf_evens_out_dominant_shares() -> None:
     """The first paper's example: 9 CPUs and 18 GB, tasks of (1, 4) and (3, 1): three and two of them."""
-    made = FlowScheduler(make("h-drf"))
+    h_drf = FlowScheduler(make("h-drf"))
     capacity = Resources(cpus=9, memory=18)
-    made.add_machine(MachineDescriptor(0, "m0", capacity=capacity, slots=20), 0.0)
+    h_drf.add_machine(MachineDescriptor(0, "m0", capacity=capacity, slots=20), 0.0)
     for job, (principal, demand) in enumerate([("a", (1, 4)), ("b", (3, 1))]):
-        each = Resources(cpus=demand[0], memory=demand[1])
-        tasks = [TaskDescriptor(100 * job + number, demand=each) for number in range(10)]
-        made.submit(JobDescriptor(job, principal=principal), tasks, 0.0)
-    rounds(made, 1.0, 2.0, 3.0)
-    assert running_by_principal(made) == {"a": 3, "b": 2}
+        per_task = Resources(cpus=demand[0], memory=demand[1])
+        tasks = [TaskDescriptor(100 * job + number, demand=per_task) for number in range(10)]
+        h_drf.submit(JobDescriptor(job, principal=principal), tasks, 0.0)
+    rounds(h_drf, 1.0, 2.0, 3.0)
+    assert running_by_principal(h_drf) == {"a": 3, "b": 2}
 
 
 def test_h_drf_divides_between_branches_before_users() -> None:
     """One team with one user gets as much as another with three."""
-    made = scheduler(make("h-drf"), 6, 6)
+    h_drf = scheduler(make("h-drf"), 6, 6)
     names = ("left/a", "right/b", "right/c", "right/d")
     for job, name in enumerate(names):
         tasks = [TaskDescriptor(100 * job + number, demand=Resources(cpus=1)) for number in range(20)]
-        made.submit(JobDescriptor(job, principal=name), tasks, 0.0)
-    rounds(made, 1.0)
-    assert running_by_principal(made) == {"left/a": 6, "right/b": 2, "right/c": 2, "right/d": 2}
+        h_drf.submit(JobDescriptor(job, principal=name), tasks, 0.0)
+    rounds(h_drf, 1.0)
+    assert running_by_principal(h_drf) == {"left/a": 6, "right/b": 2, "right/c": 2, "right/d": 2}
 
 
 def test_h_drf_rescales_children_that_want_different_resources() -> None:
@@ -235,69 +235,69 @@ def dated(number: int, deadline: float | None, runtime: float = 10.0) -> TaskDes
 def test_jockey_makes_waiting_dearer_as_slack_goes() -> None:
     """V rises along a curve until the last moment, and stays there after the deadline."""
     model = JockeyModel(idle=10, utility=1000, steepness=2, margin=1.0)
-    made = scheduler(model, 1)
-    submit(made, dated(1, 100.0))
-    rows = made.state.tasks.all()
+    jockey = scheduler(model, 1)
+    submit(jockey, dated(1, 100.0))
+    rows = jockey.state.tasks.all()
     costs = []
     for now in (0.0, 50.0, 80.0, 90.0, 200.0):
-        made.state.now = now
-        model.begin(made.state)
-        costs.append(int(model.task_to_unscheduled(made.state, rows)[0]))
+        jockey.state.now = now
+        model.begin(jockey.state)
+        costs.append(int(model.task_to_unscheduled(jockey.state, rows)[0]))
     assert costs == [10 + 10, 10 + 40, 10 + 250, 10 + 1000, 10 + 1000]
 
 
 def test_jockey_runs_the_most_urgent_first() -> None:
     """One slot and three tasks: the nearest deadline gets it."""
-    made = scheduler(make("jockey"), 1)
-    submit(made, dated(1, 500.0), job=1)
-    submit(made, dated(2, 50.0), job=2)
-    submit(made, dated(3, None), job=3)
-    assert rounds(made, 1.0) == {2: 0}
+    jockey = scheduler(make("jockey"), 1)
+    submit(jockey, dated(1, 500.0), job=1)
+    submit(jockey, dated(2, 50.0), job=2)
+    submit(jockey, dated(3, None), job=3)
+    assert rounds(jockey, 1.0) == {2: 0}
 
 
 def test_jockey_gives_a_job_as_many_tasks_as_it_needs() -> None:
     """Ten tasks of 10 s: one at a time until 100 s before the deadline, five when 20 s are left."""
     model = JockeyModel(margin=1.0)
-    made = scheduler(model, *[1] * 10)
-    submit(made, *(dated(number, 200.0) for number in range(10)))
+    jockey = scheduler(model, *[1] * 10)
+    submit(jockey, *(dated(number, 200.0) for number in range(10)))
     for now, expected in ((0.0, 1), (100.0, 1), (150.0, 2), (180.0, 5)):
-        made.state.now = now
-        assert model.allocation(made.state, 0) == expected, f"at {now}"
+        jockey.state.now = now
+        assert model.allocation(jockey.state, 0) == expected, f"at {now}"
 
 
 def test_jockey_takes_slots_back_from_a_job_that_is_ahead() -> None:
     """A job with slack that had all slots gives up what another one needs now, and no more."""
-    made = scheduler(make("jockey", margin=1.0, lost=1), *[1] * 4)
-    submit(made, *(dated(number, 1000.0, 100.0) for number in range(4)), job=1)
-    assert len(rounds(made, 0.0)) == 4
-    submit(made, dated(10, 21.0), dated(11, 21.0), dated(12, 21.0), job=2, now=1.0)
-    made.round(1.0)
-    found = places(made)
+    jockey = scheduler(make("jockey", margin=1.0, lost=1), *[1] * 4)
+    submit(jockey, *(dated(number, 1000.0, 100.0) for number in range(4)), job=1)
+    assert len(rounds(jockey, 0.0)) == 4
+    submit(jockey, dated(10, 21.0), dated(11, 21.0), dated(12, 21.0), job=2, now=1.0)
+    jockey.round(1.0)
+    placements = places(jockey)
     # Thirty seconds of work in twenty: two at once.
-    assert len({10, 11, 12} & set(found)) == 2
-    assert [each.change for each in made.history[-1].deltas].count(Change.PREEMPT) == 2
+    assert len({10, 11, 12} & set(placements)) == 2
+    assert [delta.change for delta in jockey.history[-1].deltas].count(Change.PREEMPT) == 2
 
 
 @pytest.mark.parametrize("younger", [1, 2])
 def test_jockey_stops_who_has_least_to_lose(younger: int) -> None:
     """Of two running tasks without a deadline the one that has just begun makes room."""
-    made = scheduler(make("jockey"), 1, 1)
-    submit(made, dated(1, None), dated(2, None))
+    jockey = scheduler(make("jockey"), 1, 1)
+    submit(jockey, dated(1, None), dated(2, None))
     for number in (1, 2):
-        made.started(number, number - 1, 90.0 if number == younger else 0.0)
-    submit(made, dated(3, 110.0), job=2, now=100.0)
-    assert set(rounds(made, 100.0)) == {1, 2, 3} - {younger}
+        jockey.started(number, number - 1, 90.0 if number == younger else 0.0)
+    submit(jockey, dated(3, 110.0), job=2, now=100.0)
+    assert set(rounds(jockey, 100.0)) == {1, 2, 3} - {younger}
 
 
 def test_jockey_counts_those_that_run_before_those_that_wait() -> None:
     """A job that needs one task at once and has one running does not press for another."""
     model = JockeyModel(margin=1.0)
-    made = scheduler(model, 1)
-    submit(made, dated(1, 100.0), dated(2, 100.0))
-    made.started(2, 0, 0.0)
-    model.begin(made.state)
-    rows = np.array([made.state.tasks.row(number) for number in (1, 2)])
-    waiting, running = model.task_to_unscheduled(made.state, rows).tolist()
+    jockey = scheduler(model, 1)
+    submit(jockey, dated(1, 100.0), dated(2, 100.0))
+    jockey.started(2, 0, 0.0)
+    model.begin(jockey.state)
+    rows = np.array([jockey.state.tasks.row(number) for number in (1, 2)])
+    waiting, running = model.task_to_unscheduled(jockey.state, rows).tolist()
     assert waiting == model.idle
     assert running > model.idle
 

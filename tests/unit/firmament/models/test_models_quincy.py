@@ -29,9 +29,9 @@ def task(*blocks: Block, number: int = 1) -> TaskDescriptor:
 
 def options(model: QuincyModel, state: ClusterState, row: int) -> dict[int, int]:
     """The costs of one task's arcs by resource row."""
-    found = model.task_options(state, rows(row))
-    assert not found.task.any()
-    return dict(zip(found.target.tolist(), found.cost.tolist(), strict=True))
+    arcs = model.task_options(state, rows(row))
+    assert not arcs.task.any()
+    return dict(zip(arcs.target.tolist(), arcs.cost.tolist(), strict=True))
 
 
 def test_psi_is_the_cost_of_a_gigabyte_across_the_top_of_rack_switch() -> None:
@@ -86,10 +86,10 @@ def test_rho_is_the_transfer_at_the_worst_machine_of_the_rack() -> None:
     """Table C.3, third row: R counts what the rack holds and that machine does not, X the rest."""
     state = cluster(2, 1, 1)
     row = small.add_task(state, task(block(5, 0), block(2, 100)))
-    found = options(QuincyModel(**MODEL), state, row)
-    assert found[rack(state, 0)] == 10 * 5 + 100 * 2
+    costs = options(QuincyModel(**MODEL), state, row)
+    assert costs[rack(state, 0)] == 10 * 5 + 100 * 2
     # The only machine of rack 1 holds its 2 GB itself, so that only the other 5 are fetched.
-    assert found[rack(state, 1)] == 100 * 5
+    assert costs[rack(state, 1)] == 100 * 5
 
 
 def test_rho_takes_the_machine_that_holds_least_when_all_hold_something() -> None:
@@ -103,22 +103,22 @@ def test_a_block_with_copies_in_one_rack_is_there_once() -> None:
     """Copies beside each other are one piece of input, and one on the machine itself costs nothing."""
     state = cluster(3, 1)
     row = small.add_task(state, task(block(4, 0, 1, 1), block(2, 1)))
-    found = options(QuincyModel(**MODEL, threshold=0.0), state, row)
-    assert found[machine(state, 0)] == 10 * 2
-    assert found[machine(state, 1)] == 0
-    assert found[rack(state, 0)] == 10 * 6
+    costs = options(QuincyModel(**MODEL, threshold=0.0), state, row)
+    assert costs[machine(state, 0)] == 10 * 2
+    assert costs[machine(state, 1)] == 0
+    assert costs[rack(state, 0)] == 10 * 6
 
 
 def test_gamma_is_the_data_term_where_the_task_does_not_run() -> None:
     """Table C.3, fourth row, first case, and fifth row: psi * R + xi * X for that machine."""
     state = cluster(2, 1)
     row = small.add_task(state, task(block(5, 0), block(3, 1), block(1, 100)))
-    found = options(QuincyModel(**MODEL, threshold=0.0), state, row)
-    assert found[machine(state, 0)] == 10 * 3 + 100 * 1
-    assert found[machine(state, 1)] == 10 * 5 + 100 * 1
+    costs = options(QuincyModel(**MODEL, threshold=0.0), state, row)
+    assert costs[machine(state, 0)] == 10 * 3 + 100 * 1
+    assert costs[machine(state, 1)] == 10 * 5 + 100 * 1
     # The worst machine of all has no arc of its own: X costs the same.
-    assert machine(state, 100) not in found
-    assert found[state.cluster] == 100 * 8
+    assert machine(state, 100) not in costs
+    assert costs[state.cluster] == 100 * 8
 
 
 def test_gamma_is_discounted_where_the_task_runs() -> None:
@@ -164,8 +164,8 @@ def test_only_places_that_hold_enough_get_an_arc() -> None:
     """A machine or rack below the threshold is reached through X alone."""
     state = cluster(2, 1, 1)
     row = small.add_task(state, task(block(8, 0), block(2, 100)))
-    found = options(QuincyModel(**MODEL, threshold=0.5), state, row)
-    assert set(found) == {machine(state, 0), rack(state, 0), state.cluster}
+    costs = options(QuincyModel(**MODEL, threshold=0.5), state, row)
+    assert set(costs) == {machine(state, 0), rack(state, 0), state.cluster}
 
 
 def test_arcs_are_few_and_the_best() -> None:
@@ -173,16 +173,16 @@ def test_arcs_are_few_and_the_best() -> None:
     state = cluster(9, 1)
     pieces = [block(1 + number, number) for number in range(9)]
     row = small.add_task(state, task(*pieces))
-    found = options(QuincyModel(**MODEL, threshold=0.0, machine_arcs=3, rack_arcs=0), state, row)
-    assert set(found) == {state.cluster, *(machine(state, number) for number in (6, 7, 8))}
+    costs = options(QuincyModel(**MODEL, threshold=0.0, machine_arcs=3, rack_arcs=0), state, row)
+    assert set(costs) == {state.cluster, *(machine(state, number) for number in (6, 7, 8))}
 
 
 def test_racks_that_save_nothing_get_no_arc() -> None:
     """Where the rack is as far away as all else, X is the only way beside the machine itself."""
     state = cluster(2, 1)
     row = small.add_task(state, task(block(4, 0)))
-    found = options(QuincyModel(psi=10, xi=10), state, row)
-    assert found == {machine(state, 0): 0, state.cluster: 40}
+    costs = options(QuincyModel(psi=10, xi=10), state, row)
+    assert costs == {machine(state, 0): 0, state.cluster: 40}
 
 
 def test_a_task_without_data_may_go_anywhere_for_nothing() -> None:
@@ -241,71 +241,71 @@ def test_the_data_term_of_a_running_task_follows_its_data() -> None:
 
 def scheduler(*slots: int, racks: int = 2) -> FlowScheduler:
     """Machines 0, 1, ... with so many slots, dealt out to the racks in turn; default costs."""
-    made = FlowScheduler(QuincyModel())
-    for number, each in enumerate(slots):
-        made.add_machine(
-            MachineDescriptor(number, f"m{number}", f"r{number % racks}", small.MACHINE, each), 0.0
+    quincy = FlowScheduler(QuincyModel())
+    for number, count in enumerate(slots):
+        quincy.add_machine(
+            MachineDescriptor(number, f"m{number}", f"r{number % racks}", small.MACHINE, count), 0.0
         )
-    return made
+    return quincy
 
 
-def place(made: FlowScheduler, number: int) -> int | None:
+def place(quincy: FlowScheduler, number: int) -> int | None:
     """The machine where a task runs, or None."""
-    at = int(made.state.tasks.machine[made.state.tasks.row(number)])
-    return made.state.machine_ids.get(at)
+    at = int(quincy.state.tasks.machine[quincy.state.tasks.row(number)])
+    return quincy.state.machine_ids.get(at)
 
 
 def test_tasks_land_where_their_data_is() -> None:
     """With a slot beside everybody's data nobody fetches anything, and nobody waits."""
-    made = scheduler(1, 1, 1, 1)
+    quincy = scheduler(1, 1, 1, 1)
     tasks = [task(block(1, holder), number=holder) for holder in (3, 1, 0, 2)]
-    made.submit(JobDescriptor(1), tasks, 0.0)
-    made.round(0.1)
-    assert [place(made, number) for number in range(4)] == [0, 1, 2, 3]
+    quincy.submit(JobDescriptor(1), tasks, 0.0)
+    quincy.round(0.1)
+    assert [place(quincy, number) for number in range(4)] == [0, 1, 2, 3]
 
 
 def test_a_task_waits_for_its_data_as_long_as_moving_it_takes() -> None:
     """1 GB from the same rack costs a second: so long the slot with the data is waited for, then not."""
-    made = scheduler(1, 1, 1, 1)
+    quincy = scheduler(1, 1, 1, 1)
     tasks = [task(block(1, 0), number=1), task(block(1, 0), number=2)]
-    made.submit(JobDescriptor(1), tasks, 0.0)
-    made.round(0.9)
-    assert sorted(str(place(made, number)) for number in (1, 2)) == ["0", "None"]
-    made.round(1.1)
+    quincy.submit(JobDescriptor(1), tasks, 0.0)
+    quincy.round(0.9)
+    assert sorted(str(place(quincy, number)) for number in (1, 2)) == ["0", "None"]
+    quincy.round(1.1)
     # Machine 2 is the other one of that rack.
-    assert sorted(str(place(made, number)) for number in (1, 2)) == ["0", "2"]
+    assert sorted(str(place(quincy, number)) for number in (1, 2)) == ["0", "2"]
 
 
 @pytest.mark.parametrize(("ran", "expected"), [(1.5, 0), (2.5, 1)])
 def test_a_task_moves_to_its_data_only_while_little_work_is_lost(ran: float, expected: int) -> None:
     """A better place has to save more than p*: two seconds of transfer against the time that it ran."""
-    made = scheduler(1, 1)
-    made.submit(JobDescriptor(1), [task(block(1, 0), number=1)], 0.0)
-    made.started(1, 1, 10.0)
-    made.round(10.0 + ran)
-    assert place(made, 1) == expected
+    quincy = scheduler(1, 1)
+    quincy.submit(JobDescriptor(1), [task(block(1, 0), number=1)], 0.0)
+    quincy.started(1, 1, 10.0)
+    quincy.round(10.0 + ran)
+    assert place(quincy, 1) == expected
 
 
 def test_who_waits_displaces_nobody_who_has_run_longer() -> None:
     """One slot: the task that came second stays out while the first has run for as long as it has waited."""
-    made = scheduler(1, racks=1)
-    made.submit(JobDescriptor(1), [task(number=1)], 0.0)
-    made.round(0.1)
-    made.submit(JobDescriptor(2), [task(number=2)], 1.0)
+    quincy = scheduler(1, racks=1)
+    quincy.submit(JobDescriptor(1), [task(number=1)], 0.0)
+    quincy.round(0.1)
+    quincy.submit(JobDescriptor(2), [task(number=2)], 1.0)
     for now in (2.0, 10.0, 1000.0):
-        assert made.round(now).deltas == []
+        assert quincy.round(now).deltas == []
 
 
 def by_hand(state: ClusterState, model: QuincyModel, row: int, at: int) -> float:
     """The data term of one machine, block by block."""
     cost = 0.0
-    for each in state.tasks.descriptors[row].blocks:
-        holders = [state.machine_row(number) for number in each.machines]
+    for input_block in state.tasks.descriptors[row].blocks:
+        holders = [state.machine_row(number) for number in input_block.machines]
         racks = {int(state.resources.rack[holder]) for holder in holders if holder >= 0}
         if at in holders:
             continue
         near = int(state.resources.rack[at]) in racks
-        cost += (model.psi if near else model.xi) * each.size / small.GB
+        cost += (model.psi if near else model.xi) * input_block.size / small.GB
     return cost
 
 
@@ -315,11 +315,11 @@ def test_vectors_agree_with_a_count_block_by_block(seed: int) -> None:
     state = random_cluster(seed, machines=7, tasks=25, running=0.4)
     model = QuincyModel(threshold=0.0, machine_arcs=99, rack_arcs=99)
     tasks = state.tasks.all()
-    found = model.task_options(state, tasks)
+    arcs = model.task_options(state, tasks)
     machines = sorted(state.machine_ids)
-    for number, target, cost in zip(*(each.tolist() for each in found), strict=True):
+    for number, target, cost in zip(*(column.tolist() for column in arcs), strict=True):
         below = [m for m in machines if target in {m, state.resources.rack[m], state.cluster}]
-        worst = max(by_hand(state, model, int(tasks[number]), each) for each in below)
+        worst = max(by_hand(state, model, int(tasks[number]), leaf) for leaf in below)
         assert abs(cost - worst) <= 1, f"seed {seed}: task {number} at {target}"
     running = tasks[state.tasks.status[tasks] == 1]
     term = model.task_continuation(state, running) + model.theta * state.tasks.running_time(
@@ -357,10 +357,10 @@ def test_holdings_of_nobody_are_empty() -> None:
     assert len(holdings(ClusterState(), rows()).total) == 0
     state = cluster()
     row = small.add_task(state, task(block(1, 5)))
-    found = holdings(state, rows(row))
-    assert found.total.tolist() == [small.GB]
-    assert len(found.machine) == len(found.rack) == 0
-    assert not np.any(found.outside)
+    held = holdings(state, rows(row))
+    assert held.total.tolist() == [small.GB]
+    assert len(held.machine) == len(held.rack) == 0
+    assert not np.any(held.outside)
 
 
 def test_an_explanation_has_the_bytes_and_the_sum() -> None:

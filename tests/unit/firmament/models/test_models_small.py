@@ -27,20 +27,20 @@ from tests.support.firmament.rounds import add_machine, places, rounds, schedule
 
 def test_the_trivial_model_lets_who_has_waited_longest_go_first_and_stops_nobody() -> None:
     """One slot: the older task gets it, and keeps it however long the other waits."""
-    made = scheduler(make("trivial"), 1)
-    submit(made, TaskDescriptor(1), now=5.0)
-    submit(made, TaskDescriptor(2), job=2, now=0.0)
-    assert rounds(made, 10.0) == {2: 0}
-    assert rounds(made, 1e6) == {2: 0}
+    trivial = scheduler(make("trivial"), 1)
+    submit(trivial, TaskDescriptor(1), now=5.0)
+    submit(trivial, TaskDescriptor(2), job=2, now=0.0)
+    assert rounds(trivial, 10.0) == {2: 0}
+    assert rounds(trivial, 1e6) == {2: 0}
 
 
 def test_random_fit_scatters_by_seed() -> None:
     """The same seed places alike, another one does not, and everything that fits is placed."""
 
     def run(seed: int) -> dict[int, int]:
-        made = scheduler(make("random-fit", seed=seed), *[4] * 10)
-        submit(made, *(TaskDescriptor(number) for number in range(20)))
-        return rounds(made, 1.0)
+        random_fit = scheduler(make("random-fit", seed=seed), *[4] * 10)
+        submit(random_fit, *(TaskDescriptor(number) for number in range(20)))
+        return rounds(random_fit, 1.0)
 
     assert len(run(1)) == 20
     assert run(1) == run(1)
@@ -51,13 +51,13 @@ def test_random_fit_scatters_by_seed() -> None:
 def test_random_fit_draws_only_machines_where_the_task_fits() -> None:
     """A large task goes to the one large machine, whatever the seed."""
     for seed in range(5):
-        made = FlowScheduler(make("random-fit", seed=seed))
+        random_fit = FlowScheduler(make("random-fit", seed=seed))
         for number in range(8):
             cpus = 16.0 if number == 5 else 1.0
             capacity = Resources(cpus=cpus)
-            made.add_machine(MachineDescriptor(number, f"m{number}", capacity=capacity, slots=2), 0.0)
-        submit(made, TaskDescriptor(1, demand=Resources(cpus=4)))
-        assert rounds(made, 1.0) == {1: 5}, f"seed {seed}"
+            random_fit.add_machine(MachineDescriptor(number, f"m{number}", capacity=capacity, slots=2), 0.0)
+        submit(random_fit, TaskDescriptor(1, demand=Resources(cpus=4)))
+        assert rounds(random_fit, 1.0) == {1: 5}, f"seed {seed}"
 
 
 # Delay scheduling -----------------------------------------------------------------------------------
@@ -65,34 +65,34 @@ def test_random_fit_draws_only_machines_where_the_task_fits() -> None:
 
 def test_delay_scheduling_waits_for_the_data_then_for_the_rack_then_goes_anywhere() -> None:
     """With its machine full a task waits 5 s; then its rack, when that is full until 10 s; then anywhere."""
-    made = scheduler(make("delay", machine_wait=5, rack_wait=10), 1, 1, 1, 1, racks=2)
+    delay = scheduler(make("delay", machine_wait=5, rack_wait=10), 1, 1, 1, 1, racks=2)
     # Machines 0 and 2 are one rack, 1 and 3 the other.
-    submit(made, *(TaskDescriptor(number, blocks=(block(1, 0),)) for number in (1, 2, 3)))
-    first = rounds(made, 1.0)
+    submit(delay, *(TaskDescriptor(number, blocks=(block(1, 0),)) for number in (1, 2, 3)))
+    first = rounds(delay, 1.0)
     assert list(first.values()) == [0]
-    assert rounds(made, 4.9) == first
-    second = rounds(made, 5.1)
+    assert rounds(delay, 4.9) == first
+    second = rounds(delay, 5.1)
     assert sorted(second.values()) == [0, 2]
-    assert rounds(made, 9.9) == second
-    third = rounds(made, 10.1)
+    assert rounds(delay, 9.9) == second
+    third = rounds(delay, 10.1)
     assert sorted(third.values()) in ([0, 1, 2], [0, 2, 3])
 
 
 def test_delay_scheduling_takes_a_local_slot_that_comes_free_in_time() -> None:
     """That is what the delay is for: the slot beside the data comes free after a moment."""
-    made = scheduler(make("delay"), 1, 1)
-    submit(made, TaskDescriptor(1, blocks=(block(1, 0),)), TaskDescriptor(2, blocks=(block(1, 0),)))
-    first = rounds(made, 1.0)
+    delay = scheduler(make("delay"), 1, 1)
+    submit(delay, TaskDescriptor(1, blocks=(block(1, 0),)), TaskDescriptor(2, blocks=(block(1, 0),)))
+    first = rounds(delay, 1.0)
     assert len(first) == 1
-    made.finished(next(iter(first)), 2.0)
-    assert list(rounds(made, 3.0).values()) == [0]
+    delay.finished(next(iter(first)), 2.0)
+    assert list(rounds(delay, 3.0).values()) == [0]
 
 
 def test_delay_scheduling_does_not_hold_up_tasks_without_data() -> None:
     """They are at home everywhere."""
-    made = scheduler(make("delay"), 1, 1)
-    submit(made, TaskDescriptor(1), TaskDescriptor(2))
-    assert len(rounds(made, 0.0)) == 2
+    delay = scheduler(make("delay"), 1, 1)
+    submit(delay, TaskDescriptor(1), TaskDescriptor(2))
+    assert len(rounds(delay, 0.0)) == 2
 
 
 # LATE -----------------------------------------------------------------------------------------------
@@ -101,111 +101,111 @@ def test_delay_scheduling_does_not_hold_up_tasks_without_data() -> None:
 def speculating() -> tuple[FlowScheduler, LateModel]:
     """Eight tasks on four machines, of which machine 3 is slow; 100 s old."""
     model = LateModel(cap=0.5)
-    made = scheduler(model, 3, 3, 3, 3)
-    submit(made, *(TaskDescriptor(number) for number in range(8)))
+    late = scheduler(model, 3, 3, 3, 3)
+    submit(late, *(TaskDescriptor(number) for number in range(8)))
     for number in range(8):
-        made.started(number, number % 4, 0.0)
-        made.progressed(number, 0.1 + 0.01 * number if number % 4 == 3 else 0.7)
-    made.state.now = 100.0
-    return made, model
+        late.started(number, number % 4, 0.0)
+        late.progressed(number, 0.1 + 0.01 * number if number % 4 == 3 else 0.7)
+    late.state.now = 100.0
+    return late, model
 
 
 def test_late_copies_the_task_that_would_end_last_first() -> None:
     """Slow ones alone, the longest time to their end first, and nobody twice."""
-    made, model = speculating()
-    rows = [made.state.tasks.row(number) for number in (3, 7)]
-    found = model.candidates(made.state)
-    assert [each.task for each in found] == rows
+    late, model = speculating()
+    rows = [late.state.tasks.row(number) for number in (3, 7)]
+    candidates = model.candidates(late.state)
+    assert [candidate.task for candidate in candidates] == rows
     # A tenth is done, and 0.13 of the work took 100 s.
-    assert found[0].left == pytest.approx(0.87 / 0.13 * 100)
-    submit(made, TaskDescriptor(100, copy_of=3), now=100.0)
-    assert [each.task for each in model.candidates(made.state)] == rows[1:]
+    assert candidates[0].left == pytest.approx(0.87 / 0.13 * 100)
+    submit(late, TaskDescriptor(100, copy_of=3), now=100.0)
+    assert [candidate.task for candidate in model.candidates(late.state)] == rows[1:]
 
 
-def targets(made: FlowScheduler, number: int) -> set[int]:
+def targets(late: FlowScheduler, number: int) -> set[int]:
     """The machines to which a task has arcs."""
-    row = np.array([made.state.tasks.row(number)])
-    found = made.model.task_options(made.state, row)
-    return {made.state.machine_ids[int(each)] for each in found.target}
+    row = np.array([late.state.tasks.row(number)])
+    options = late.model.task_options(late.state, row)
+    return {late.state.machine_ids[int(leaf)] for leaf in options.target}
 
 
 def test_late_runs_copies_on_fast_machines_alone() -> None:
     """Machine 3, whose tasks are slow, gets no copy, though it has room."""
-    made, _ = speculating()
-    submit(made, TaskDescriptor(100, copy_of=3), now=100.0)
-    assert targets(made, 100) == {0, 1, 2}
-    assert rounds(made, 101.0)[100] in {0, 1, 2}
+    late, _ = speculating()
+    submit(late, TaskDescriptor(100, copy_of=3), now=100.0)
+    assert targets(late, 100) == {0, 1, 2}
+    assert rounds(late, 101.0)[100] in {0, 1, 2}
 
 
 def test_late_runs_no_copy_beside_its_original() -> None:
     """A task that is slow on a fast machine is copied elsewhere."""
-    made, _ = speculating()
-    made.progressed(1, 0.2)
-    submit(made, TaskDescriptor(100, copy_of=1), now=100.0)
-    assert targets(made, 100) == {0, 2}
+    late, _ = speculating()
+    late.progressed(1, 0.2)
+    submit(late, TaskDescriptor(100, copy_of=1), now=100.0)
+    assert targets(late, 100) == {0, 2}
 
 
 def test_late_runs_ordinary_tasks_before_copies() -> None:
     """As many new tasks as slots are free: none is left for the copy, though it has waited longer."""
-    made, _ = speculating()
-    submit(made, TaskDescriptor(100, copy_of=3), now=0.0)
-    submit(made, *(TaskDescriptor(number) for number in range(20, 24)), job=2, now=100.0)
-    found = rounds(made, 101.0)
-    assert 100 not in found
-    assert len(found) == 12
+    late, _ = speculating()
+    submit(late, TaskDescriptor(100, copy_of=3), now=0.0)
+    submit(late, *(TaskDescriptor(number) for number in range(20, 24)), job=2, now=100.0)
+    placements = rounds(late, 101.0)
+    assert 100 not in placements
+    assert len(placements) == 12
 
 
 def test_late_copies_a_task_again_after_its_copy_has_gone() -> None:
     """A copy is never copied, and its original is a candidate again once it has ended without success."""
-    made, model = speculating()
-    submit(made, TaskDescriptor(100, copy_of=3), now=100.0)
-    made.started(100, 0, 100.0, ran=80.0)
-    made.progressed(100, 0.5)
-    original, copy, other = (made.state.tasks.row(number) for number in (3, 100, 7))
-    assert [each.task for each in model.candidates(made.state)] == [other]
-    made.finished(100, 101.0, FinalReport(1.0, completed=False))
-    assert [each.task for each in model.candidates(made.state)] == [original, other]
-    assert copy not in {each.task for each in model.candidates(made.state)}
+    late, model = speculating()
+    submit(late, TaskDescriptor(100, copy_of=3), now=100.0)
+    late.started(100, 0, 100.0, ran=80.0)
+    late.progressed(100, 0.5)
+    original, copy, other = (late.state.tasks.row(number) for number in (3, 100, 7))
+    assert [candidate.task for candidate in model.candidates(late.state)] == [other]
+    late.finished(100, 101.0, FinalReport(1.0, completed=False))
+    assert [candidate.task for candidate in model.candidates(late.state)] == [original, other]
+    assert copy not in {candidate.task for candidate in model.candidates(late.state)}
 
 
 def test_late_forgets_the_progress_of_a_placement_that_ended() -> None:
     """A task that a machine refused begins again, and one with the row of another has none."""
-    made, model = speculating()
-    made.rejected(3, 101.0)
-    assert np.isnan(made.state.tasks.progress[made.state.tasks.row(3)])
+    late, model = speculating()
+    late.rejected(3, 101.0)
+    assert np.isnan(late.state.tasks.progress[late.state.tasks.row(3)])
     for number in range(8):
-        made.finished(number, 102.0)
-    submit(made, *(TaskDescriptor(number) for number in range(8)), now=102.0)
+        late.finished(number, 102.0)
+    submit(late, *(TaskDescriptor(number) for number in range(8)), now=102.0)
     for number in range(8):
-        made.started(number, number % 4, 102.0)
-    made.state.now = 300.0
-    assert model.candidates(made.state) == []
+        late.started(number, number % 4, 102.0)
+    late.state.now = 300.0
+    assert model.candidates(late.state) == []
 
 
 def test_late_keeps_copies_below_its_cap() -> None:
     """A cap of no slots is no speculation; one of one slot in twelve is one copy."""
     for cap, most in ((0.0, 0), (0.09, 1)):
-        made, model = speculating()
+        late, model = speculating()
         model.cap = cap
-        assert len(model.candidates(made.state)) == most
+        assert len(model.candidates(late.state)) == most
 
 
 def test_late_judges_nobody_who_has_just_begun() -> None:
     """A task that ran for less than ``minimum_run`` has no rate yet."""
-    made, model = speculating()
-    made.state.now = 10.0
-    assert model.candidates(made.state) == []
+    late, model = speculating()
+    late.state.now = 10.0
+    assert model.candidates(late.state) == []
 
 
 def test_a_progress_that_is_no_share_is_refused() -> None:
     """The message names the task and the value; a waiting task makes none."""
-    made, _ = speculating()
+    late, _ = speculating()
     for share in (70, -0.1, math.nan):
         with pytest.raises(BadDescriptorError, match=f"task 3: its progress is {share}"):
-            made.progressed(3, share)
-    submit(made, TaskDescriptor(9))
+            late.progressed(3, share)
+    submit(late, TaskDescriptor(9))
     with pytest.raises(BadDescriptorError, match="task 9 waits"):
-        made.progressed(9, 0.5)
+        late.progressed(9, 0.5)
 
 
 def test_a_copy_of_nothing_is_refused() -> None:
@@ -219,68 +219,68 @@ def test_a_copy_of_nothing_is_refused() -> None:
 
 def highest_load(probes: int, seed: int) -> int:
     """The tasks on the fullest of 30 machines, after 60 came one by one."""
-    made = scheduler(make("sparrow", probes=probes, seed=seed), *[20] * 30)
+    sparrow = scheduler(make("sparrow", probes=probes, seed=seed), *[20] * 30)
     for number in range(60):
-        submit(made, TaskDescriptor(number), job=number)
-        made.round(0.0)
-    found = places(made)
-    assert len(found) == 60
-    return max(Counter(found.values()).values())
+        submit(sparrow, TaskDescriptor(number), job=number)
+        sparrow.round(0.0)
+    placements = places(sparrow)
+    assert len(placements) == 60
+    return max(Counter(placements.values()).values())
 
 
 def test_sparrow_has_the_power_of_two_choices() -> None:
     """With two probes the fullest machine is less full than with one, over some seeds together."""
-    one, two = (sum(highest_load(probes, seed) for seed in range(2)) for probes in (1, 2))
-    assert two < one, f"seeds 0 and 1: {two} with two probes, {one} with one"
+    single, two = (sum(highest_load(probes, seed) for seed in range(2)) for probes in (1, 2))
+    assert two < single, f"seeds 0 and 1: {two} with two probes, {single} with one"
 
 
 def test_sparrow_samples_for_the_whole_batch() -> None:
     """A job of ten tasks with twenty probes gets the emptiest of them, not the better of each two."""
-    made = scheduler(make("sparrow", seed=3), *[20] * 60)
+    sparrow = scheduler(make("sparrow", seed=3), *[20] * 60)
     for number in range(600, 600 + 30 * 5):
-        submit(made, TaskDescriptor(number), job=9)
+        submit(sparrow, TaskDescriptor(number), job=9)
     for number in range(600, 600 + 30 * 5):
-        made.started(number, number % 30, 0.0)
-    submit(made, *(TaskDescriptor(number) for number in range(10)))
-    model = made.model
-    model.begin(made.state)
-    rows = np.array([made.state.tasks.row(number) for number in range(10)])
-    arcs = model.class_to_resources(made.state, model.task_classes(made.state, rows).target[:1])
+        sparrow.started(number, number % 30, 0.0)
+    submit(sparrow, *(TaskDescriptor(number) for number in range(10)))
+    model = sparrow.model
+    model.begin(sparrow.state)
+    rows = np.array([sparrow.state.tasks.row(number) for number in range(10)])
+    arcs = model.class_to_resources(sparrow.state, model.task_classes(sparrow.state, rows).target[:1])
     costs = np.repeat(arcs.cost, arcs.capacity)
     assert len(costs) == 20
-    found = rounds(made, 0.0)
-    got = sorted(50 * (found[number] < 30) for number in range(10))
+    placements = rounds(sparrow, 0.0)
+    got = sorted(50 * (placements[number] < 30) for number in range(10))
     assert got == sorted(costs.tolist())[:10]
 
 
 def test_sparrow_reaches_probed_machines_alone_until_its_patience_ends() -> None:
     """With all its probes full a task waits, though others have room; later it probes others."""
-    made = scheduler(make("sparrow", seed=1, patience=5.0), *[1] * 30)
-    model = made.model
-    submit(made, TaskDescriptor(1))
-    row = np.array([made.state.tasks.row(1)])
-    arcs = model.class_to_resources(made.state, model.task_classes(made.state, row).target)
-    probed = [made.state.machine_ids[int(each)] for each in arcs.target]
+    sparrow = scheduler(make("sparrow", seed=1, patience=5.0), *[1] * 30)
+    model = sparrow.model
+    submit(sparrow, TaskDescriptor(1))
+    row = np.array([sparrow.state.tasks.row(1)])
+    arcs = model.class_to_resources(sparrow.state, model.task_classes(sparrow.state, row).target)
+    probed = [sparrow.state.machine_ids[int(target)] for target in arcs.target]
     for number, machine in enumerate(probed):
-        submit(made, TaskDescriptor(50 + number), job=2)
-        made.started(50 + number, machine, 0.0)
-    assert 1 not in rounds(made, 1.0, 4.0)
-    assert 1 in rounds(made, 6.0, 11.0, 16.0)
+        submit(sparrow, TaskDescriptor(50 + number), job=2)
+        sparrow.started(50 + number, machine, 0.0)
+    assert 1 not in rounds(sparrow, 1.0, 4.0)
+    assert 1 in rounds(sparrow, 6.0, 11.0, 16.0)
 
 
 def test_sparrow_schedulers_beside_each_other_settle_by_rejected_placements() -> None:
     """Two schedulers that know nothing of each other share 16 slots: who comes second goes elsewhere."""
     both = [scheduler(make("sparrow", seed=seed), *[1] * 16) for seed in (1, 2)]
-    for at, made in enumerate(both):
-        submit(made, *(TaskDescriptor(100 * at + number) for number in range(6)))
+    for at, sparrow in enumerate(both):
+        submit(sparrow, *(TaskDescriptor(100 * at + number) for number in range(6)))
     taken: dict[int, int] = {}
     rejected = 0
     for step in range(200):
-        for made in both:
-            rounds(made, float(step))
-            for task, machine in places(made).items():
+        for sparrow in both:
+            rounds(sparrow, float(step))
+            for task, machine in places(sparrow).items():
                 if taken.setdefault(machine, task) != task:
-                    made.rejected(task, float(step))
+                    sparrow.rejected(task, float(step))
                     rejected += 1
         if len(taken) == 12:
             break
@@ -293,41 +293,41 @@ def test_sparrow_schedulers_beside_each_other_settle_by_rejected_placements() ->
 
 def test_kmn_runs_the_k_tasks_that_are_nearest_to_their_data() -> None:
     """Of six tasks of which three are needed, those run whose data has a free slot; the others wait."""
-    made = scheduler(make("kmn"), 1, 1, 1, 1, 1, 1)
+    kmn = scheduler(make("kmn"), 1, 1, 1, 1, 1, 1)
     holders = [0, 0, 0, 1, 2, 77]
     tasks = [TaskDescriptor(number, blocks=(block(1, holder),)) for number, holder in enumerate(holders)]
-    made.submit(JobDescriptor(1, gang=3), tasks, 0.0)
-    found = rounds(made, 1.0)
-    assert sorted(found.values()) == [0, 1, 2]
-    assert {3, 4} <= set(found)
+    kmn.submit(JobDescriptor(1, gang=3), tasks, 0.0)
+    placements = rounds(kmn, 1.0)
+    assert sorted(placements.values()) == [0, 1, 2]
+    assert {3, 4} <= set(placements)
     # However long they wait: three are enough.
-    assert rounds(made, 1000.0) == found
+    assert rounds(kmn, 1000.0) == placements
 
 
 def test_kmn_runs_the_others_where_doing_without_is_dearer() -> None:
     """With ``extra`` above the cost of far data all tasks run."""
-    made = scheduler(make("kmn", extra=10_000), 1, 1, 1, 1, 1, 1)
+    kmn = scheduler(make("kmn", extra=10_000), 1, 1, 1, 1, 1, 1)
     tasks = [TaskDescriptor(number, blocks=(block(1, 0),)) for number in range(5)]
-    made.submit(JobDescriptor(1, gang=3), tasks, 0.0)
-    assert len(rounds(made, 1.0)) == 5
+    kmn.submit(JobDescriptor(1, gang=3), tasks, 0.0)
+    assert len(rounds(kmn, 1.0)) == 5
 
 
 def test_kmn_lets_what_is_not_needed_give_way() -> None:
     """Two of a job run where one would do; who has waited for long displaces one of them, never both."""
-    made = scheduler(make("kmn", extra=1))
-    submit(made, TaskDescriptor(10), TaskDescriptor(11), job=2)
-    add_machine(made, 0, 1)
-    add_machine(made, 1, 1)
-    made.submit(JobDescriptor(1, gang=1), [TaskDescriptor(1), TaskDescriptor(2)], 50.0)
-    made.started(1, 0, 50.0)
-    made.started(2, 1, 50.0)
-    found = rounds(made, 51.0)
-    assert len({1, 2} & set(found)) == 1
-    assert len({10, 11} & set(found)) == 1
+    kmn = scheduler(make("kmn", extra=1))
+    submit(kmn, TaskDescriptor(10), TaskDescriptor(11), job=2)
+    add_machine(kmn, 0, 1)
+    add_machine(kmn, 1, 1)
+    kmn.submit(JobDescriptor(1, gang=1), [TaskDescriptor(1), TaskDescriptor(2)], 50.0)
+    kmn.started(1, 0, 50.0)
+    kmn.started(2, 1, 50.0)
+    placements = rounds(kmn, 51.0)
+    assert len({1, 2} & set(placements)) == 1
+    assert len({10, 11} & set(placements)) == 1
 
 
 def test_kmn_leaves_jobs_that_need_all_their_tasks_to_quincy() -> None:
     """Without a gang waiting gets dearer, and all run in the end."""
-    made = scheduler(make("kmn"), 1, 1, 1)
-    submit(made, *(TaskDescriptor(number, blocks=(block(1, 0),)) for number in range(3)))
-    assert len(rounds(made, 60.0)) == 3
+    kmn = scheduler(make("kmn"), 1, 1, 1)
+    submit(kmn, *(TaskDescriptor(number, blocks=(block(1, 0),)) for number in range(3)))
+    assert len(rounds(kmn, 60.0)) == 3

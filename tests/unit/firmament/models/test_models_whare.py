@@ -90,9 +90,9 @@ def plain(
         "wave": 0,
     }
     known = catalogue.parameters(model.name)
-    made = catalogue.make(model.name, **{name: value for name, value in chosen.items() if name in known})
-    assert isinstance(made, WhareModel)
-    return made
+    whare = catalogue.make(model.name, **{name: value for name, value in chosen.items() if name in known})
+    assert isinstance(whare, WhareModel)
+    return whare
 
 
 def by_target(arcs: ClassArcs) -> dict[int, tuple[int, int]]:
@@ -119,8 +119,8 @@ def test_psi_is_the_cost_from_a_class_to_a_type_of_machine() -> None:
     """Table 7.1, Psi: TA_c -> MA_m costs the mean over all neighbours, for as many as there are slots."""
     state = two_types(known_base())
     add(state, "a", 1)
-    found = by_target(plain(WhareM).class_to_classes(state, task_class(state, "a")))
-    assert found == {type_number(state, "fast"): (350, 6), type_number(state, "slow"): (900, 6)}
+    arcs = by_target(plain(WhareM).class_to_classes(state, task_class(state, "a")))
+    assert arcs == {type_number(state, "fast"): (350, 6), type_number(state, "slow"): (900, 6)}
 
 
 def test_machines_of_a_type_hang_below_its_aggregator_for_nothing() -> None:
@@ -145,9 +145,9 @@ def test_xi_is_the_cost_from_a_class_to_a_machine_with_its_neighbours() -> None:
     add(state, "b", 1, at=0)
     for number in (2, 3, 4):
         add(state, "a", number)
-    found = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
-    assert found[machine(state, 1)] == (300, 1)
-    assert found[machine(state, 0)] == (400, 1)
+    arcs = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
+    assert arcs[machine(state, 1)] == (300, 1)
+    assert arcs[machine(state, 0)] == (400, 1)
 
 
 def test_there_are_no_more_arcs_to_machines_than_tasks_that_wait() -> None:
@@ -155,8 +155,8 @@ def test_there_are_no_more_arcs_to_machines_than_tasks_that_wait() -> None:
     state = two_types(known_base())
     add(state, "b", 1, at=0)
     add(state, "a", 2)
-    found = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
-    assert set(found) == {machine(state, 1), state.cluster}
+    arcs = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
+    assert set(arcs) == {machine(state, 1), state.cluster}
 
 
 def test_a_full_machine_gets_no_arc_of_its_own() -> None:
@@ -166,9 +166,9 @@ def test_a_full_machine_gets_no_arc_of_its_own() -> None:
         add(state, "b", number, at=1)
     for number in (8, 9):
         add(state, "a", number)
-    found = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
-    assert machine(state, 1) not in found
-    assert machine(state, 0) in found
+    arcs = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
+    assert machine(state, 1) not in arcs
+    assert machine(state, 0) in arcs
 
 
 def test_whare_m_knows_no_neighbours() -> None:
@@ -176,16 +176,16 @@ def test_whare_m_knows_no_neighbours() -> None:
     state = two_types(known_base())
     add(state, "b", 1, at=0)
     add(state, "a", 2)
-    found = by_target(plain(WhareM).class_to_resources(state, task_class(state, "a")))
-    assert set(found) == {state.cluster}
+    arcs = by_target(plain(WhareM).class_to_resources(state, task_class(state, "a")))
+    assert set(arcs) == {state.cluster}
 
 
 def test_alpha_of_whare_m_is_the_worst_type() -> None:
     """§7.2.2: TA_c -> X costs the largest Psi."""
     state = two_types(known_base())
     add(state, "a", 1)
-    found = by_target(plain(WhareM).class_to_resources(state, task_class(state, "a")))
-    assert found[state.cluster] == (900, 12)
+    arcs = by_target(plain(WhareM).class_to_resources(state, task_class(state, "a")))
+    assert arcs[state.cluster] == (900, 12)
 
 
 def test_alpha_of_whare_mcs_is_the_worst_neighbourhood_or_type() -> None:
@@ -195,8 +195,8 @@ def test_alpha_of_whare_mcs_is_the_worst_neighbourhood_or_type() -> None:
     state = two_types(base)
     add(state, "b", 1, at=2)
     add(state, "a", 2)
-    found = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
-    assert found[state.cluster][0] == 2000
+    arcs = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
+    assert arcs[state.cluster][0] == 2000
 
 
 def test_waiting_costs_omega_a_second_and_never_less_than_the_average_score() -> None:
@@ -260,10 +260,10 @@ def test_whare_c_cannot_tell_types_apart() -> None:
         add(state, "a", number)
     model = plain(WhareC)
     assert len(model.class_to_classes(state, task_class(state, "a")).source) == 0
-    found = by_target(model.class_to_resources(state, task_class(state, "a")))
-    costs = [found[machine(state, number)][0] for number in (1, 2, 3)]
+    arcs = by_target(model.class_to_resources(state, task_class(state, "a")))
+    costs = [arcs[machine(state, number)][0] for number in (1, 2, 3)]
     assert costs == [600, 600, 600]
-    assert found[machine(state, 0)][0] == 700
+    assert arcs[machine(state, 0)][0] == 700
 
 
 def test_whare_c_takes_the_mean_of_what_a_neighbour_does_on_each_type() -> None:
@@ -274,8 +274,8 @@ def test_whare_c_takes_the_mean_of_what_a_neighbour_does_on_each_type() -> None:
     add(state, "b", 1, at=0)
     for number in (2, 3, 4, 5):
         add(state, "a", number)
-    found = by_target(plain(WhareC).class_to_resources(state, task_class(state, "a")))
-    assert found[machine(state, 0)][0] == 600 + 500
+    arcs = by_target(plain(WhareC).class_to_resources(state, task_class(state, "a")))
+    assert arcs[machine(state, 0)][0] == 600 + 500
 
 
 def test_whare_cs_knows_what_a_neighbour_does_on_each_type() -> None:
@@ -289,11 +289,11 @@ def test_whare_cs_knows_what_a_neighbour_does_on_each_type() -> None:
         add(state, "a", number)
     model = plain(WhareCs)
     assert len(model.class_to_classes(state, task_class(state, "a")).source) == 0
-    found = by_target(model.class_to_resources(state, task_class(state, "a")))
-    assert found[machine(state, 1)][0] == found[machine(state, 3)][0] == 600
+    arcs = by_target(model.class_to_resources(state, task_class(state, "a")))
+    assert arcs[machine(state, 1)][0] == arcs[machine(state, 3)][0] == 600
     # A third slower on a fast machine, twice as slow on a slow one.
-    assert found[machine(state, 0)][0] == 800
-    assert found[machine(state, 2)][0] == 1200
+    assert arcs[machine(state, 0)][0] == 800
+    assert arcs[machine(state, 2)][0] == 1200
 
 
 @pytest.mark.parametrize("model", [WhareM, WhareC, WhareCs, WhareMCs])
@@ -301,10 +301,10 @@ def test_a_class_that_nobody_knows_may_go_anywhere(model: type[WhareModel]) -> N
     """Without a measurement X is the way, and it is cheaper than waiting."""
     state = two_types(KnowledgeBase("n0", 1))
     row = add(state, "new", 1)
-    made = model(unknown=77)
-    found = by_target(made.class_to_resources(state, task_class(state, "new")))
-    assert found == {state.cluster: (77, 12)}
-    assert made.task_to_unscheduled(state, rows(row)).tolist() == [78]
+    whare = model(unknown=77)
+    arcs = by_target(whare.class_to_resources(state, task_class(state, "new")))
+    assert arcs == {state.cluster: (77, 12)}
+    assert whare.task_to_unscheduled(state, rows(row)).tolist() == [78]
 
 
 @pytest.mark.parametrize("seen", ["fast", "slow"])
@@ -316,12 +316,12 @@ def test_a_type_that_was_never_tried_is_tried_first_by_few(seen: str) -> None:
     other = "slow" if seen == "fast" else "fast"
     add(state, "a", 1)
     model = plain(WhareM, trials=2)
-    found = by_target(model.class_to_classes(state, task_class(state, "a")))
-    assert found[type_number(state, other)] == (299, 2)
+    arcs = by_target(model.class_to_classes(state, task_class(state, "a")))
+    assert arcs[type_number(state, other)] == (299, 2)
     add(state, "a", 2, at=2 if other == "slow" else 0)
     model.begin(state)
-    found = by_target(model.class_to_classes(state, task_class(state, "a")))
-    assert found[type_number(state, other)] == (299, 1)
+    arcs = by_target(model.class_to_classes(state, task_class(state, "a")))
+    assert arcs[type_number(state, other)] == (299, 1)
 
 
 def test_what_was_measured_on_machines_that_are_not_here_is_no_knowledge() -> None:
@@ -341,8 +341,8 @@ def test_run_times_do_where_instructions_are_not_counted() -> None:
     measured(base, "a", "slow", 50_000_000, metric=Metric.RUNTIME_NS)
     state = two_types(base)
     add(state, "a", 1)
-    found = by_target(plain(WhareM).class_to_classes(state, task_class(state, "a")))
-    assert [cost for cost, _ in found.values()] == [1000, 2500]
+    arcs = by_target(plain(WhareM).class_to_classes(state, task_class(state, "a")))
+    assert [cost for cost, _ in arcs.values()] == [1000, 2500]
 
 
 def test_what_neighbours_do_is_in_the_same_unit_as_the_scores() -> None:
@@ -356,10 +356,10 @@ def test_what_neighbours_do_is_in_the_same_unit_as_the_scores() -> None:
     add(state, "b", 1, at=0)
     for number in (2, 3):
         add(state, "a", number)
-    found = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
+    arcs = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
     # The mean of the class is 23.3 ms, which is 1,000.
-    assert found[machine(state, 1)][0] == 857
-    assert found[machine(state, 0)][0] == 1286
+    assert arcs[machine(state, 1)][0] == 857
+    assert arcs[machine(state, 0)][0] == 1286
 
 
 def test_classes_with_the_most_tasks_are_scored_when_there_are_too_many() -> None:
@@ -400,21 +400,21 @@ def test_new_scores_are_seen_after_a_while() -> None:
 def test_tables_agree_with_the_knowledge_base() -> None:
     """For every class, machine and set of neighbours, Xi is what the knowledge base answers one by one."""
     base = KnowledgeBase("n0", 1)
-    for at, one in enumerate("abc"):
+    for at, letter in enumerate("abc"):
         for kind in ("fast", "slow"):
-            measured(base, one, kind, 300 + 50 * at)
+            measured(base, letter, kind, 300 + 50 * at)
             for step, near in enumerate("abc"):
                 if (at + step) % 3:
-                    measured(base, one, kind, 350 + 70 * step + 20 * at, near)
+                    measured(base, letter, kind, 350 + 70 * step + 20 * at, near)
     state = two_types(base)
     for number, (name, at) in enumerate([("a", 0), ("b", 0), ("c", 1), ("b", 2), ("a", 2), ("c", 2)]):
         add(state, name, number, at=at)
-    made = scores(state, base, np.arange(len(state.equivalences)))
-    around = neighbours(state, made)
+    table = scores(state, base, np.arange(len(state.equivalences)))
+    around = neighbours(state, table)
     running = {0: "ab", 1: "c", 2: "abc", 3: ""}
     for name in "abc":
-        row = int(made.number[state.equivalences.number(name)])
-        got = neighbour_scores(made, around, np.full(4, row), np.arange(4), 0)
+        row = int(table.number[state.equivalences.number(name)])
+        got = neighbour_scores(table, around, np.full(4, row), np.arange(4), 0)
         for place, others in running.items():
             kind = "fast" if place < 2 else "slow"
             expected = base.score_beside(name, tuple(others), kind)
@@ -426,16 +426,16 @@ def test_tables_agree_with_the_knowledge_base() -> None:
 
 def scheduler(model: WhareModel, base: KnowledgeBase, *kinds: str) -> FlowScheduler:
     """Machines 0, 1, ... of these types with two slots each."""
-    made = FlowScheduler(model, knowledge=base)
+    whare = FlowScheduler(model, knowledge=base)
     for number, kind in enumerate(kinds):
         descriptor = MachineDescriptor(number, f"m{number}", "r0", small.MACHINE, 2, kind)
-        made.add_machine(descriptor, 0.0)
-    return made
+        whare.add_machine(descriptor, 0.0)
+    return whare
 
 
-def place(made: FlowScheduler, number: int) -> int:
+def place(whare: FlowScheduler, number: int) -> int:
     """The machine where a task runs."""
-    return made.state.machine_ids[int(made.state.tasks.machine[made.state.tasks.row(number)])]
+    return whare.state.machine_ids[int(whare.state.tasks.machine[whare.state.tasks.row(number)])]
 
 
 @pytest.mark.parametrize("model", [WhareM, WhareMCs])
@@ -443,31 +443,31 @@ def test_tasks_find_the_faster_type_by_trying(model: type[WhareModel]) -> None:
     """§8.2.1: nothing is known at first; after some tasks have ended the others run where it is fast."""
     base = KnowledgeBase("n0", 1)
     speed = {0: 900, 1: 900, 2: 300, 3: 300}
-    made = scheduler(model(refresh=0.0, wave=0), base, "slow", "slow", "fast", "fast")
+    whare = scheduler(model(refresh=0.0, wave=0), base, "slow", "slow", "fast", "fast")
     landed = [0]
     for step in range(8):
         numbers = range(10 * step, 10 * step + 3)
         now = 10.0 * step
         tasks = [TaskDescriptor(number, equivalence="a") for number in numbers]
-        made.submit(JobDescriptor(step), tasks, now)
-        assert not made.round(now + 1).faults
-        landed = [place(made, number) for number in numbers]
+        whare.submit(JobDescriptor(step), tasks, now)
+        assert not whare.round(now + 1).faults
+        landed = [place(whare, number) for number in numbers]
         for number, at in zip(numbers, landed, strict=True):
             kind = "slow" if at < 2 else "fast"
             base.add(Sample("a", kind, f"m{at}", int(now), {PSPI: speed[at]}, task=number, final=True))
-            made.finished(number, now + 5)
+            whare.finished(number, now + 5)
     assert set(landed) <= {2, 3}
 
 
 def test_whare_mcs_keeps_away_from_a_neighbour_that_harms() -> None:
     """Two machines of one type: the task goes where b is not."""
     for disturbed in (0, 1):
-        made = scheduler(plain(WhareMCs), known_base(), "fast", "fast")
-        made.submit(JobDescriptor(1), [TaskDescriptor(1, equivalence="b")], 0.0)
-        made.started(1, disturbed, 0.0)
-        made.submit(JobDescriptor(2), [TaskDescriptor(2, equivalence="a")], 0.0)
-        made.round(1.0)
-        assert place(made, 2) == 1 - disturbed
+        whare = scheduler(plain(WhareMCs), known_base(), "fast", "fast")
+        whare.submit(JobDescriptor(1), [TaskDescriptor(1, equivalence="b")], 0.0)
+        whare.started(1, disturbed, 0.0)
+        whare.submit(JobDescriptor(2), [TaskDescriptor(2, equivalence="a")], 0.0)
+        whare.round(1.0)
+        assert place(whare, 2) == 1 - disturbed
 
 
 def test_relative_costs_of_undisturbed_tasks_are_equal_for_slow_and_fast_classes() -> None:
@@ -478,8 +478,8 @@ def test_relative_costs_of_undisturbed_tasks_are_equal_for_slow_and_fast_classes
     state = two_types(base)
     for number, name in enumerate(("a", "disk")):
         add(state, name, number)
-        found = by_target(WhareMCs().class_to_resources(state, task_class(state, name)))
-        assert found[machine(state, 0)] == (1000, 1)
+        arcs = by_target(WhareMCs().class_to_resources(state, task_class(state, name)))
+        assert arcs[machine(state, 0)] == (1000, 1)
     slow = type_number(state, "slow")
     assert by_target(WhareM().class_to_classes(state, task_class(state, "disk")))[slow][0] == 2000
 
@@ -492,9 +492,9 @@ def test_a_place_costs_the_harm_to_the_tasks_that_run_there() -> None:
     add(state, "a", 1, at=0)
     for number in (2, 3):
         add(state, "b", number)
-    found = by_target(WhareMCs().class_to_resources(state, task_class(state, "b")))
-    assert found[machine(state, 0)] == (1333, 1)
-    assert found[machine(state, 1)] == (1000, 1)
+    arcs = by_target(WhareMCs().class_to_resources(state, task_class(state, "b")))
+    assert arcs[machine(state, 0)] == (1333, 1)
+    assert arcs[machine(state, 1)] == (1000, 1)
     alone = by_target(WhareMCs(mutual=0.0).class_to_resources(state, task_class(state, "b")))
     assert alone[machine(state, 0)] == (1000, 1)
 

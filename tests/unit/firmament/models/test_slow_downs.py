@@ -52,10 +52,12 @@ def test_the_largest_matrix_is_a_parameter_that_a_coordinator_takes_and_stores()
 
 def test_penalties_are_the_excess_of_the_run_time_symmetric_and_at_most_one() -> None:
     """The worse direction counts; a speed-up costs nothing; twice as long or longer is 1."""
-    found = slow_downs.penalties_of(np.array([[0.9, 1.2, 1, 1], [1.5, 1, 1, 1], [1, 1, 1, 4], [1, 1, 1, 1]]))
-    assert found[0, 0] == 0
-    assert found[0, 1] == found[1, 0] == pytest.approx(0.5)
-    assert found[2, 3] == found[3, 2] == 1
+    penalties = slow_downs.penalties_of(
+        np.array([[0.9, 1.2, 1, 1], [1.5, 1, 1, 1], [1, 1, 1, 4], [1, 1, 1, 1]])
+    )
+    assert penalties[0, 0] == 0
+    assert penalties[0, 1] == penalties[1, 0] == pytest.approx(0.5)
+    assert penalties[2, 3] == penalties[3, 2] == 1
 
 
 def _cost(neighbour: Interference, parameter: str) -> int:
@@ -95,8 +97,8 @@ def _whare(parameter: str, *, measured: bool = False) -> dict[int, int]:
     model: WhareModel = WhareC(slow_downs=parameter, mutual=0.0)
     model.begin(state)
     mine = class_numbers(TASKS, np.array([state.equivalences.number("a")]))
-    found = model.class_to_resources(state, mine)
-    costs = dict(zip(found.target.tolist(), found.cost.tolist(), strict=True))
+    options = model.class_to_resources(state, mine)
+    costs = dict(zip(options.target.tolist(), options.cost.tolist(), strict=True))
     return {number: costs[int(small.machine(state, number))] for number in (0, 1)}
 
 

@@ -71,12 +71,12 @@ def test_what_a_task_starts_is_counted_too() -> None:
 def test_every_counter_of_this_machine_counts_or_has_a_reason() -> None:
     """No counter is silent: it has a value, or a reason that begins with its name and the errno."""
     with TaskCounters([os.getpid()]) as counters:
-        found = counters.read()
+        reading = counters.read()
     reasons = survey()
     for counter in Counter:
-        assert (counter in found.values) != (counter in found.reasons), counter
+        assert (counter in reading.values) != (counter in reading.reasons), counter
         # On a busy processor a counter may be had and never run.
-        assert reasons[counter] in {"", found.reasons.get(counter)}, counter
+        assert reasons[counter] in {"", reading.reasons.get(counter)}, counter
         assert not reasons[counter] or reasons[counter].startswith(f"{counter.name.lower()}: E"), counter
 
 
@@ -121,9 +121,9 @@ def test_a_counter_that_shared_the_processor_s_is_scaled(tmp_path: Path) -> None
     """A value counted in a quarter of the time is multiplied by four, and the share is told."""
     opener = Opener({Counter.CYCLES: (100, 4000, 1000)}, {})
     with TaskCounters(task_of(tmp_path, 5, 6), [Counter.CYCLES], tmp_path, opener) as counters:
-        found = counters.read()
-    assert found.values == {Counter.CYCLES: 800}
-    assert found.shares == {Counter.CYCLES: 0.25}
+        reading = counters.read()
+    assert reading.values == {Counter.CYCLES: 800}
+    assert reading.shares == {Counter.CYCLES: 0.25}
     assert all(closed(fd) for fd in opener.opened)
 
 
@@ -131,28 +131,28 @@ def test_a_counter_that_never_ran_is_no_zero(tmp_path: Path) -> None:
     """Where others had the processor's counters all the time, nothing is known."""
     opener = Opener({Counter.CYCLES: (0, 4000, 0)}, {})
     with TaskCounters(task_of(tmp_path, 5), [Counter.CYCLES], tmp_path, opener) as counters:
-        found = counters.read()
-    assert found.values == {}
-    assert "in use by other programs" in found.reasons[Counter.CYCLES]
+        reading = counters.read()
+    assert reading.values == {}
+    assert "in use by other programs" in reading.reasons[Counter.CYCLES]
 
 
 def test_without_the_right_to_see_the_kernel_s_part_there_is_the_other(tmp_path: Path) -> None:
     """Refused for the kernel's part, a counter is opened for the program's own, and the reading says so."""
     opener = Opener({Counter.CYCLES: (7, 10, 10)}, {5: errno.EACCES})
     with TaskCounters(task_of(tmp_path, 5), [Counter.CYCLES], tmp_path, opener) as counters:
-        found = counters.read()
-    assert found.user_only
-    assert found.values == {Counter.CYCLES: 7}
+        reading = counters.read()
+    assert reading.user_only
+    assert reading.values == {Counter.CYCLES: 7}
 
 
 def test_a_counter_that_some_threads_refuse_is_none(tmp_path: Path) -> None:
     """Part of a task's threads would be a wrong number: the counter is closed, with the reason."""
     opener = Opener({Counter.CYCLES: (7, 10, 10)}, {6: errno.EMFILE})
     with TaskCounters(task_of(tmp_path, 5, 6), [Counter.CYCLES], tmp_path, opener) as counters:
-        found = counters.read()
+        reading = counters.read()
         assert [closed(fd) for fd in opener.opened] == [True]
-    assert found.values == {}
-    assert found.reasons[Counter.CYCLES] == "cycles: EMFILE: too many open files"
+    assert reading.values == {}
+    assert reading.reasons[Counter.CYCLES] == "cycles: EMFILE: too many open files"
 
 
 def test_a_thread_that_ended_meanwhile_is_left_out(tmp_path: Path) -> None:
@@ -205,6 +205,6 @@ def test_a_survey_asks_once_for_each_counter() -> None:
 def test_a_survey_leaves_nothing_open() -> None:
     """Asking what there is takes no descriptor for good, and names every counter."""
     before = len(names(Path("/proc/self/fd")))
-    found = survey()
-    assert set(found) == set(Counter)
+    reasons = survey()
+    assert set(reasons) == set(Counter)
     assert len(names(Path("/proc/self/fd"))) == before

@@ -189,10 +189,10 @@ def test_going_on_from_the_last_solution_is_as_good_as_starting_anew(seed: int) 
             return solved
 
         chain.solve = both  # type: ignore[method-assign]
-        found = history.round()
+        outcome = history.round()
         chain.solve = go_on  # type: ignore[method-assign]
-        assert found.algorithm == "warm"
-        assert all(kept == anew for kept, anew in seen), f"seed {seed}, round {found.number}: {seen}"
+        assert outcome.algorithm == "warm"
+        assert all(kept == anew for kept, anew in seen), f"seed {seed}, round {outcome.number}: {seen}"
 
 
 def test_a_round_without_events_changes_nothing_in_the_log() -> None:

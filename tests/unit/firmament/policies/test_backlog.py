@@ -39,20 +39,20 @@ class Line:
         self, count: int, principal: str = "alice", *, cpus: float = 2.0, needs: str = "", priority: int = 0
     ) -> range:
         """Tasks that begin to wait; their numbers."""
-        found = range(self._next, self._next + count)
+        tasks = range(self._next, self._next + count)
         self._next += count
-        for task in found:
+        for task in tasks:
             constraints = (Constraint(needs.format(task)),) if needs else ()
             described = TaskDescriptor(task, Resources(cpus), priority, constraints=constraints)
             self.scheduler.submit(JobDescriptor(task, principal), [described], self.now)
-        return found
+        return tasks
 
     def round(self) -> list[int]:
         """The tasks that a round places."""
         self.now += 1.0
-        found = self.scheduler.round(self.now)
-        assert found.stands, found.faults
-        return [delta.task for delta in found.deltas if delta.change is Change.PLACE]
+        outcome = self.scheduler.round(self.now)
+        assert outcome.stands, outcome.faults
+        return [delta.task for delta in outcome.deltas if delta.change is Change.PLACE]
 
 
 def calls_of(doing: Callable[[], object]) -> int:
@@ -127,9 +127,9 @@ def test_the_place_in_the_queue_is_explained() -> None:
     line = Line()
     line.submit(400)
     line.round()
-    found = line.scheduler.explain(399)
-    assert found.before == 396
-    assert found.lines()[-1] == "396 waiting tasks of its principal come before it"
+    explanation = line.scheduler.explain(399)
+    assert explanation.before == 396
+    assert explanation.lines()[-1] == "396 waiting tasks of its principal come before it"
     before = len(line.scheduler.state.tasks)
     line.scheduler.explain(398)
     assert len(line.scheduler.state.tasks) == before

@@ -10,8 +10,8 @@ from tests.support.firmament.fair_queue import Site
 
 def submit(site: Site, job: JobDescriptor, tasks: range, *, restartable: bool = False) -> None:
     """Add tasks of one processor each to a job."""
-    made = [TaskDescriptor(each, Resources(1.0), restartable=restartable) for each in tasks]
-    site.scheduler.submit(job, made, 0.0)
+    descriptors = [TaskDescriptor(task, Resources(1.0), restartable=restartable) for task in tasks]
+    site.scheduler.submit(job, descriptors, 0.0)
 
 
 def test_a_job_at_its_maximum_takes_no_turns_from_others() -> None:
@@ -106,6 +106,6 @@ def test_a_minimum_stops_no_task_that_is_not_restartable() -> None:
     submit(site, JobDescriptor(1, "ann"), range(4))
     assert len(site.round(0.0)) == 4
     submit(site, JobDescriptor(2, "ann", minimum_running=1), range(10, 12))
-    found = site.scheduler.round(1.0)
-    assert found.deltas == []
-    assert [fault.where for fault in found.faults] == ["job 2"]
+    outcome = site.scheduler.round(1.0)
+    assert outcome.deltas == []
+    assert [fault.source for fault in outcome.faults] == ["job 2"]

@@ -117,7 +117,7 @@ def test_nothing_is_given_away_twice(seed: int) -> None:
         yard.now = now
         for order in yard.office.round(now):
             for task, node in order.placements:
-                row = next(one for one in waiting if one.id == task)
+                row = next(candidate for candidate in waiting if candidate.id == task)
                 running[node][task] = occupant(task, row.work, row.principal)
                 yard.office.read(node, board(node, tuple(running[node].values())), now)
         if chance.random() < 0.6:
@@ -170,7 +170,7 @@ def test_who_is_gone_holds_nothing() -> None:
     yard.at(late)
     assert yard.ask("renew", number=renewed["number"])["ok"]
     yard.at(PACKED_LEASE_S + 1)
-    assert [one.job for one in listed(yard)] == ["renewed", "runs"]
+    assert [admitted.job for admitted in listed(yard)] == ["renewed", "runs"]
     refused = yard.ask("renew", number=gone["number"])
     assert "its time is over, or it was released" in str(refused["error"])
 
@@ -226,8 +226,8 @@ def test_jobs_outlive_their_coordinator() -> None:
     heir.at(7.0)
     assert sum(heir.reserved().values()) == 3 * 3 + 1
     jobs = listed(heir)
-    assert [one.number for one in jobs] == [told["number"], endless["number"]]
-    assert {one.member: one.node for one in jobs[0].members} == places(told)
+    assert [admitted.number for admitted in jobs] == [told["number"], endless["number"]]
+    assert {member.member: member.node for member in jobs[0].members} == places(told)
     assert not heir.bring(job("second", 20, 2, a="count = 3\ncpu = 1"))["ok"]
     heir.at(40.0 + PACKED_INSTANT_S)
     assert heir.ask("release", number=endless["number"])["ok"] is False, "nobody renewed it"

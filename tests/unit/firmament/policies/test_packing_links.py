@@ -29,18 +29,18 @@ def test_tasks_of_a_job_count_once() -> None:
     """A member that runs takes what is promised to it, and nothing else; a stranger is none of it."""
     yard = Yard()
     told = yard.bring(PAIR)
-    where, number = places(told), int(str(told["number"]))
+    hosts, number = places(told), int(str(told["number"]))
     member = occupant(10, Work(reservation=number, member="b", restartable=True))
     stranger = occupant(11, Work(reservation=number, member="a"), OTHER)
-    yard.office.read(where["b"], board(where["b"], (member,)), 1.0)
-    yard.office.read(where["a"], board(where["a"], (stranger,)), 1.0)
+    yard.office.read(hosts["b"], board(hosts["b"], (member,)), 1.0)
+    yard.office.read(hosts["a"], board(hosts["a"], (stranger,)), 1.0)
     yard.at(1.0)
-    assert yard.reserved()[where["b"]] == 4.0
+    assert yard.reserved()[hosts["b"]] == 4.0
     (row,) = listed(yard)
-    assert [one.member for one in row.members if one.running] == ["b"]
+    assert [entry.member for entry in row.members if entry.running] == ["b"]
     question = json.dumps({"ask": "explain", "task": f"{10:012x}"}).encode()
     (line,) = json.loads(yard.office.answer(Asked(1, ME, ruler=False, question=question)))["lines"]
-    assert f"it is b of the job job, which was admitted as a whole: Packer chose {where['b']}" in line
+    assert f"it is b of the job job, which was admitted as a whole: Packer chose {hosts['b']}" in line
 
 
 def test_guarantees_are_told_while_both_ends_run() -> None:
@@ -50,26 +50,31 @@ def test_guarantees_are_told_while_both_ends_run() -> None:
         'weight = 0.25\n[[edges]]\nfrom = "a"\nto = "b"\nbandwidth = {0 = 8, 2 = 80}\n'
     ).replace("weight = 0.25\n", "")
     told = yard.bring(text)
-    where, number = places(told), int(str(told["number"]))
+    hosts, number = places(told), int(str(told["number"]))
     assert yard.office.bandwidth(0.0, 2.0) == {}
 
     def runs(member: str, task: int, now: float) -> None:
         work = Work(reservation=number, member=member, restartable=True)
-        yard.office.read(where[member], board(where[member], (occupant(task, work),)), now)
+        yard.office.read(hosts[member], board(hosts[member], (occupant(task, work),)), now)
         yard.at(now)
 
     runs("a", 10, 0.25)
-    assert not any(one.guarantees for one in yard.office.bandwidth(0.25, 2.0).values())
+    assert not any(plan.guarantees for plan in yard.office.bandwidth(0.25, 2.0).values())
     runs("b", 11, 0.5)
     assert yard.changed()
-    found = {node: one for node, one in yard.office.bandwidth(0.5, 2.0).items() if one.guarantees}
-    assert list(found) == [where["a"]]
-    (one,) = found[where["a"]].guarantees
-    assert (one.principal, one.source, one.target, one.weight_milli) == (ME, 10, 11, 500)
-    assert one.steps == ((0, 1_000_000), (1500, 10_000_000))
+    plans = {node: plan for node, plan in yard.office.bandwidth(0.5, 2.0).items() if plan.guarantees}
+    assert list(plans) == [hosts["a"]]
+    (guarantee,) = plans[hosts["a"]].guarantees
+    assert (guarantee.principal, guarantee.source, guarantee.target, guarantee.weight_milli) == (
+        ME,
+        10,
+        11,
+        500,
+    )
+    assert guarantee.steps == ((0, 1_000_000), (1500, 10_000_000))
     assert not yard.changed()
-    (one,) = yard.office.bandwidth(3.0, 2.0)[where["a"]].guarantees
-    assert one.steps == ((0, 10_000_000), (1000, 0))
+    (guarantee,) = yard.office.bandwidth(3.0, 2.0)[hosts["a"]].guarantees
+    assert guarantee.steps == ((0, 10_000_000), (1000, 0))
     assert yard.office.bandwidth(4.5, 2.0) == {}
 
 
@@ -78,19 +83,19 @@ def test_members_are_held_to_their_demands_at_each_time() -> None:
     yard = Yard()
     steps = "cpu = {0 = 1, 3 = 2.5, 6 = 0}\ndisk_read = {0 = 0, 3 = 2}\ndisk_write = {0 = 0, 3 = 1}"
     told = yard.bring(job("parts", 8, 2, a=steps, b="memory = 1"))
-    where, number = places(told), int(str(told["number"]))
+    hosts, number = places(told), int(str(told["number"]))
     assert yard.office.bandwidth(0.0, 2.0) == {}
     for node in NODES:
         rows = tuple(
             occupant(task, Work(reservation=number, member=member, restartable=True))
             for task, member in ((10, "a"), (11, "b"))
-            if where[member] == node
+            if hosts[member] == node
         )
         yard.office.read(node, board(node, rows), 0.5)
     yard.at(0.5)
 
     def held(now: float) -> tuple[HeldPart, ...]:
-        return tuple(part for one in yard.office.bandwidth(now, 2.0).values() for part in one.parts)
+        return tuple(part for plan in yard.office.bandwidth(now, 2.0).values() for part in plan.parts)
 
     assert held(0.5) == (HeldPart(10, 1000, 0),)
     assert held(4.5) == (HeldPart(10, 2500, 3_000_000),), "the step at 6 s is near"
@@ -109,12 +114,12 @@ def test_guarantees_are_nobody_elses() -> None:
     """What edges are promised and use is taken from what principals divide, at both ends."""
     yard = Yard()
     told = yard.bring(PAIR)
-    where, number = places(told), int(str(told["number"]))
+    hosts, number = places(told), int(str(told["number"]))
     for member, task in (("a", 10), ("b", 11)):
         work = Work(reservation=number, member=member, restartable=True)
-        yard.office.read(where[member], board(where[member], (occupant(task, work),)), 1.0)
+        yard.office.read(hosts[member], board(hosts[member], (occupant(task, work),)), 1.0)
     yard.at(1.0)
-    (source,) = [node for node in NODES if node == where["a"]]
+    (source,) = [node for node in NODES if node == hosts["a"]]
     for second in (1, 2):
         meters = (
             Meter(ME, Traffic.OUT, second * 4_000_000, 1_000_000, 11),
@@ -226,23 +231,28 @@ def test_the_timeline_has_demands_guarantees_and_use() -> None:
         job("flows", 4, 1, a="cpu = 4", b="cpu = 4")
         + '[[edges]]\nfrom = "a"\nto = "b"\nbandwidth = {0 = 8, 2 = 80}\n'
     )
-    found = json.loads(json.dumps(yard.ask("timeline")))
-    (one,) = found["jobs"]
-    began, ends = one["began_s"], one["ends_s"]
-    assert (one["job"], one["principal"], found["ruler"], found["cut"]) == (told["job"], ME, False, False)
+    timeline = json.loads(json.dumps(yard.ask("timeline")))
+    (admitted,) = timeline["jobs"]
+    began, ends = admitted["began_s"], admitted["ends_s"]
+    assert (admitted["job"], admitted["principal"], timeline["ruler"], timeline["cut"]) == (
+        told["job"],
+        ME,
+        False,
+        False,
+    )
     assert ends - began == pytest.approx(float(str(told["length_s"])))
-    for member in one["members"]:
+    for member in admitted["members"]:
         assert member["node"] == places(told)[member["member"]]
         assert member["steps"][0][0] == began
         assert member["steps"][-1] == [ends, 0, 0]
-    (edge,) = one["edges"]
+    (edge,) = admitted["edges"]
     assert [(at - began, bytes_s) for at, bytes_s in edge["steps"]] == [
         (pytest.approx(0), 1_000_000),
         (pytest.approx(2), 10_000_000),
         (pytest.approx(4), 0),
     ]
     assert edge["moving_bytes_s"] == 0
-    assert {node["node"] for node in found["nodes"]} == set(NODES)
+    assert {node["node"] for node in timeline["nodes"]} == set(NODES)
     assert json.loads(json.dumps(yard.ask("timeline", principal=OTHER)))["jobs"] == []
 
 
@@ -272,7 +282,7 @@ def test_a_service_is_a_node() -> None:
     work = Work(reservation=number, member="a", restartable=True)
     yard.office.read(place, board(place, (occupant(10, work),)), 1.0)
     yard.at(1.0)
-    (one,) = yard.office.bandwidth(1.0, 2.0)["n2"].guarantees
-    assert (one.source, one.target, one.steps) == (0, 10, ((0, 2_000_000),))
+    (guarantee,) = yard.office.bandwidth(1.0, 2.0)["n2"].guarantees
+    assert (guarantee.source, guarantee.target, guarantee.steps) == (0, 10, ((0, 2_000_000),))
     refused = yard.bring(text.replace('"n2"', '"n9"'))
     assert "services.input.service is 'n9'; services are nodes: n1, n2, n3" in str(refused["error"])

@@ -41,7 +41,7 @@ def test_a_job_that_may_wait_gets_the_earliest_start() -> None:
     assert "No start within 10 s has room for all of it" in str(refused["error"])
     checked = yard.bring(job("second", 5, a=ALL_OF_IT), "check", wait_s=600)
     assert waits(checked) == pytest.approx(22.0, abs=2.0)
-    assert [one.job for one in listed(yard)] == ["first"]
+    assert [admitted.job for admitted in listed(yard)] == ["first"]
     assert waits(yard.bring(job("second", 5, a=ALL_OF_IT), wait_s=600)) == waits(checked)
     third = yard.bring(job("third", 5, a=ALL_OF_IT), wait_s=600)
     assert waits(third) >= waits(checked) + 10
@@ -92,8 +92,8 @@ def test_who_waits_is_explained_and_keeps_the_lease() -> None:
 
     def explained(principal: str) -> dict[str, object]:
         question = json.dumps({"ask": "explain", "task": "third"}).encode()
-        found: dict[str, object] = json.loads(yard.office.answer(Asked(1, principal, False, question)))
-        return found
+        reply: dict[str, object] = json.loads(yard.office.answer(Asked(1, principal, False, question)))
+        return reply
 
     lines = explained(ME)["lines"]
     assert isinstance(lines, list)
@@ -103,7 +103,7 @@ def test_who_waits_is_explained_and_keeps_the_lease() -> None:
     yard.at(PACKED_LEASE_S - 1)
     yard.ask("renew", number=third["number"])
     yard.at(PACKED_LEASE_S + 1)
-    assert [one.job for one in listed(yard)] == ["third"]
+    assert [admitted.job for admitted in listed(yard)] == ["third"]
 
 
 def test_a_job_without_an_end_cannot_wait() -> None:

@@ -96,7 +96,7 @@ class Stage:
         self.last = self.scheduler.round(self.now)
         assert self.last.stands, self.last.faults
         # A wrong answer is caught by its certificate and mended from scratch; here it is a failure.
-        assert not any(fault.where.startswith("solver") for fault in self.last.faults), self.last.faults
+        assert not any(fault.source.startswith("solver") for fault in self.last.faults), self.last.faults
         return self
 
     @property
@@ -324,7 +324,7 @@ def test_a_minimum_without_room_is_reported_and_does_no_harm() -> None:
     stage.submit(10, 4, JobDescriptor(8, gang=4))
     for _ in range(2):
         stage.round(2.0)
-        assert [fault.where for fault in stage.last.faults] == ["job 7"]
+        assert [fault.source for fault in stage.last.faults] == ["job 7"]
     assert set(stage.places) == {10, 11, 12, 13}
 
 
@@ -346,25 +346,25 @@ def test_jobs_that_reserve_nothing_take_no_share_of_what_others_reserve() -> Non
     for number in range(3):
         stage.submit(100 + number, 1, JobDescriptor(100 + number, "ann"), demand=Resources())
     stage.round().round()
-    for job, found in ((1, {10: 3, 1: 6}), (2, {10: 3, 1: 3, 2: 3})):
+    for job, expected in ((1, {10: 3, 1: 6}), (2, {10: 3, 1: 3, 2: 3})):
         stage.submit(10 * job, 6, JobDescriptor(job, "ann"), demand=Resources(1.0))
         for _ in range(6):
             stage.round(1.0)
-        assert Counter(task // 10 for task in stage.places) == found
+        assert Counter(task // 10 for task in stage.places) == expected
 
 
 def test_shares_are_max_min_fair() -> None:
     """§6.3.2: small demands are met; what they leave is divided evenly, to a task."""
-    one = np.ones((4, 1))
-    assert divide(np.array([2, 20, 20, 20]), one, np.array([20.0])).tolist() == [2, 6, 6, 6]
-    assert divide(np.array([2, 20, 20, 20]), one, np.array([21.0])).tolist() == [2, 7, 6, 6]
-    assert divide(np.array([2, 3, 4, 5]), one, np.array([100.0])).tolist() == [2, 3, 4, 5]
+    units = np.ones((4, 1))
+    assert divide(np.array([2, 20, 20, 20]), units, np.array([20.0])).tolist() == [2, 6, 6, 6]
+    assert divide(np.array([2, 20, 20, 20]), units, np.array([21.0])).tolist() == [2, 7, 6, 6]
+    assert divide(np.array([2, 3, 4, 5]), units, np.array([100.0])).tolist() == [2, 3, 4, 5]
 
 
 def test_dominant_shares_are_equal_in_several_dimensions() -> None:
     """§6.3.2: one wants processors, the other memory; the dominant parts grow alike."""
-    each = np.array([[1.0, 4.0], [3.0, 1.0]])
-    shares = divide(np.array([100, 100]), each, np.array([9.0, 18.0]))
+    demands = np.array([[1.0, 4.0], [3.0, 1.0]])
+    shares = divide(np.array([100, 100]), demands, np.array([9.0, 18.0]))
     assert shares.tolist() == [3, 2]
 
 

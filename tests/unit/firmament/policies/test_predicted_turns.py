@@ -28,6 +28,6 @@ def test_a_fading_commitment_meets_a_steady_share() -> None:
 def test_many_principals_have_an_order_only() -> None:
     """Beyond the bound nothing is predicted, and without principals there is nothing to order."""
     turns = predicted_turns({f"{number:03}": _user(0.1, number / 100) for number in range(PREDICTED_MAX + 1)})
-    assert [one.place for one in turns.values()] == list(range(1, PREDICTED_MAX + 2))
-    assert [one.next_in_s for one in turns.values()] == [0.0] + [None] * PREDICTED_MAX
+    assert [turn.place for turn in turns.values()] == list(range(1, PREDICTED_MAX + 2))
+    assert [turn.next_in_s for turn in turns.values()] == [0.0] + [None] * PREDICTED_MAX
     assert predicted_turns({}) == {}

@@ -278,14 +278,14 @@ def test_a_reservation_moves_when_its_machine_goes() -> None:
     there.step(1.0)
     there.overtake("ann", 1.5)
     there.step(2.0)
-    one = there.scheduler.promised_start(wanted)
-    assert one is not None
-    there.scheduler.drain(one.machines[0], drained=True)
+    promise = there.scheduler.promised_start(wanted)
+    assert promise is not None
+    there.scheduler.drain(promise.machines[0], drained=True)
     there.step(3.0)
     other = there.scheduler.promised_start(wanted)
     assert other is not None
-    assert other.machines != one.machines
-    assert other.start >= one.start
+    assert other.machines != promise.machines
+    assert other.start >= promise.start
 
 
 def test_a_task_that_no_machine_can_take_keeps_none() -> None:
@@ -320,9 +320,9 @@ def test_a_task_that_is_too_large_has_one_reason_and_no_path() -> None:
     there = play(2, 2, 2)
     (huge,) = there.submit("ann", 5.0, 0.0, memory=100 * GIB)
     there.step(0.0)
-    found = there.scheduler.explain(huge)
-    assert found.reason == "no machine can take it: too small: 100 GiB of memory are needed"
-    assert not found.path
+    explanation = there.scheduler.explain(huge)
+    assert explanation.reason == "no machine can take it: too small: 100 GiB of memory are needed"
+    assert not explanation.path
 
 
 @pytest.mark.parametrize("cpus", [1.0, 2.0])

@@ -20,10 +20,10 @@ def test_small_networks_cost_what_the_reference_says(block: int) -> None:
     for seed in range(40 * block, 40 * block + 40):
         problem = scheduling_network(seed)
         expected = solve(problem, "ortools")
-        found = run(problem)
-        assert found.status == expected.status, f"seed {seed}"
-        certificate(problem, found)
-        assert found.cost == expected.cost, f"seed {seed}"
+        solution = run(problem)
+        assert solution.status == expected.status, f"seed {seed}"
+        certificate(problem, solution)
+        assert solution.cost == expected.cost, f"seed {seed}"
 
 
 def test_most_small_networks_are_of_the_shape() -> None:
@@ -42,10 +42,10 @@ def test_most_small_networks_are_of_the_shape() -> None:
 def test_a_cluster_costs_what_the_reference_says(load: int, *, aggregate: bool, inner: bool) -> None:
     """Clusters at all loads, with costs on aggregates and inner vertices, are solved by the fast path."""
     problem = quincy(50, 400, load, seed=load, aggregate=aggregate, inner=inner).problem()
-    found = solve_or_none(problem)
-    assert found is not None
-    certificate(problem, found)
-    assert found.cost == solve(problem, "ortools").cost
+    solution = solve_or_none(problem)
+    assert solution is not None
+    certificate(problem, solution)
+    assert solution.cost == solve(problem, "ortools").cost
 
 
 def test_other_shapes_are_handed_over_with_a_reason() -> None:
@@ -53,7 +53,7 @@ def test_other_shapes_are_handed_over_with_a_reason() -> None:
     ring = np.arange(4)
     zeros = np.zeros(4, np.int64)
     problem = FlowProblem(np.array([2, 0, -2, 0]), ring, (ring + 1) % 4, zeros, zeros + 2, zeros + 1)
-    found = run(problem)
+    solution = run(problem)
     assert "no vertex without arcs out" in str(contract(problem))
-    assert (found.status, found.cost, found.algorithm) == ("optimal", 4, ALGORITHM)
-    assert "no vertex without arcs out" in found.reason
+    assert (solution.status, solution.cost, solution.algorithm) == ("optimal", 4, ALGORITHM)
+    assert "no vertex without arcs out" in solution.reason

@@ -35,16 +35,16 @@ def test_costs_of_a_million_million_are_exact(family: str) -> None:
     """With costs of 10**12, whose sums along paths leave 53 bits, every algorithm is exact."""
     problem = drawn(family, 100, 1)
     large = replace(problem, cost=problem.cost * 10**8 + np.arange(problem.arcs) % 7)
-    found = {solve(large, name).cost for name in (*EXACT, "successive_shortest")}
-    assert len(found) == 1
+    costs = {solve(large, name).cost for name in (*EXACT, "successive_shortest")}
+    assert len(costs) == 1
     certificate(large, solve(large, "network_simplex"))
 
 
 def work_of(standard: StandardProblem, *, patient: bool) -> tuple[bool, int]:
     """Return True if the network simplex solved the problem, and its work."""
     counters = np.zeros(3, np.int64)
-    found = network_simplex.solved(standard, counters, patient=patient)
-    return found is not None, int(counters[network_simplex.WORK])
+    solution = network_simplex.solved(standard, counters, patient=patient)
+    return solution is not None, int(counters[network_simplex.WORK])
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if not name.startswith("assignment, dense")])

@@ -28,9 +28,9 @@ def columns(**changed: ArrayLike) -> dict[str, np.ndarray[tuple[int, ...], np.dt
     return {name: np.asarray(column) for name, column in (good | changed).items()}
 
 
-def same(one: FlowProblem, other: FlowProblem) -> bool:
+def same(problem: FlowProblem, other: FlowProblem) -> bool:
     """Return True if two problems have the same columns."""
-    return all(np.array_equal(getattr(one, field), getattr(other, field)) for field in FIELDS)
+    return all(np.array_equal(getattr(problem, field), getattr(other, field)) for field in FIELDS)
 
 
 @pytest.mark.parametrize(

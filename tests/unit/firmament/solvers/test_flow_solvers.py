@@ -78,8 +78,11 @@ def test_the_reference_can_prove_its_answers() -> None:
 
 def test_the_networks_of_the_tests_have_every_answer() -> None:
     """Among the random networks each answer is given many times: the tests above compare something."""
-    found = [reference(seed).status for seed in range(NETWORKS)]
-    assert min(found.count("optimal") // 100, found.count("infeasible") // 20, found.count("unbounded")) >= 5
+    statuses = [reference(seed).status for seed in range(NETWORKS)]
+    assert (
+        min(statuses.count("optimal") // 100, statuses.count("infeasible") // 20, statuses.count("unbounded"))
+        >= 5
+    )
 
 
 @pytest.mark.parametrize("algorithm", ALL)

@@ -31,19 +31,23 @@ CHANGES: Final = 50
 
 def answer(live: IncrementalSolver, place: str = "") -> FlowSolution:
     """The solver's answer, held against OR-Tools' from scratch, and certified."""
-    found, problem = live.solve(), live.problem()
+    solution, problem = live.solve(), live.problem()
     expected = solve(problem, "ortools")
-    assert found.status == expected.status, f"{place}: {found.status}, but OR-Tools says {expected.status}"
-    if found.status == "optimal":
-        assert found.cost == expected.cost, f"{place}: cost {found.cost}, but OR-Tools' is {expected.cost}"
-    if found.status == "infeasible":
-        assert found.reason, place
+    assert solution.status == expected.status, (
+        f"{place}: {solution.status}, but OR-Tools says {expected.status}"
+    )
+    if solution.status == "optimal":
+        assert solution.cost == expected.cost, (
+            f"{place}: cost {solution.cost}, but OR-Tools' is {expected.cost}"
+        )
+    if solution.status == "infeasible":
+        assert solution.reason, place
     try:
-        certificate(problem, found)
+        certificate(problem, solution)
     except Exception as error:
         error.add_note(place)
         raise
-    return found
+    return solution
 
 
 def two_ways() -> IncrementalSolver:
@@ -64,9 +68,9 @@ def test_each_step_of_a_history_is_answered_as_from_scratch(first: int) -> None:
         answer(live, f"seed {seed}, at the start")
         for step in range(CHANGES):
             kind = history.step()
-            found = answer(live, f"seed {seed}, step {step} ({kind})")
-            statuses.add(found.status)
-            warm += found.status == "optimal" and found.algorithm == "incremental"
+            solution = answer(live, f"seed {seed}, step {step} ({kind})")
+            statuses.add(solution.status)
+            warm += solution.status == "optimal" and solution.algorithm == "incremental"
     assert statuses >= {"optimal", "infeasible"}, f"seeds from {first} answered only {statuses}"
     assert warm > HISTORIES_EACH * CHANGES // 4, f"seeds from {first}: only {warm} answers by repair"
 
@@ -82,9 +86,9 @@ def test_repairs_and_answers_from_scratch_alternate(monkeypatch: pytest.MonkeyPa
         live = IncrementalSolver(network(seed), scratch=scratch)
         history = History(live, seed)
         for step in range(CHANGES):
-            found = answer(live, f"seed {seed}, step {step} ({history.step()})")
-            if found.status == "optimal":
-                optimal.add(found.algorithm)
+            solution = answer(live, f"seed {seed}, step {step} ({history.step()})")
+            if solution.status == "optimal":
+                optimal.add(solution.algorithm)
     assert optimal >= {"incremental", "relaxation", "cost_scaling"}, optimal
 
 
@@ -96,8 +100,8 @@ def test_restarts_answer_every_kind_of_change(monkeypatch: pytest.MonkeyPatch) -
         live = IncrementalSolver(network(seed))
         history = History(live, seed)
         for step in range(CHANGES):
-            found = answer(live, f"seed {seed}, step {step} ({history.step()})")
-            statuses.append(found.status if found.algorithm == "incremental" else found.algorithm)
+            solution = answer(live, f"seed {seed}, step {step} ({history.step()})")
+            statuses.append(solution.status if solution.algorithm == "incremental" else solution.algorithm)
     assert statuses.count("optimal") > 100, statuses
     assert "infeasible" in statuses
 
@@ -158,9 +162,9 @@ def test_a_removed_vertex_gives_its_flow_back() -> None:
     live = two_ways()
     answer(live)
     live.remove_node(1)
-    found = answer(live)
-    assert found.flow.tolist() == [0, 0, 3, 3]
-    assert found.prices[1] == 0
+    solution = answer(live)
+    assert solution.flow.tolist() == [0, 0, 3, 3]
+    assert solution.prices[1] == 0
 
 
 def test_removed_ids_are_not_given_again() -> None:
@@ -178,9 +182,9 @@ def test_what_became_infeasible_becomes_feasible_again() -> None:
     live = two_ways()
     answer(live)
     live.change_arcs([1, 3], capacity=1)
-    found = answer(live)
-    assert (found.status, found.cost) == ("infeasible", 0)
-    assert "1 too little" in found.reason
+    solution = answer(live)
+    assert (solution.status, solution.cost) == ("infeasible", 0)
+    assert "1 too little" in solution.reason
     live.change_arc(3, capacity=2)
     assert answer(live).flow.tolist() == [1, 1, 2, 2]
 
@@ -189,9 +193,9 @@ def test_unbalanced_supplies_wait_for_their_other_side() -> None:
     """Supplies that do not add up are infeasible until they do; the network stays usable."""
     live = two_ways()
     live.set_supply(0, 4)
-    found = answer(live)
-    assert found.status == "infeasible"
-    assert "add up" in found.reason
+    solution = answer(live)
+    assert solution.status == "infeasible"
+    assert "add up" in solution.reason
     live.set_supply(3, -4)
     assert answer(live).status == "optimal"
 
@@ -200,9 +204,9 @@ def test_an_endless_cycle_is_told_and_can_be_closed() -> None:
     """A negative cycle without end is unbounded; when an arc of it gets an end, there is an optimum again."""
     live = two_ways()
     there, back = live.add_arcs([0, 1], [1, 0], capacity=FLOW_UNBOUNDED, cost=[2, -3]).tolist()
-    found = answer(live)
-    assert found.status == "unbounded"
-    assert set(found.witness.tolist()) == {there, back}
+    solution = answer(live)
+    assert solution.status == "unbounded"
+    assert set(solution.witness.tolist()) == {there, back}
     live.change_arc(there, capacity=7)
     assert answer(live).status == "optimal"
 
@@ -242,20 +246,20 @@ def test_many_changes_are_answered_from_scratch(monkeypatch: pytest.MonkeyPatch)
     live.set_supply(int(base[1]), -500)
     # The lower bound of an arc into each task gives every task an excess that no price removes.
     live.add_arcs(np.full(500, base[1]), tasks, 1, 1, -3)
-    found = answer(live)
-    assert (found.status, found.algorithm) == ("optimal", "ortools")
+    solution = answer(live)
+    assert (solution.status, solution.algorithm) == ("optimal", "ortools")
     live.change_arc(problem.arcs, cost=9)
     assert answer(live).algorithm == "incremental"
 
 
 def test_a_bulk_change_is_the_same_as_its_parts() -> None:
     """Bulk forms and single forms leave the same network."""
-    one, many = two_ways(), two_ways()
+    single, many = two_ways(), two_ways()
     for arc, cost in ((0, 4), (2, 1)):
-        one.change_arc(arc, cost=cost)
+        single.change_arc(arc, cost=cost)
     many.change_arcs(np.array([0, 2]), cost=np.array([4, 1]))
-    assert answer(one).flow.tolist() == answer(many).flow.tolist()
-    assert one.problem().cost.tolist() == many.problem().cost.tolist() == [4, 1, 1, 5]
+    assert answer(single).flow.tolist() == answer(many).flow.tolist()
+    assert single.problem().cost.tolist() == many.problem().cost.tolist() == [4, 1, 1, 5]
 
 
 def test_a_compacted_network_is_the_same_without_the_removed() -> None:
@@ -367,15 +371,15 @@ def test_answers_from_scratch_keep_their_ids_after_removals() -> None:
     live.remove_nodes(np.arange(0, 700, 2))
     live.set_supply(int(np.argmin(live.problem().supply)), -350)
     live._cold = True
-    found = answer(live)
-    assert (found.status, found.algorithm) == ("optimal", "auction")
-    assert not found.prices[0:700:2].any()
+    solution = answer(live)
+    assert (solution.status, solution.algorithm) == ("optimal", "auction")
+    assert not solution.prices[0:700:2].any()
     task = int(live.compacted().vertices[0])
     live.remove_arcs(np.flatnonzero(live.problem().tail[: live._arcs] == task))
     live._cold = True
-    found = answer(live)
-    assert found.status == "infeasible"
-    assert str(task) in found.reason
+    solution = answer(live)
+    assert solution.status == "infeasible"
+    assert str(task) in solution.reason
 
 
 def test_repairs_of_a_fast_network_are_tried_less_often_after_they_gave_up(

@@ -77,11 +77,11 @@ def test_a_race_answers_as_any_algorithm_does() -> None:
     assert "race" in algorithms()
     for seed in range(40):
         problem = network(seed)
-        found, expected = solve(problem, "race"), solve(problem, "ortools")
-        assert found.status == expected.status, f"seed {seed}"
-        assert found.status != "optimal" or found.cost == expected.cost, f"seed {seed}"
-        certificate(problem, found)
-        assert found.algorithm in {"relaxation", "cost_scaling"}, f"seed {seed}: {found.algorithm}"
+        solution, expected = solve(problem, "race"), solve(problem, "ortools")
+        assert solution.status == expected.status, f"seed {seed}"
+        assert solution.status != "optimal" or solution.cost == expected.cost, f"seed {seed}"
+        certificate(problem, solution)
+        assert solution.algorithm in {"relaxation", "cost_scaling"}, f"seed {seed}: {solution.algorithm}"
     assert until(all_places_are_free)
 
 
@@ -93,8 +93,8 @@ def test_the_first_to_answer_wins_and_the_others_are_asked_to_stop() -> None:
         told.append(until(lambda: bool(stop[0])))
         return quick(problem, stop)
 
-    found = race(PROBLEM, {"slow": slow, "quick": quick})
-    assert found.cost == 7
+    solution = race(PROBLEM, {"slow": slow, "quick": quick})
+    assert solution.cost == 7
     assert until(all_places_are_free)
     assert told == [True]
 

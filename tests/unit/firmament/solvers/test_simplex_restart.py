@@ -31,15 +31,15 @@ def work_after(problem: FlowProblem, flow: Ints, prices: Ints) -> tuple[int, int
 def test_a_restart_takes_less_work_than_a_start(family: str) -> None:
     """After 200 costs changed, a restart takes less work on each family; after small changes, a third."""
     problem, rng = drawn(family, 3_000 if "dense" not in family else 400, 1), np.random.default_rng(1)
-    found = solve(problem)
+    optimum = solve(problem)
     arcs = rng.choice(problem.arcs, CHANGES, replace=False)
     for drift, part in ((10_000, 1), (50, 3)):
         cost = problem.cost.copy()
         cost[arcs] += rng.integers(0, drift, CHANGES)
         changed = replace(problem, cost=cost)
-        again, fresh = work_after(changed, found.flow, found.prices)
+        again, fresh = work_after(changed, optimum.flow, optimum.prices)
         assert part * again < fresh, drift
-        solution = solve_from(changed, FormerSolution(found.flow, found.prices))
+        solution = solve_from(changed, FormerSolution(optimum.flow, optimum.prices))
         assert solution is not None
         certificate(changed, solution)
 
@@ -51,11 +51,11 @@ def test_a_restart_is_exact_from_any_flow_and_prices() -> None:
         problem, rng = network(seed), np.random.default_rng(seed)
         flow = rng.integers(-5, 40, problem.arcs)
         prices = rng.integers(-100, 100, problem.vertices) * rng.choice([0, 1, 1_000])
-        found = solve_from(problem, FormerSolution(flow, prices))
-        if found is None:
+        solution = solve_from(problem, FormerSolution(flow, prices))
+        if solution is None:
             continue
         expected = solve(problem, "ortools")
-        assert (found.status, found.cost) == (expected.status, expected.cost), seed
-        certificate(problem, found)
-        statuses.add(found.status)
+        assert (solution.status, solution.cost) == (expected.status, expected.cost), seed
+        certificate(problem, solution)
+        statuses.add(solution.status)
     assert statuses >= {"optimal", "infeasible"}

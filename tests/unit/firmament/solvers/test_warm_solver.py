@@ -26,11 +26,11 @@ def test_histories_cost_what_the_reference_says(block: int) -> None:
                 history.change()
             problem = history.problem()
             expected = solve(problem, "ortools")
-            found = history.warm.solve()
-            assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
-            if found.status == "optimal":
-                certificate(problem, history.solution(found))
-                assert found.cost == expected.cost, f"seed {seed}, step {step}"
+            answer = history.warm.solve()
+            assert answer.status == expected.status, f"seed {seed}, step {step}: {answer.reason}"
+            if answer.status == "optimal":
+                certificate(problem, history.solution(answer))
+                assert answer.cost == expected.cost, f"seed {seed}, step {step}"
 
 
 def test_options_of_a_few_vertices_first_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,11 +41,11 @@ def test_options_of_a_few_vertices_first_are_exact(monkeypatch: pytest.MonkeyPat
         for step in range(20):
             history.change()
             expected = solve(history.problem(), "ortools")
-            found = history.warm.solve()
-            assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
-            if found.status == "optimal":
-                certificate(history.problem(), history.solution(found))
-                assert found.cost == expected.cost, f"seed {seed}, step {step}"
+            answer = history.warm.solve()
+            assert answer.status == expected.status, f"seed {seed}, step {step}: {answer.reason}"
+            if answer.status == "optimal":
+                certificate(history.problem(), history.solution(answer))
+                assert answer.cost == expected.cost, f"seed {seed}, step {step}"
 
 
 def test_giving_up_for_a_start_anew_is_exact() -> None:
@@ -56,12 +56,12 @@ def test_giving_up_for_a_start_anew_is_exact() -> None:
         for step in range(15):
             history.change()
             expected = solve(history.problem(), "ortools")
-            found = history.warm.solve()
+            answer = history.warm.solve()
             gave_up += history.warm._scratch_rounds
-            assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
-            if found.status == "optimal":
-                certificate(history.problem(), history.solution(found))
-                assert found.cost == expected.cost, f"seed {seed}, step {step}"
+            assert answer.status == expected.status, f"seed {seed}, step {step}: {answer.reason}"
+            if answer.status == "optimal":
+                certificate(history.problem(), history.solution(answer))
+                assert answer.cost == expected.cost, f"seed {seed}, step {step}"
     assert gave_up
 
 
@@ -76,11 +76,11 @@ def _small() -> WarmSolver:
 def test_the_cheaper_pair_is_found_and_kept() -> None:
     """Two tasks want one slot: the one who would pay more elsewhere gets it, also after a change."""
     warm = _small()
-    found = warm.solve()
-    assert (found.cost, found.choice.tolist(), found.target.tolist()) == (5, [1, 0], [2, 1])
+    answer = warm.solve()
+    assert (answer.cost, answer.choice.tolist(), answer.target.tolist()) == (5, [1, 0], [2, 1])
     warm.change_costs([0], [1], [20])
-    found = warm.solve()
-    assert (found.cost, found.choice.tolist()) == (9, [0, 1])
+    answer = warm.solve()
+    assert (answer.cost, answer.choice.tolist()) == (9, [0, 1])
 
 
 def test_holes_between_rows_are_closed() -> None:
@@ -96,9 +96,9 @@ def test_a_network_without_a_way_is_told_and_may_be_mended() -> None:
     """A task without a possible place makes the network infeasible until there is room again."""
     warm = _small()
     warm.change_arcs([0, 1], capacity=[1, 0])
-    found = warm.solve()
-    assert found.status == "infeasible"
-    assert "finds no way" in found.reason
+    answer = warm.solve()
+    assert answer.status == "infeasible"
+    assert "finds no way" in answer.reason
     (lost,) = warm.add_tasks([0, 0], [], [])
     assert "no option" in warm.solve().reason
     warm.remove_tasks([lost])
@@ -119,9 +119,9 @@ def test_a_vertex_that_gets_a_way_later_is_priced_then(*, solved_before: bool) -
     assert warm.solve().cost == 100
     warm.change_arcs([cheap, cheap + 1], capacity=[1, 9])
     warm.add_tasks([0, 2], [2, 3], [0, 0])
-    found = warm.solve()
-    assert (found.status, found.cost) == ("optimal", 103)
-    assert int((found.target == 2).sum()) == 1
+    answer = warm.solve()
+    assert (answer.status, answer.cost) == ("optimal", 103)
+    assert int((answer.target == 2).sum()) == 1
 
 
 def test_wrong_arguments_are_named() -> None:
@@ -181,9 +181,9 @@ def test_zones_with_more_edges_than_can_be_noted_are_exact() -> None:
                 inner_length=np.empty(2, np.int64),
             )
             history.warm._counters[:] = 0
-            found = history.warm.solve()
-            assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
-            assert found.status != "optimal" or found.cost == expected.cost, f"seed {seed}, step {step}"
+            answer = history.warm.solve()
+            assert answer.status == expected.status, f"seed {seed}, step {step}: {answer.reason}"
+            assert answer.status != "optimal" or answer.cost == expected.cost, f"seed {seed}, step {step}"
 
 
 def test_tasks_that_left_ask_for_nothing_in_a_start_anew() -> None:

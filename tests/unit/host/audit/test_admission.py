@@ -29,15 +29,15 @@ LET_GO = messages.Delete(1, int(Flag.HANDLE_ONLY))
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[AuditLog]:
     """A log on a disk that is full."""
-    made = AuditLog(tmp_path)
-    own = os.dup(made._fd)
+    audit_log = AuditLog(tmp_path)
+    own = os.dup(audit_log._fd)
     full = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(full, made._fd)
+    os.dup2(full, audit_log._fd)
     os.close(full)
-    yield made
-    os.dup2(own, made._fd)
+    yield audit_log
+    os.dup2(own, audit_log._fd)
     os.close(own)
-    made.close()
+    audit_log.close()
 
 
 def append(log: AuditLog, size: int) -> int:

@@ -52,9 +52,9 @@ def segment(tmp_path: Path) -> Path:
 def test_what_was_appended_is_read_in_order(tmp_path: Path) -> None:
     """Reading gives every record whole, in order, with its index; since skips."""
     written(tmp_path, 5)
-    found = list(read(tmp_path))
-    assert [entry.index for entry in found] == [0, 1, 2, 3, 4]
-    assert [entry.record.subject for entry in found] == [f"{number:012x}" for number in range(5)]
+    entries = list(read(tmp_path))
+    assert [entry.index for entry in entries] == [0, 1, 2, 3, 4]
+    assert [entry.record.subject for entry in entries] == [f"{number:012x}" for number in range(5)]
     assert [entry.index for entry in read(tmp_path, since=3)] == [3, 4]
 
 

@@ -49,9 +49,9 @@ class Journal:
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
     """An empty journal."""
-    made = Journal(tmp_path)
-    yield made
-    made.log.close()
+    new_journal = Journal(tmp_path)
+    yield new_journal
+    new_journal.log.close()
 
 
 def test_a_flood_of_one_denial_is_a_few_records_with_exact_numbers(journal: Journal) -> None:
@@ -68,7 +68,7 @@ def test_a_flood_of_one_denial_is_a_few_records_with_exact_numbers(journal: Jour
     assert records[0].count == 1
     assert records[0].now == 1
     ends = [(record.first or record.now, record.now) for record in records]
-    assert all(one[1] < other[0] for one, other in pairwise(ends))
+    assert all(earlier[1] < other[0] for earlier, other in pairwise(ends))
     assert records[-1].now == journal.now
     assert verify(journal.folder).ok
 
@@ -103,11 +103,11 @@ def test_the_counts_add_up(tmp_path_factory: pytest.TempPathFactory, acts: list[
         journal.denied(str(subject))
         expected[str(subject)] += 1
     journal.journal.settle_all()
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for record in journal.records():
-        found[record.subject] += record.count
+        counts[record.subject] += record.count
     journal.log.close()
-    assert found == expected
+    assert counts == expected
 
 
 def test_the_table_of_repeats_is_bounded_and_loses_no_count(journal: Journal) -> None:

@@ -111,9 +111,9 @@ def edge(
     return Guarantee(who, source, target, weight, steps)
 
 
-def near(found: float, wanted: float, percent: float = 5.0) -> bool:
+def near(measured: float, wanted: float, percent: float = 5.0) -> bool:
     """Within so much of it."""
-    return abs(found - wanted) <= wanted * percent / 100
+    return abs(measured - wanted) <= wanted * percent / 100
 
 
 def test_a_guarantee_is_kept_in_every_second_and_step() -> None:

@@ -43,11 +43,11 @@ def edge(task: int, source: int = 0, bytes_s: int = FAST, who: str = WHO) -> Gua
 
 def meters(rates: Rates) -> dict[tuple[str, int, Traffic], tuple[int, int]]:
     """What was moved and waits, for each that moved."""
-    found: dict[tuple[str, int, Traffic], tuple[int, int]] = {}
+    totals: dict[tuple[str, int, Traffic], tuple[int, int]] = {}
     for meter in rates.completed(ASKED).meters:
         assert isinstance(meter, Meter)
-        found[meter.principal, meter.task, meter.traffic] = (meter.moved, meter.waiting)
-    return {key: figures for key, figures in found.items() if any(figures)}
+        totals[meter.principal, meter.task, meter.traffic] = (meter.moved, meter.waiting)
+    return {key: figures for key, figures in totals.items() if any(figures)}
 
 
 async def settled(host: PeerHost, wanted: dict[tuple[str, int, Traffic], tuple[int, int]]) -> None:
@@ -68,9 +68,9 @@ class Readers:
         self.here, self.there, self.size = here, there, size
         self.came: list[int] = []
         self._principals = principals
-        made = ContentMemory.shadow(size).filled(bytes(size))
-        assert made.adopt(size)
-        there.blob(made)
+        memory = ContentMemory.shadow(size).filled(bytes(size))
+        assert memory.adopt(size)
+        there.blob(memory)
         for task, principal in principals.items():
             there.do(fx.OpenRemoteTask(TaskId(task), here.node, principal))
         there.when_received(self._answer)
@@ -124,8 +124,8 @@ async def test_small_readings_are_paced_too(tmp_path: Path) -> None:
         there.do(SetRates((), 60_000, guarantees=(edge(1),)))
         readers.ask(DEPUTY)
         await until(lambda: len(readers.came) == 2, "it came again")
-        found = meters(there.host.rates)
-        assert found == {(WHO, 0, Traffic.OUT): (limits.INLINE_BYTES_MAX + 1, 0)}
+        readings = meters(there.host.rates)
+        assert readings == {(WHO, 0, Traffic.OUT): (limits.INLINE_BYTES_MAX + 1, 0)}
 
 
 async def test_who_reads_small_pieces_is_held_up_too(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def is_promised(account: Account) -> bool:
     return isinstance(account, TaskAccount)
 
 
-def made(begun: list[int], promised_most: int) -> Callable[[int], None]:
+def turn_requester(begun: list[int], promised_most: int) -> Callable[[int], None]:
     """Turns in which all are paced, three at most of those without a promise; what asks for one."""
     turns = FairQueue(
         Tasks(),
@@ -38,7 +38,7 @@ def made(begun: list[int], promised_most: int) -> Callable[[int], None]:
 def test_who_has_a_promise_takes_nobodys_turn_and_waits_for_none() -> None:
     """Others who have all of their turns keep it from nothing, nor does it keep them."""
     begun: list[int] = []
-    ask = made(begun, 5)
+    ask = turn_requester(begun, 5)
     for task in (11, 12, 1, 2, 3, 13, 14, 4):
         ask(task)
     assert begun == [11, 12, 1, 2, 3, 13, 4]
@@ -47,7 +47,7 @@ def test_who_has_a_promise_takes_nobodys_turn_and_waits_for_none() -> None:
 def test_promises_have_a_bound() -> None:
     """Over it a task waits for one of its like; others go on."""
     begun: list[int] = []
-    ask = made(begun, 2)
+    ask = turn_requester(begun, 2)
     for task in (1, 2, 3, 11):
         ask(task)
     assert begun == [1, 2, 11]

@@ -63,9 +63,9 @@ async def settled(host: PeerHost, traffic: Traffic, moved: dict[str, int]) -> No
 
 def filled(host: PeerHost, size: int = SIZE) -> None:
     """Let the object have so many bytes."""
-    made = ContentMemory.shadow(size).filled(bytes(size))
-    assert made.adopt(size)
-    host.blob(made)
+    memory = ContentMemory.shadow(size).filled(bytes(size))
+    assert memory.adopt(size)
+    host.blob(memory)
 
 
 def asked_of(host: PeerHost) -> list[dcp.Ask]:
@@ -258,12 +258,12 @@ async def test_a_request_on_its_way_is_worked_on(tmp_path: Path) -> None:
 
 def seen(host: PeerHost) -> list[tuple[TaskId, type]]:
     """The calls of other nodes that its core was told of."""
-    found = []
+    requests = []
     for message in host.messages():
         assert isinstance(message, dcp.Ask)
         assert isinstance(message.body, dcp.Forward)
-        found.append((message.body.caller.task, type(message.body.call)))
-    return found
+        requests.append((message.body.caller.task, type(message.body.call)))
+    return requests
 
 
 WRITES = (

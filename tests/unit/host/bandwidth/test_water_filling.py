@@ -34,8 +34,8 @@ def oracle(capacity: int, claims: list[LinkClaim]) -> list[Fraction]:
                 break
             rise = min((claims[at].demand - rates[at]) / weight[at] for at in weight)
             rise = min(rise, left / sum(weight.values()))
-            for at, one in weight.items():
-                rates[at] += rise * one
+            for at, share in weight.items():
+                rates[at] += rise * share
             left -= rise * sum(weight.values())
     return rates
 

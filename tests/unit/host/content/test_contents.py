@@ -23,10 +23,10 @@ LARGE = limits.INLINE_BYTES_MAX + 100
 @pytest.fixture
 def store() -> Iterator[MemoryStore]:
     """An empty store."""
-    made = MemoryStore()
-    list(made.recover())
-    yield made
-    made.close()
+    memory_store = MemoryStore()
+    list(memory_store.recover())
+    yield memory_store
+    memory_store.close()
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def contents(store: MemoryStore) -> Iterator[Contents]:
     """Contents over it; every descriptor is given back."""
     before = open_descriptors()
     pool = MemoryPool()
-    made = Contents(store, pool)
-    yield made
-    made.close()
+    new_contents = Contents(store, pool)
+    yield new_contents
+    new_contents.close()
     pool.close()
     assert open_descriptors() == before
 
@@ -122,10 +122,10 @@ def test_raw_memory_keeps_its_bytes_and_grows(contents: Contents) -> None:
 
 def test_missing_bytes_are_damage(contents: Contents) -> None:
     """Reading more than there is says so."""
-    made = ContentMemory.version(100, contents.pool).filled(b"x" * 100)
+    version = ContentMemory.version(100, contents.pool).filled(b"x" * 100)
     with pytest.raises(DamagedError):
-        made.read(4090, 10)
-    made.release()
+        version.read(4090, 10)
+    version.release()
 
 
 def test_adopted_shadow_is_frozen(contents: Contents) -> None:
@@ -188,14 +188,14 @@ def test_a_version_of_holes_is_zero(contents: Contents, used: bool) -> None:  # 
         ContentMemory.version(total, contents.pool).filled(b"\xff" * total).release()
     base = ContentMemory.shadow(2 * limits.MIB)
     base.fill(limits.MIB, b"x" * 9, 0, 9)
-    made = ContentMemory.version(total, contents.pool)
+    version = ContentMemory.version(total, contents.pool)
     assert (contents.pool.reused == 1) is used
-    compose_memory(made, base, total - 3, Source(b"new", 0, 3), replace=False)
+    compose_memory(version, base, total - 3, Source(b"new", 0, 3), replace=False)
     expected = bytearray(total)
     expected[limits.MIB : limits.MIB + 9] = b"x" * 9
     expected[-3:] = b"new"
-    assert made.read(0, total) == expected
+    assert version.read(0, total) == expected
     if not used:
-        assert os.fstat(made.fd).st_blocks * 512 < limits.MIB, "holes cost pages"
-    made.release()
+        assert os.fstat(version.fd).st_blocks * 512 < limits.MIB, "holes cost pages"
+    version.release()
     base.release()

@@ -68,39 +68,39 @@ ANSWERS: dict[str, Effect] = {
 }
 
 
-@pytest.mark.parametrize("what", ANSWERS)
-async def test_a_descriptor_is_closed_with_its_reply(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_a_descriptor_is_closed_with_its_reply(tmp_path: Path, kind: str) -> None:
     """What was sent to a task is not the node's any more, also where the task is gone."""
     async with rig(tmp_path) as host:
         _with_contents(host)
-        host.do(ANSWERS[what])
+        host.do(ANSWERS[kind])
         before = open_descriptors()
         assert host.channel.replies[0][2], "nothing was sent"
         for _ in range(3):
-            host.do(ANSWERS[what])
+            host.do(ANSWERS[kind])
         host.host.outbox.close(TASK)
-        host.do(ANSWERS[what])
+        host.do(ANSWERS[kind])
         assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("spare", [0, 1, 2, 3])
-@pytest.mark.parametrize("what", ANSWERS)
-async def test_without_descriptors_one_call_fails(tmp_path: Path, what: str, spare: int) -> None:
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_without_descriptors_one_call_fails(tmp_path: Path, kind: str, spare: int) -> None:
     """A reply that needs a descriptor is refused when there is none; nothing leaks, the next go on."""
     async with rig(tmp_path) as host:
         _with_contents(host)
         before = open_descriptors()
         with no_descriptors(spare):
-            host.do(ANSWERS[what])
+            host.do(ANSWERS[kind])
             inside = host.replies[0][1]
-        held = int(isinstance(inside, Buffer) and what in {"shadow", "raw"})
+        held = int(isinstance(inside, Buffer) and kind in {"shadow", "raw"})
         host.do(_read(0, seq=2))
         assert isinstance(host.replies[-1][1], Buffer)
-        if what == "stream":
+        if kind == "stream":
             host.host.streams.discard(STREAM)
         if isinstance(inside, Failure):
             assert inside.code == Code.ENOMEM
-            assert len(host.core.seen(EffectFailed)) == (what != "stream")
+            assert len(host.core.seen(EffectFailed)) == (kind != "stream")
             host.host.buffers.close_all()
             held = 0
         elif spare == 0:
@@ -132,8 +132,8 @@ async def test_the_store_needs_none_of_them(tmp_path: Path, spare: int) -> None:
         with no_descriptors(spare):
             for number in range(3):
                 source = WriteSource(content_of=BLOB, offset=number, length=LARGE)
-                made = ApplyWrite(OTHER, source, durable=True)
-                host.do(made, persist=[put(OTHER, source)])
+                write = ApplyWrite(OTHER, source, durable=True)
+                host.do(write, persist=[put(OTHER, source)])
                 await host.settled()
                 assert len(host.core.seen(Persisted)) == number + 1
         assert host.core.seen(PersistFailed) == []
@@ -176,7 +176,9 @@ async def test_commits_do_not_look_at_all_deferred_effects(tmp_path: Path) -> No
         works: list[tuple[int, ...]] = []
         for count in (1, 100):
             for number in range(count):
-                host.do(*[_write(1_000 * count + 10 * number + one, 2) for one in range(10)], wait_for=first)
+                host.do(
+                    *[_write(1_000 * count + 10 * number + offset, 2) for offset in range(10)], wait_for=first
+                )
             calls = (CommitWrite(1, 1_000 * count), CommitWrite(1, 5))
             works.append(
                 tuple(lines_of(lambda c=call: host.host.driver.call(TASK, 3, c), folder)[1] for call in calls)  # type: ignore[misc] # bound early

@@ -29,12 +29,12 @@ SLOTS = public_pages._SLOTS_AT_ONCE
 @pytest.fixture
 def pages() -> Iterator[PublicPages]:
     """Pages of two tasks."""
-    made = PublicPages()
-    made.open(ONE)
-    made.open(TWO)
-    yield made
-    made.close_all()
-    assert len(made) == 0
+    shared_pages = PublicPages()
+    shared_pages.open(ONE)
+    shared_pages.open(TWO)
+    yield shared_pages
+    shared_pages.close_all()
+    assert len(shared_pages) == 0
 
 
 def bind(task: TaskId, slot: int, target: int, size: int = 0) -> BindSlot:
@@ -248,24 +248,24 @@ def test_a_page_kept_ready_is_nobody_elses(pages: PublicPages) -> None:
     pages.close(ONE)
     pages.open(TaskId(3))
     pages.open(TaskId(4))
-    found = [pages.take_descriptor(TaskId(number)) for number in (2, 3, 4)]
-    inodes = {os.fstat(fd).st_ino for fd in found if fd is not None}
+    descriptors = [pages.take_descriptor(TaskId(number)) for number in (2, 3, 4)]
+    inodes = {os.fstat(fd).st_ino for fd in descriptors if fd is not None}
     assert len(inodes) == 3
     assert before not in inodes
-    third = found[1]
+    third = descriptors[1]
     assert third is not None
     assert not read_slot(map_memory(third, limits.PUBLIC_PAGE_BYTES, writable=False), 0).used
-    close_all(fd for fd in found if fd is not None)
+    close_all(fd for fd in descriptors if fd is not None)
     assert pages.take_descriptor(TaskId(3)) is None
 
 
 def test_nothing_is_left_open() -> None:
     """After closing all pages the process has the descriptors it had before."""
     before = len(list(Path("/proc/self/fd").iterdir()))
-    made = PublicPages()
+    shared_pages = PublicPages()
     for number in range(5):
-        made.open(TaskId(number))
+        shared_pages.open(TaskId(number))
     for number in range(3):
-        made.close(TaskId(number))
-    made.close_all()
+        shared_pages.close(TaskId(number))
+    shared_pages.close_all()
     assert len(list(Path("/proc/self/fd").iterdir())) == before

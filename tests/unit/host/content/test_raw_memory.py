@@ -29,16 +29,16 @@ HUGE = limits.LOOP_COPY_BYTES_MAX + mmap.PAGESIZE
 @pytest.fixture
 def contents() -> Iterator[Contents]:
     """No contents."""
-    with empty_contents() as made:
-        yield made
+    with empty_contents() as empty:
+        yield empty
 
 
 @pytest.fixture
 def buffers(contents: Contents) -> Iterator[Buffers]:
     """No open buffers."""
-    made = Buffers(contents)
-    yield made
-    made.close_all()
+    new_buffers = Buffers(contents)
+    yield new_buffers
+    new_buffers.close_all()
 
 
 def opened(buffers: Buffers, number: int, length: int, offset: int = 0, *, reuse: bool = False) -> mmap.mmap:
@@ -51,9 +51,9 @@ def opened(buffers: Buffers, number: int, length: int, offset: int = 0, *, reuse
     (fd,) = answered.fds
     assert isinstance(answered.result, Buffer)
     assert answered.result.start == offset
-    found = mmap.mmap(fd, answered.result.length)
+    mapping = mmap.mmap(fd, answered.result.length)
     os.close(fd)
-    return found
+    return mapping
 
 
 def commit(buffers: Buffers, number: int, length: int, offset: int = 0) -> None:
@@ -140,7 +140,7 @@ def test_no_memory_that_is_handed_out_changes_its_size(contents: Contents, buffe
     """Its receiver can make none larger, smaller or executable, or fill it beyond what was counted."""
     ring = create_ring()
     libc = ctypes.CDLL(None, use_errno=True)
-    for what, fd in _descriptors(buffers, contents, ring):
+    for label, fd in _descriptors(buffers, contents, ring):
         size = os.fstat(fd).st_size
         for attempt in (
             lambda fd=fd, size=size: os.ftruncate(fd, size + mmap.PAGESIZE),
@@ -150,10 +150,10 @@ def test_no_memory_that_is_handed_out_changes_its_size(contents: Contents, buffe
         ):
             with pytest.raises(OSError, match=r"permitted|descriptor|Invalid"):
                 attempt()
-        assert not os.fstat(fd).st_mode & 0o133, what
-        assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & 6 == 6, what
-        assert libc.fallocate(fd, 0, ctypes.c_int64(size), ctypes.c_int64(1 << 20)) == -1, what
-        assert os.fstat(fd).st_size == size, what
+        assert not os.fstat(fd).st_mode & 0o133, label
+        assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & 6 == 6, label
+        assert libc.fallocate(fd, 0, ctypes.c_int64(size), ctypes.c_int64(1 << 20)) == -1, label
+        assert os.fstat(fd).st_size == size, label
         os.close(fd)
     ring.close()
 

@@ -6,22 +6,22 @@ import trio.testing
 from dios.host.handover.gate import Gate
 
 
-async def reader(gate: Gate, receive: trio.MemoryReceiveChannel[int], found: list[int]) -> None:
+async def reader(gate: Gate, receive: trio.MemoryReceiveChannel[int], received: list[int]) -> None:
     """Receive numbers, except while the gate is closed."""
     while True:
         with gate.passing() as scope:
             while True:
-                found.append(await receive.receive())
+                received.append(await receive.receive())
         assert scope.cancelled_caught  # type: ignore[unreachable] # the block ends with the scope
         await gate.wait_open()
 
 
 async def test_a_closed_gate_stops_readers_and_loses_nothing() -> None:
     """What arrives while the gate is closed is read when it is open again."""
-    gate, found = Gate(), list[int]()
+    gate, received = Gate(), list[int]()
     send, receive = trio.open_memory_channel[int](10)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(reader, gate, receive, found)
+        nursery.start_soon(reader, gate, receive, received)
         await trio.testing.wait_all_tasks_blocked()
         send.send_nowait(1)
         await trio.testing.wait_all_tasks_blocked()
@@ -30,10 +30,10 @@ async def test_a_closed_gate_stops_readers_and_loses_nothing() -> None:
         assert gate.readers == 0
         send.send_nowait(2)
         await trio.testing.wait_all_tasks_blocked()
-        assert found == [1]
+        assert received == [1]
         gate.open()
         await trio.testing.wait_all_tasks_blocked()
-        assert found == [1, 2]
+        assert received == [1, 2]
         nursery.cancel_scope.cancel()
 
 

@@ -119,12 +119,12 @@ DEFECTIVE: dict[str, fx.Effect] = {
 }
 
 
-@pytest.mark.parametrize("what", DEFECTIVE)
+@pytest.mark.parametrize("case", DEFECTIVE)
 async def test_a_defect_of_an_effect_ends_its_task(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, case: str
 ) -> None:
     """The core is told of the task, the log has the exception, and the rest of the step is carried out."""
-    effect = DEFECTIVE[what]
+    effect = DEFECTIVE[case]
     async with rig(tmp_path) as host:
         broken = Broken()
         host.host.effector._handlers[type(effect)] = broken
@@ -153,8 +153,8 @@ async def test_content_of_a_defect_is_used_by_nobody(tmp_path: Path) -> None:
         host.host.effector._handlers[fx.ApplyWrite] = Broken()
         host.core.outcomes.append(outcome(effect, fx.Answer(TASK, 1, Done())))
         host.host.driver.feed(TimerFired(1))
-        (found,) = host.core.seen(DefectFound)
-        assert (found.task, found.object, found.ends_object) == (TASK, 3, True)
+        (defect,) = host.core.seen(DefectFound)
+        assert (defect.task, defect.object, defect.ends_object) == (TASK, 3, True)
 
 
 @pytest.mark.parametrize(
@@ -222,9 +222,9 @@ async def _served(host: Rig, folder: Path) -> str:
     host.host.journal.flush()
     records = [entry.record for entry in AuditReader(folder / "audit").poll()]
     return "\n".join(
-        f"{each.action} {each.outcome} {each.principal} {each.detail}"
-        for each in records
-        for _ in range(each.count)
+        f"{record.action} {record.outcome} {record.principal} {record.detail}"
+        for record in records
+        for _ in range(record.count)
     )
 
 

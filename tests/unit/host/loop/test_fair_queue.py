@@ -24,12 +24,12 @@ def started(child: TaskId, principal: Principal) -> Outcome:
 @pytest.fixture
 def owners() -> TaskPrincipals:
     """Sessions 1 and 2 of two principals; the first has started task 11, and that one 12."""
-    made = TaskPrincipals()
-    made.note(SessionOpened(0, TaskId(1), 1, GREEDY, (), "", 1), NOTHING)
-    made.note(SessionOpened(0, TaskId(2), 1, NEIGHBOUR, (), "", 2), NOTHING)
-    made.note(Called(0, TaskId(1), 2, Run(1)), started(TaskId(11), GREEDY))
-    made.note(Called(0, TaskId(11), 2, Run(1)), started(TaskId(12), GREEDY))
-    return made
+    principals = TaskPrincipals()
+    principals.note(SessionOpened(0, TaskId(1), 1, GREEDY, (), "", 1), NOTHING)
+    principals.note(SessionOpened(0, TaskId(2), 1, NEIGHBOUR, (), "", 2), NOTHING)
+    principals.note(Called(0, TaskId(1), 2, Run(1)), started(TaskId(11), GREEDY))
+    principals.note(Called(0, TaskId(11), 2, Run(1)), started(TaskId(12), GREEDY))
+    return principals
 
 
 def beginner(begun: list[str], name: str) -> Callable[[], None]:

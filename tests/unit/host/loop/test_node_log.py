@@ -99,7 +99,7 @@ def test_the_newest_lines_are_kept_within_bounds() -> None:
         positions = [line.position for line in lines]
         assert positions == sorted(set(positions))
         for _ in range(2_000):
-            log.info("x" * 9_000, extra={f"key{each}": "é" * 9_000 for each in range(9)})
+            log.info("x" * 9_000, extra={f"key{key}": "é" * 9_000 for key in range(9)})
         lines, more = handler.read(0, limits.NODE_LOG_LINES_KEPT)
         assert more
         size = sum(len(line.message) + len(line.fields_json) for line in lines)
@@ -112,24 +112,24 @@ def test_a_reader_gets_every_line_once() -> None:
     with opened(Path(os.devnull)) as handler:
         for number in range(600):
             log.info("%d", number)
-        found: list[str] = []
+        lines: list[str] = []
         position = 0
         while True:
             part = log_table.completed(TableRows("log", LOG_COLUMNS, (), position, ()), handler)
-            found += [str(row[4]) for row in part.rows]
+            lines += [str(row[4]) for row in part.rows]
             position = part.following
             if not position:
                 break
-    assert found == [str(number) for number in range(600)]
+    assert lines == [str(number) for number in range(600)]
 
 
 def test_levels_are_kept_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the stream that systemd made, a line begins with its priority; on any other it does not."""
     for is_journal in (True, False):
         with (tmp_path / f"{is_journal}").open("w+") as stream:
-            found = os.fstat(stream.fileno())
-            inode = found.st_ino if is_journal else found.st_ino + 1
-            monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{inode}")
+            status = os.fstat(stream.fileno())
+            inode = status.st_ino if is_journal else status.st_ino + 1
+            monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{inode}")
             monkeypatch.setattr(sys, "stderr", stream)
             with opened(None, as_json=False, level="debug"):
                 for say in (log.debug, log.info, log.warning, log.error, log.critical):

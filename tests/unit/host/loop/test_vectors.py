@@ -85,6 +85,6 @@ async def test_produced_bytes_count_as_well(tmp_path: Path) -> None:
         reply = host.replies[0][1]
     assert isinstance(reply, Results), reply
     assert len(encode_reply(1, reply)) <= limits.REPLY_BYTES_MAX
-    kinds = [type(each) for each in reply.results]
+    kinds = [type(answer) for answer in reply.results]
     assert kinds[:2] == [References, Buffer]
     assert kinds[-2:] == [Failure, Created]

@@ -23,9 +23,9 @@ def interface(root: Path, name: str, speed: str, *lower: str, card: bool = False
     folder.mkdir(parents=True)
     (folder / "speed").write_text(speed)
     (folder / "operstate").write_text(state)
-    for each in ("device", *(f"lower_{one}" for one in lower)):
-        if card or each != "device":
-            (folder / each).mkdir()
+    for entry in ("device", *(f"lower_{lower_name}" for lower_name in lower)):
+        if card or entry != "device":
+            (folder / entry).mkdir()
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def machine(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("names", "found"),
+    ("names", "expected"),
     [
         (("eth0",), (GIGABIT, "eth0")),
         (("veth0", "eth0", "tun0"), (GIGABIT, "eth0")),
@@ -59,10 +59,10 @@ def machine(tmp_path: Path) -> Path:
     ],
 )
 def test_the_speed_of_network_cards_counts(
-    machine: Path, names: tuple[str, ...], found: tuple[int, str]
+    machine: Path, names: tuple[str, ...], expected: tuple[int, str]
 ) -> None:
     """The content that the fastest card carries, also below a bridge; virtual interfaces have no speed."""
-    assert capacity.link_bytes_s(names, machine) == found
+    assert capacity.link_bytes_s(names, machine) == expected
 
 
 def test_an_address_has_interfaces(machine: Path, tmp_path: Path) -> None:
@@ -128,9 +128,9 @@ def test_a_slow_disk_is_measured_with_one_piece(tmp_path: Path) -> None:
     size = limits.DISK_PROBE_PIECES * limits.CAPACITY_PIECE_BYTES
     # Of the readings of the clock the first is the beginning, the second the check, the fourth the end.
     read_rate = limits.CAPACITY_PIECE_BYTES / (3 * late / 2)
-    found = capacity.measure_disk(tmp_path, clock=ticking(late / 2 + 1e-9))
-    assert found.bytes_s <= size / late
-    assert found.bytes_s == pytest.approx(min(size / (3 * late / 2), read_rate), rel=1e-3)
+    measurement = capacity.measure_disk(tmp_path, clock=ticking(late / 2 + 1e-9))
+    assert measurement.bytes_s <= size / late
+    assert measurement.bytes_s == pytest.approx(min(size / (3 * late / 2), read_rate), rel=1e-3)
 
 
 @pytest.mark.parametrize(("running", "moved", "busy"), [(0, 0, False), (10_000, 0, True), (0, 10**6, True)])
@@ -152,8 +152,8 @@ def test_a_busy_machine_is_noticed(tmp_path: Path, running: int, moved: int, *, 
         return clock()
 
     (proc / "diskstats").write_text(f"   8 0 vda 1 0 5 0 1 0 {10**7} 0 0 0 0\n")
-    found = capacity.measure_disk(tmp_path / "data", root, proc, moving)
-    assert found.was_busy is busy
+    measurement = capacity.measure_disk(tmp_path / "data", root, proc, moving)
+    assert measurement.was_busy is busy
 
 
 def test_a_folder_that_is_not_there_is_not_measured(tmp_path: Path) -> None:

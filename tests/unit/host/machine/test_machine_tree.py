@@ -9,20 +9,20 @@ import pytest
 
 from dios import limits
 from dios.host.machine.topology import BadTopologyError, Element, MachineTopology, Part
-from tests.support.firmament import sysfs as made
+from tests.support.firmament import sysfs
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> made.Seen:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> sysfs.Seen:
     """Machines as they are read from files made by hand, each kind once."""
-    return made.reader(tmp_path_factory.mktemp("machines"))
+    return sysfs.reader(tmp_path_factory.mktemp("machines"))
 
 
-def test_machines_of_one_type_have_one_fingerprint(seen: made.Seen) -> None:
+def test_machines_of_one_type_have_one_fingerprint(seen: sysfs.Seen) -> None:
     """Equal machines are one type, though the firmware keeps some MiB more on one; other ones are not."""
-    types = {name: seen(getattr(made, f"TYPE_{name}")).machine_type for name in "ABCDEM"}
+    types = {name: seen(getattr(sysfs, f"TYPE_{name}")).machine_type for name in "ABCDEM"}
     assert len(set(types.values())) == 6
-    machine = seen(made.TYPE_C)
+    machine = seen(sysfs.TYPE_C)
     assert replace(machine, memory=machine.memory - 100 * 2**20, clock_khz=1).machine_type == types["C"]
     assert replace(machine, memory=machine.memory // 2).machine_type != types["C"]
     assert replace(machine, model="other").machine_type != types["C"]
@@ -33,19 +33,19 @@ def test_machines_of_one_type_have_one_fingerprint(seen: made.Seen) -> None:
     ("shown", "modules"),
     [(62.8, 64), (11.7, 12), (7.75, 8), (8, 8), (23.54, 24), (31.2, 32), (33, 36)],
 )
-def test_memory_is_rounded_up_to_an_eighth(seen: made.Seen, shown: float, modules: int) -> None:
+def test_memory_is_rounded_up_to_an_eighth(seen: sysfs.Seen, shown: float, modules: int) -> None:
     """What firmware keeps for itself makes no new type; another module does."""
-    machine = seen(made.TYPE_A)
+    machine = seen(sysfs.TYPE_A)
     rounded, same, more = (
-        replace(machine, memory=int(gib * made.GIB)).machine_type for gib in (modules, shown, modules * 1.2)
+        replace(machine, memory=int(gib * sysfs.GIB)).machine_type for gib in (modules, shown, modules * 1.2)
     )
     assert rounded == same
     assert rounded != more
 
 
-def test_a_description_survives_the_way_to_the_parent(seen: made.Seen) -> None:
+def test_a_description_survives_the_way_to_the_parent(seen: sysfs.Seen) -> None:
     """As JSON and back it is the same machine."""
-    machine = seen(made.TYPE_E)
+    machine = seen(sysfs.TYPE_E)
     assert MachineTopology.from_dict(json.loads(json.dumps(machine.as_dict()))) == machine
 
 
@@ -71,27 +71,27 @@ def tampered(machine: MachineTopology, case: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     "case", ["lost", "doubled", "order", "usable", "root", "memory", "model", "notes", "threads"]
 )
-def test_a_description_that_contradicts_itself_is_refused(seen: made.Seen, case: str) -> None:
+def test_a_description_that_contradicts_itself_is_refused(seen: sysfs.Seen, case: str) -> None:
     """Each way to tell nonsense about a machine is an error, before anything uses it."""
     with pytest.raises(BadTopologyError):
-        MachineTopology.from_dict(tampered(seen(made.TYPE_A), case))
+        MachineTopology.from_dict(tampered(seen(sysfs.TYPE_A), case))
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [("memory", "much"), ("tree", None), ("usable", 3), ("cpu_quota_milli", 1.5), ("disks", [{}])],
 )
-def test_a_field_of_a_wrong_kind_is_refused_by_its_name(seen: made.Seen, field: str, value: object) -> None:
+def test_a_field_of_a_wrong_kind_is_refused_by_its_name(seen: sysfs.Seen, field: str, value: object) -> None:
     """The error names the field that another node filled wrongly."""
-    plain = seen(made.TYPE_A).as_dict()
+    plain = seen(sysfs.TYPE_A).as_dict()
     plain[field] = value
     with pytest.raises(BadTopologyError, match=field):
         MachineTopology.from_dict(plain)
 
 
-def test_a_tree_over_the_bound_is_refused(seen: made.Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_over_the_bound_is_refused(seen: sysfs.Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree with one element more than may be is an error; with as many as may be it is not."""
-    machine = seen(made.TYPE_A)
+    machine = seen(sysfs.TYPE_A)
     elements = len(list(machine.tree.walk()))
     monkeypatch.setattr(limits, "TOPOLOGY_ELEMENTS_MAX", elements)
     assert MachineTopology.from_dict(machine.as_dict()) == machine
@@ -100,9 +100,9 @@ def test_a_tree_over_the_bound_is_refused(seen: made.Seen, monkeypatch: pytest.M
         MachineTopology.from_dict(machine.as_dict())
 
 
-def test_a_tree_without_an_end_is_refused(seen: made.Seen) -> None:
+def test_a_tree_without_an_end_is_refused(seen: sysfs.Seen) -> None:
     """A description nested thousands deep is an error, not a crash."""
-    plain = seen(made.TYPE_A).as_dict()
+    plain = seen(sysfs.TYPE_A).as_dict()
     deep: dict[str, object] = {"part": "core", "number": 0, "cpus": [0], "children": []}
     for _ in range(20_000):
         deep = {"part": "core", "number": 0, "cpus": [0], "children": [deep]}

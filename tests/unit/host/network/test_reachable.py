@@ -20,8 +20,8 @@ def at(*hosts: str) -> list[Address]:
 
 def test_public_addresses_of_a_name_remain() -> None:
     """Of a name with both kinds, the public ones are tried."""
-    found = reachable("api.example.org:443", at("10.0.0.1", "93.184.216.34", "::1"))
-    assert found == at("93.184.216.34")
+    addresses = reachable("api.example.org:443", at("10.0.0.1", "93.184.216.34", "::1"))
+    assert addresses == at("93.184.216.34")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "169.254.169.254", "::ffff:192.168.0.1", "fe80::1%eth0"])

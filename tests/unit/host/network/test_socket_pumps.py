@@ -45,9 +45,9 @@ class Service:
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     """The smallest ring there is."""
-    made = Ends()
-    yield made
-    made.close()
+    both_ends = Ends()
+    yield both_ends
+    both_ends.close()
 
 
 def set_closed(ends: Ends, mode: Mode, value: int) -> None:

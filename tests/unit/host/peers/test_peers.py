@@ -39,9 +39,9 @@ def content(size: int) -> bytes | ContentMemory:
     data = pattern(size)
     if size <= limits.INLINE_BYTES_MAX:
         return data
-    made = ContentMemory.shadow(size).filled(data)
-    assert made.adopt(size)
-    return made
+    memory = ContentMemory.shadow(size).filled(data)
+    assert memory.adopt(size)
+    return memory
 
 
 async def test_both_are_told_once_of_each_other(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ async def test_both_are_told_once_of_each_other(tmp_path: Path) -> None:
 
 async def test_messages_arrive_in_order(tmp_path: Path) -> None:
     """Small messages reach the other core as they were sent, in order."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
         for number in range(500):
-            one.do(fx.Send(other.node, dcp.Gossip(b"%d" % number)))
+            here.do(fx.Send(other.node, dcp.Gossip(b"%d" % number)))
         await until(lambda: len(other.messages()) >= 500, "all arrived")
         assert other.messages() == [dcp.Gossip(b"%d" % number) for number in range(500)]
 
@@ -66,13 +66,13 @@ async def test_messages_arrive_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", SIZES)
 async def test_bytes_travel_beside_a_request(tmp_path: Path, size: int) -> None:
     """The content of an object goes beside a message, of any size, and becomes the other's payload."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        one.blob(content(size))
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
+        here.blob(content(size))
         other.when_received(
             lambda event: [fx.ApplyWrite(BLOB, fx.WriteSource(payload=event.payload, length=event.attached))]
         )
-        one.ask(other, FORWARD, fx.WriteSource(content_of=BLOB, length=size))
+        here.ask(other, FORWARD, fx.WriteSource(content_of=BLOB, length=size))
         (event,) = await until(lambda: other.core.seen(Received), "it arrived")
         assert event.attached == size
         await until(lambda: other.host.effector.idle, "it is done")
@@ -84,18 +84,18 @@ async def test_bytes_travel_beside_a_request(tmp_path: Path, size: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 async def test_bytes_travel_beside_an_answer(tmp_path: Path, size: int, *, writable: bool) -> None:
     """A deputy's buffer is answered with its bytes, which the asking node hands to its task."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
         other.blob(content(size))
-        answer_requests(other, one, size, writable=writable)
-        hand_out(one, size, writable=writable)
-        one.ask(other, FORWARD)
-        (result,) = await until(one.results, "the task was answered")
+        answer_requests(other, here, size, writable=writable)
+        hand_out(here, size, writable=writable)
+        here.ask(other, FORWARD)
+        (result,) = await until(here.results, "the task was answered")
         assert isinstance(result, Buffer)
         assert (result.size, result.buffer) == (size, BUFFER)
-        assert one.channel.read == [pattern(size)]
+        assert here.channel.read == [pattern(size)]
         if writable and size > limits.INLINE_BYTES_MAX:
-            assert one.host.buffers.has(BUFFER, size)
+            assert here.host.buffers.has(BUFFER, size)
 
 
 def answer_requests(host: PeerHost, asker: PeerHost, size: int, *, writable: bool) -> None:

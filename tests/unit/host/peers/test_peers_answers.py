@@ -27,9 +27,9 @@ LARGE = 400_000
 
 def sealed(data: bytes) -> ContentMemory:
     """A version with these bytes."""
-    made = ContentMemory.shadow(len(data)).filled(data)
-    assert made.adopt(len(data))
-    return made
+    memory = ContentMemory.shadow(len(data)).filled(data)
+    assert memory.adopt(len(data))
+    return memory
 
 
 def read(seq: int, target: ObjectId, size: int, *, buffer: int = 0, reuse: bool = False) -> fx.AnswerRead:
@@ -46,12 +46,12 @@ async def replies(host: PeerHost, count: int) -> list[Received]:
 
 async def test_a_vector_is_answered_as_one(tmp_path: Path) -> None:
     """Buffers of a vector travel together, and each part of the asking task's answer has its own bytes."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
         first, second = b"1" * LARGE, b"2" * LARGE
         other.blob(sealed(first))
         other.blob(sealed(second), OTHER_BLOB)
-        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
+        other.do(fx.OpenRemoteTask(DEPUTY, here.node, "uid:1"))
 
         def hand_out(event: Received) -> list[fx.Effect]:
             assert isinstance(event.message, dcp.PeerReply)
@@ -70,7 +70,7 @@ async def test_a_vector_is_answered_as_one(tmp_path: Path) -> None:
             assert offset == event.attached == 2 * LARGE
             return [fx.AnswerVector(TASK, 1, tuple(parts))]
 
-        one.when_received(hand_out)
+        here.when_received(hand_out)
         other.do(
             fx.AnswerVector(
                 DEPUTY,
@@ -78,8 +78,8 @@ async def test_a_vector_is_answered_as_one(tmp_path: Path) -> None:
                 (read(1, BLOB, LARGE), fx.Answer(DEPUTY, 1, Done(7)), read(1, OTHER_BLOB, LARGE)),
             )
         )
-        await until(one.results, "the task was answered")
-        assert one.channel.read == [first, second]
+        await until(here.results, "the task was answered")
+        assert here.channel.read == [first, second]
 
 
 async def test_a_request_whose_bytes_are_damaged_fails_at_once(
@@ -90,14 +90,14 @@ async def test_a_request_whose_bytes_are_damaged_fails_at_once(
     def damaged(_: ObjectId) -> bytes:
         raise DamagedError("the stored value does not match its digest", fingerprint="a")
 
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        monkeypatch.setattr(one.host.contents, "current", damaged)
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
+        monkeypatch.setattr(here.host.contents, "current", damaged)
         body = dcp.CreateReplica(
             CALLER, None, (), "uid:1", ObjectType.DURABLE_BLOB, Buffering.DOUBLE, 0, 0, LARGE
         )
-        one.ask(other, body, fx.WriteSource(content_of=BLOB, length=LARGE))
-        (event,) = await replies(one, 1)
+        here.ask(other, body, fx.WriteSource(content_of=BLOB, length=LARGE))
+        (event,) = await replies(here, 1)
         assert event.node == other.node
         assert isinstance(event.message, dcp.PeerReply)
         assert isinstance(event.message.result, Failure)
@@ -108,12 +108,12 @@ async def test_a_request_whose_bytes_are_damaged_fails_at_once(
 @pytest.mark.parametrize("buffer", [0, 9])
 async def test_bytes_that_fit_a_frame_share_no_memory(tmp_path: Path, buffer: int) -> None:
     """The bytes go next to the answer. Nobody gets the memory, so that its pages serve the next version."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
         contents, size = other.host.contents, 2 * limits.INLINE_BYTES_MAX
         other.blob(ContentMemory.version(size, contents.pool).filled(b"12" * (size // 2)))
-        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"), read(1, BLOB, size, buffer=buffer))
-        (event,) = await replies(one, 1)
+        other.do(fx.OpenRemoteTask(DEPUTY, here.node, "uid:1"), read(1, BLOB, size, buffer=buffer))
+        (event,) = await replies(here, 1)
         assert event.message == dcp.PeerReply(1, Buffer(buffer, size, 1, 1, length=size))
         assert event.attached == size
         assert other.host.buffers.has(BufferId(9), size) == bool(buffer)
@@ -125,67 +125,67 @@ async def test_bytes_that_fit_a_frame_share_no_memory(tmp_path: Path, buffer: in
 
 async def test_memory_that_writers_change_is_sent_again(tmp_path: Path) -> None:
     """A task elsewhere has no mapping that would change: it is sent the bytes as they are, each time."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
         raw = ContentMemory.own(LARGE)
         other.blob(raw)
-        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
+        other.do(fx.OpenRemoteTask(DEPUTY, here.node, "uid:1"))
         other.do(read(1, BLOB, LARGE, buffer=9))
         raw.fill(0, b"changed", 0, 7)
         other.do(read(2, BLOB, LARGE, buffer=9, reuse=True))
-        assert [event.attached for event in await replies(one, 2)] == [LARGE, LARGE]
+        assert [event.attached for event in await replies(here, 2)] == [LARGE, LARGE]
 
 
 async def test_the_same_version_is_not_sent_again(tmp_path: Path) -> None:
     """A task that has the bytes of an immutable version already is told so, without them."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
         other.blob(sealed(bytes(LARGE)))
-        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
+        other.do(fx.OpenRemoteTask(DEPUTY, here.node, "uid:1"))
         other.do(read(1, BLOB, LARGE, buffer=9), read(2, BLOB, LARGE, buffer=9, reuse=True))
-        events = {event.message: event.attached for event in await replies(one, 2)}
+        events = {event.message: event.attached for event in await replies(here, 2)}
         assert sorted(events.values()) == [0, LARGE]
 
 
 async def test_an_answer_under_way_is_not_sent_again(tmp_path: Path) -> None:
     """A request that is repeated while the bytes of its answer are on their way is told so, and no more."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
         other.blob(sealed(bytes(LARGE)))
-        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"), read(1, BLOB, LARGE), read(1, BLOB, LARGE))
-        events = await replies(one, 2)
+        other.do(fx.OpenRemoteTask(DEPUTY, here.node, "uid:1"), read(1, BLOB, LARGE), read(1, BLOB, LARGE))
+        events = await replies(here, 2)
         assert [event.message for event in events if not event.attached] == [dcp.PeerReply(1, dcp.Working())]
         assert [event.attached for event in events if event.attached] == [LARGE]
         other.do(read(1, BLOB, LARGE))
-        assert len(await replies(one, 3)) == 3
+        assert len(await replies(here, 3)) == 3
 
 
 async def test_blank_buffers_bring_no_bytes(tmp_path: Path) -> None:
     """A buffer to write that nothing was filled into needs no bytes sent: it is zero at the task's node."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
+        other.do(fx.OpenRemoteTask(DEPUTY, here.node, "uid:1"))
         size = 64 * limits.MIB
         other.do(fx.AnswerWrite(DEPUTY, 1, Buffer(9, size, 0, 0), BLOB, 0, size, blank=True))
-        (event,) = await replies(one, 1)
+        (event,) = await replies(here, 1)
         assert event.attached == 0
-        one.do(fx.AnswerReceived(TASK, 1, Buffer(9, size, 0, 0), event.payload, size, writable=True))
-        assert one.host.buffers.has(BufferId(9), size)
-        assert one.channel.read == [bytes(size)]
+        here.do(fx.AnswerReceived(TASK, 1, Buffer(9, size, 0, 0), event.payload, size, writable=True))
+        assert here.host.buffers.has(BufferId(9), size)
+        assert here.channel.read == [bytes(size)]
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["here", "away"])
 async def test_the_start_of_a_task_brings_its_small_program(tmp_path: Path, *, away: bool) -> None:
     """The content is as it is now, and only of a program of this node, whatever another one has for an id."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        one.blob(b"print(1)")
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
+        here.blob(b"print(1)")
         start = sample_message(dcp.Start)
         assert isinstance(start, dcp.Start)
         held = dcp.HeldReference(
-            other.node if away else one.node, replace(start.program.reference, object=BLOB, size=8)
+            other.node if away else here.node, replace(start.program.reference, object=BLOB, size=8)
         )
-        one.ask(other, replace(start, program=held, source=None))
+        here.ask(other, replace(start, program=held, source=None))
         (event,) = await replies(other, 1)
         assert isinstance(event.message, dcp.Ask)
         assert isinstance(event.message.body, dcp.Start)
@@ -194,28 +194,30 @@ async def test_the_start_of_a_task_brings_its_small_program(tmp_path: Path, *, a
 
 async def test_a_commit_is_sent_from_the_buffer(tmp_path: Path) -> None:
     """What a task wrote into its buffer for another node's object goes beside the commit, as it stands."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        one.do(fx.AnswerReceived(TASK, 1, Buffer(9, LARGE, 0, 0), PayloadId(0), LARGE, writable=True))
-        opened = one.host.buffers.get(BufferId(9))
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
+        here.do(fx.AnswerReceived(TASK, 1, Buffer(9, LARGE, 0, 0), PayloadId(0), LARGE, writable=True))
+        opened = here.host.buffers.get(BufferId(9))
         assert opened is not None
         assert isinstance(opened.content, ContentMemory)
         opened.content.fill(5, b"written", 0, 7)
-        one.ask(other, dcp.Forward(CALLER, ReadOnce(1)), fx.WriteSource(buffer=BufferId(9), length=LARGE - 1))
+        here.ask(
+            other, dcp.Forward(CALLER, ReadOnce(1)), fx.WriteSource(buffer=BufferId(9), length=LARGE - 1)
+        )
         (event,) = await replies(other, 1)
         assert event.attached == LARGE - 1
-        one.do(fx.CloseBuffer(BufferId(9)))
-        assert not one.host.buffers.has(BufferId(9), 0)
+        here.do(fx.CloseBuffer(BufferId(9)))
+        assert not here.host.buffers.has(BufferId(9), 0)
 
 
 async def test_an_answer_over_what_is_taken_in(tmp_path: Path) -> None:
     """More bytes than a node takes in at once are refused, with what to do."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
         size = limits.DCP_RECEIVING_BYTES_MAX + 1
         other.blob(ContentMemory.shadow(size))
-        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"), read(1, BLOB, size))
-        (event,) = await replies(one, 1)
+        other.do(fx.OpenRemoteTask(DEPUTY, here.node, "uid:1"), read(1, BLOB, size))
+        (event,) = await replies(here, 1)
         assert isinstance(event.message, dcp.PeerReply)
         assert isinstance(event.message.result, Failure)
         assert event.message.result.code == Code.EFBIG
@@ -225,17 +227,17 @@ async def test_an_answer_over_what_is_taken_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize("asks", [True, False])
 async def test_bytes_without_room_are_refused_before_they_are_kept(tmp_path: Path, *, asks: bool) -> None:
     """A request with more bytes than a node may have arriving fails, and so does an answer."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
         room = other.host.links._parts.receiving  # type: ignore[union-attr] # a cluster has links
         room.most_of_one = LARGE - 1  # type: ignore[misc] # of a node with little memory
-        one.blob(ContentMemory.shadow(LARGE))
+        here.blob(ContentMemory.shadow(LARGE))
         if asks:
             call = WriteOnce(1, b"")
-            one.ask(other, dcp.Forward(CALLER, call), fx.WriteSource(content_of=BLOB, length=LARGE))
-            (event,) = await replies(one, 1)
+            here.ask(other, dcp.Forward(CALLER, call), fx.WriteSource(content_of=BLOB, length=LARGE))
+            (event,) = await replies(here, 1)
         else:
-            one.do(fx.OpenRemoteTask(DEPUTY, other.node, "uid:1"), read(1, BLOB, LARGE))
+            here.do(fx.OpenRemoteTask(DEPUTY, other.node, "uid:1"), read(1, BLOB, LARGE))
             (event,) = await replies(other, 1)
         assert isinstance(event.message, dcp.PeerReply)
         assert isinstance(event.message.result, Failure)
@@ -246,28 +248,28 @@ async def test_bytes_without_room_are_refused_before_they_are_kept(tmp_path: Pat
 
 async def test_a_deputy_that_is_over_is_not_answered(tmp_path: Path) -> None:
     """After CloseDeputy nothing is sent in its name, and nobody is remembered for it."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
+        other.do(fx.OpenRemoteTask(DEPUTY, here.node, "uid:1"))
         assert other.host.owners.of(DEPUTY) == "uid:1"
         other.do(fx.CloseRemoteTask(DEPUTY), fx.Answer(DEPUTY, 1, Done(1)))
-        other.do(fx.Send(one.node, dcp.Gossip(b"after")))
-        (event,) = await replies(one, 1)
+        other.do(fx.Send(here.node, dcp.Gossip(b"after")))
+        (event,) = await replies(here, 1)
         assert event.message == dcp.Gossip(b"after")
         assert other.host.owners.of(DEPUTY) == ""
 
 
 async def test_what_could_not_be_stored_is_not_told_of(tmp_path: Path) -> None:
     """When the store refuses a step, its answer to a node is a refusal, and its requests are not made."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (here, other):
+        await connected(here, other)
         store = other.host.persister._store
         store.failures.append(NoSpaceError("the disk is full"))  # type: ignore[attr-defined] # a GatedStore
         outcome = fx.Outcome(
             [put(1)],
             [
-                fx.Send(one.node, dcp.Ask(1, 1, dcp.Forward(CALLER, ReadOnce(1)))),
-                fx.Send(one.node, dcp.PeerReply(3, Done(1))),
+                fx.Send(here.node, dcp.Ask(1, 1, dcp.Forward(CALLER, ReadOnce(1)))),
+                fx.Send(here.node, dcp.PeerReply(3, Done(1))),
             ],
             Ticket(1),
             Ticket(1),
@@ -275,7 +277,7 @@ async def test_what_could_not_be_stored_is_not_told_of(tmp_path: Path) -> None:
         )
         other.core.outcomes.append(outcome)
         other.host.driver.call(TASK, 1, ReadOnce(1))
-        (event,) = await replies(one, 1)
+        (event,) = await replies(here, 1)
         assert isinstance(event.message, dcp.PeerReply)
         assert event.message.number == 3
         assert isinstance(event.message.result, Failure)
@@ -292,16 +294,16 @@ async def test_many_transfers_take_turns(tmp_path: Path) -> None:
     for number in range(3):
         folder = tmp_path / str(number)
         folder.mkdir()
-        async with two_hosts(folder) as (one, other):
-            await connected(one, other)
+        async with two_hosts(folder) as (here, other):
+            await connected(here, other)
             other.blob(sealed(bytes(LARGE)))
             greedy, modest = TaskId(100), TaskId(101)
             for task in (greedy, modest):
-                other.do(fx.OpenRemoteTask(task, one.node, f"uid:{task}"))
+                other.do(fx.OpenRemoteTask(task, here.node, f"uid:{task}"))
             whole = Buffer(0, LARGE, 1, 1)
             answers = [fx.AnswerRead(greedy, seq, whole, BLOB, 0, LARGE) for seq in range(300)]
             other.do(*answers, fx.AnswerRead(modest, 1_000, whole, BLOB, 0, LARGE))
-            events = await replies(one, 301)
+            events = await replies(here, 301)
             numbers = [event.message.number for event in events if isinstance(event.message, dcp.PeerReply)]
             assert sorted(numbers) == [*range(300), 1_000]
             places.append(numbers.index(1_000))

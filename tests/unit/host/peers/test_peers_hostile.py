@@ -187,12 +187,12 @@ def test_lies_differ_from_valid_messages_in_one_field() -> None:
         decode_frame(body[4:])
 
 
-@pytest.mark.parametrize("what", RUBBISH)
-async def test_rubbish_costs_its_own_connection(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("case", RUBBISH)
+async def test_rubbish_costs_its_own_connection(tmp_path: Path, case: str) -> None:
     """Whatever is no message ends the connection that it came on; the core is told, and the audit log."""
     async with stage(tmp_path) as (villain, target, _):
         line = await villain.control()
-        line.send_nowait(RUBBISH[what])
+        line.send_nowait(RUBBISH[case])
         await villain.is_cut(line)
         (down,) = await until(lambda: target.core.seen(PeerDown), "it is down")
         assert down.node == villain.node
@@ -220,10 +220,10 @@ REFUSED_AT_ONCE = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED_AT_ONCE)
-async def test_a_wrong_beginning_is_refused(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("case", REFUSED_AT_ONCE)
+async def test_a_wrong_beginning_is_refused(tmp_path: Path, case: str) -> None:
     """Who does not begin as a node does is no node for the core, and the audit log has it."""
-    begin: Callable[[Villain], list[bytes]] = REFUSED_AT_ONCE[what]
+    begin: Callable[[Villain], list[bytes]] = REFUSED_AT_ONCE[case]
     async with stage(tmp_path) as (villain, target, friend):
         line = await villain.connect(*begin(villain))
         await villain.is_cut(line)
@@ -318,13 +318,13 @@ BAD_TRANSFERS = {
 }
 
 
-@pytest.mark.parametrize("what", BAD_TRANSFERS)
-async def test_a_bad_transfer_costs_the_connection(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("case", BAD_TRANSFERS)
+async def test_a_bad_transfer_costs_the_connection(tmp_path: Path, case: str) -> None:
     """What is no transfer ends all connections with that node."""
     async with stage(tmp_path) as (villain, target, _):
         line = await villain.control()
         with await villain.data() as sock:
-            await trio.to_thread.run_sync(sock.sendall, BAD_TRANSFERS[what])
+            await trio.to_thread.run_sync(sock.sendall, BAD_TRANSFERS[case])
             await villain.is_cut(line)
         await until(lambda: target.core.seen(PeerDown), "it is down")
         assert target.links.counts["denied"] == 1

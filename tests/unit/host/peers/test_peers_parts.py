@@ -223,8 +223,8 @@ async def test_the_dialling_node_refuses_an_unknown_version(
 ) -> None:
     """Also who makes the connection looks at the other's versions, and tries again later, not at once."""
     paths = identities(tmp_path, 2)
-    async with peer_host(paths[0]) as one, peer_host(paths[1]) as other:
-        low, high = (one, other) if one.node < other.node else (other, one)
+    async with peer_host(paths[0]) as local, peer_host(paths[1]) as other:
+        low, high = (local, other) if local.node < other.node else (other, local)
         hello_of = handshake.hello_of
 
         def later(me: NodeDescription, channel: int = 0) -> dcp.PeerHello:
@@ -242,50 +242,50 @@ async def test_the_dialling_node_refuses_an_unknown_version(
 # -- receiving ----------------------------------------------------------------------------------------
 async def test_what_cannot_be_recorded_is_not_done_for_others(tmp_path: Path) -> None:
     """While the audit log cannot be written, calls of tasks elsewhere are refused as those of tasks here."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
         other.host.journal._log.pressure = BacklogLevel.SOME
-        one.ask(other, dcp.Forward(CALLER, Create(ObjectType.SHMEM_BLOB)))
-        (event,) = await until(lambda: one.core.seen(Received), "it is answered")
+        local.ask(other, dcp.Forward(CALLER, Create(ObjectType.SHMEM_BLOB)))
+        (event,) = await until(lambda: local.core.seen(Received), "it is answered")
         assert isinstance(event.message, dcp.PeerReply)
         assert isinstance(event.message.result, Failure)
         assert event.message.result.code == Code.ENOSPC
-        one.ask(other, dcp.Forward(CALLER, Lookup(bytes(32))))
+        local.ask(other, dcp.Forward(CALLER, Lookup(bytes(32))))
         await until(lambda: other.core.seen(Received), "what leaves no record is done")
         other.host.journal._log.pressure = BacklogLevel.NONE
 
 
 async def test_a_buffer_is_filled_again(tmp_path: Path) -> None:
     """A writer that acquires again keeps its mapping, and finds what came in it."""
-    async with two_hosts(tmp_path) as (one, _):
+    async with two_hosts(tmp_path) as (local, _):
         size, buffer = 100_000, BufferId(9)
         result = Buffer(buffer, size, 1, 1)
-        one.do(fx.AnswerReceived(TASK, 1, result, PayloadId(0), size, writable=True))
-        opened = one.host.buffers.get(buffer)
+        local.do(fx.AnswerReceived(TASK, 1, result, PayloadId(0), size, writable=True))
+        opened = local.host.buffers.get(buffer)
         assert opened is not None
         again = Buffer(buffer, 5, 2, 2, data=b"again")
-        one.do(fx.AnswerReceived(TASK, 1, again, PayloadId(0), size, writable=True, reuse=True))
-        first, second = one.results()
+        local.do(fx.AnswerReceived(TASK, 1, again, PayloadId(0), size, writable=True, reuse=True))
+        first, second = local.results()
         assert isinstance(first, Buffer)
         assert isinstance(second, Buffer)
         assert (first.mapping, second.mapping) == (Mapping.WRITABLE, Mapping.NONE)
         assert second.data is None
-        assert one.host.buffers.get(buffer) is opened
+        assert local.host.buffers.get(buffer) is opened
         assert isinstance(opened.content, ContentMemory)
         assert opened.content.read(0, 6) == b"again\0"
 
 
 async def test_received_memory_becomes_the_content(tmp_path: Path) -> None:
     """Large bytes of another node are the object's new content, sealed, without a copy."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
         size = 400_000
         memory = ContentMemory.shadow(size)
-        one.blob(memory)
+        local.blob(memory)
         other.when_received(
             lambda event: [fx.ApplyWrite(BLOB, fx.WriteSource(payload=event.payload, length=size))]
         )
-        one.ask(other, dcp.Forward(CALLER, CommitWrite(1, 2)), fx.WriteSource(content_of=BLOB, length=size))
+        local.ask(other, dcp.Forward(CALLER, CommitWrite(1, 2)), fx.WriteSource(content_of=BLOB, length=size))
         await until(lambda: other.core.seen(Received), "it arrived")
         content = other.host.contents.current(BLOB)
         assert isinstance(content, ContentMemory)

@@ -38,15 +38,15 @@ def between(host: PeerHost) -> RemoteStreams:
     return cast("RemoteStreams", host.links.streamer)
 
 
-async def attached(one: PeerHost, other: PeerHost, mode: Mode) -> tuple[RingEnd, RingEnd]:
-    """The end of a task of ``one``, and the opposite one, of a stream that ``other`` has."""
-    other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
+async def attached(local: PeerHost, other: PeerHost, mode: Mode) -> tuple[RingEnd, RingEnd]:
+    """The end of a task of ``local``, and the opposite one, of a stream that ``other`` has."""
+    other.do(fx.OpenRemoteTask(DEPUTY, local.node, "uid:1"))
     other.when_received(lambda event: [fx.AnswerAttach(DEPUTY, number_of(event), STREAM, mode, RING_BYTES)])
-    one.when_received(
+    local.when_received(
         lambda event: [fx.AnswerAttachRemote(TASK, 1, STREAM, mode, RING_BYTES, other.node, number_of(event))]
     )
-    one.ask(other, dcp.Forward(CALLER, Attach(1, mode)))
-    (fds,) = await until(lambda: one.channel.ends, "the task has its end")
+    local.ask(other, dcp.Forward(CALLER, Attach(1, mode)))
+    (fds,) = await until(lambda: local.channel.ends, "the task has its end")
     if mode is Mode.READ:
         return RingReader(fds, RING_BYTES), other.host.streams.local_end(STREAM, Mode.WRITE, RING_BYTES)
     return RingWriter(fds, RING_BYTES), other.host.streams.local_end(STREAM, Mode.READ, RING_BYTES)
@@ -85,9 +85,9 @@ def write_all(writer: RingWriter) -> None:
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_a_stream_crosses_nodes(tmp_path: Path, mode: Mode) -> None:
     """Messages arrive whole and in order, whoever is away; the end of the stream is told."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        with both(await attached(one, other, mode), mode) as (writer, reader):
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        with both(await attached(local, other, mode), mode) as (writer, reader):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.to_thread.run_sync, write_all, writer)
                 for number in range(200):
@@ -95,33 +95,33 @@ async def test_a_stream_crosses_nodes(tmp_path: Path, mode: Mode) -> None:
                 assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == LONG
                 with pytest.raises(EndOfStreamError):
                     await trio.to_thread.run_sync(reader.receive, WAIT_S)
-        await until(lambda: not len(between(one)) and not len(between(other)), "nothing is left of it")
+        await until(lambda: not len(between(local)) and not len(between(other)), "nothing is left of it")
 
 
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_a_reader_that_leaves_is_told_to_the_writer(tmp_path: Path, mode: Mode) -> None:
     """A writer whose reader on another node has gone gets ClosedError, as on one node."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        with both(await attached(one, other, mode), mode) as (writer, reader):
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        with both(await attached(local, other, mode), mode) as (writer, reader):
             writer.send(b"first", WAIT_S)
             assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"first"
             reader.close()
             await until(lambda: writer.peer_closed, "the writer is told")
             with pytest.raises(ClosedError):
                 writer.send(b"second", WAIT_S)
-        await until(lambda: not len(between(one)) and not len(between(other)), "nothing is left of it")
+        await until(lambda: not len(between(local)) and not len(between(other)), "nothing is left of it")
 
 
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_a_lost_node_is_no_end_of_stream(tmp_path: Path, mode: Mode) -> None:
     """When the connection is lost, a reader is told that there was more, and a writer that nobody reads."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        with both(await attached(one, other, mode), mode) as (writer, reader):
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        with both(await attached(local, other, mode), mode) as (writer, reader):
             writer.send(b"first", WAIT_S)
             assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"first"
-            other.links.hang_up(one.node, "it is cut")
+            other.links.hang_up(local.node, "it is cut")
             with pytest.raises(UnreachableError):
                 await trio.to_thread.run_sync(reader.receive, WAIT_S)
             await until(lambda: writer.peer_closed, "the writer is told")
@@ -142,20 +142,20 @@ def resume(host: PeerHost) -> None:
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_a_stream_waits_and_goes_on(tmp_path: Path, mode: Mode) -> None:
     """Whichever node stops its streams, all bytes come in their order, also those with a full ring."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        with both(await attached(one, other, mode), mode) as (writer, reader):
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        with both(await attached(local, other, mode), mode) as (writer, reader):
             writer.send(b"first", WAIT_S)
             assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"first"
             pause(other)
-            for host in (one, other):
+            for host in (local, other):
                 await until(partial(at_rest, host), "all streams wait")
                 assert len(between(host)) == 1
             resume(other)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.to_thread.run_sync, write_all, writer)
                 number = 0
-                for host in (one, other, one):
+                for host in (local, other, local):
                     pause(host)
                     await until(partial(at_rest, host), "all streams wait")
                     resume(host)
@@ -168,19 +168,19 @@ async def test_a_stream_waits_and_goes_on(tmp_path: Path, mode: Mode) -> None:
                 assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == LONG
                 with pytest.raises(EndOfStreamError):
                     await trio.to_thread.run_sync(reader.receive, WAIT_S)
-        await until(lambda: not len(between(one)) and not len(between(other)), "nothing is left of it")
+        await until(lambda: not len(between(local)) and not len(between(other)), "nothing is left of it")
 
 
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_a_stream_does_not_wait_for_another_start(tmp_path: Path, mode: Mode) -> None:
     """If the node that stopped its streams is lost for good, the reader learns that there was more."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        with both(await attached(one, other, mode), mode) as (writer, reader):
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        with both(await attached(local, other, mode), mode) as (writer, reader):
             writer.send(b"first", WAIT_S)
             assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"first"
-            pause(one)
-            for host, node in ((one, other.node), (other, one.node)):
+            pause(local)
+            for host, node in ((local, other.node), (other, local.node)):
                 await until(partial(at_rest, host), "all streams wait")
                 for waiting in between(host)._waiting.values():
                     waiting.epoch = 77
@@ -194,24 +194,24 @@ async def test_a_stream_does_not_wait_for_another_start(tmp_path: Path, mode: Mo
 
 async def test_an_end_that_nobody_connects_for_is_closed(tmp_path: Path) -> None:
     """What was taken for a task of another node is closed when that node goes."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        other.do(fx.OpenRemoteTask(DEPUTY, local.node, "uid:1"))
         other.do(fx.AnswerAttach(DEPUTY, 5, STREAM, Mode.READ, RING_BYTES))
         with other.host.streams.local_end(STREAM, Mode.WRITE, RING_BYTES) as writer:
             assert len(between(other)) == 1
-            one.links.hang_up(other.node, "it is cut")
+            local.links.hang_up(other.node, "it is cut")
             await until(lambda: writer.peer_closed, "the writer is told")
         await until(lambda: not len(between(other)), "nothing is left of it")
 
 
 async def test_a_task_that_lets_go_of_its_end(tmp_path: Path) -> None:
     """The core says that a task let its end go: the stream ends after what it had written."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        with both(await attached(one, other, Mode.WRITE), Mode.WRITE) as (writer, reader):
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        with both(await attached(local, other, Mode.WRITE), Mode.WRITE) as (writer, reader):
             writer.send(b"last", WAIT_S)
-            one.do(fx.CloseStreamEnd(STREAM, Mode.WRITE))
+            local.do(fx.CloseStreamEnd(STREAM, Mode.WRITE))
             assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"last"
             with pytest.raises(EndOfStreamError):
                 await trio.to_thread.run_sync(reader.receive, WAIT_S)
@@ -220,15 +220,15 @@ async def test_a_task_that_lets_go_of_its_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_a_streams_bytes_are_those_of_who_is_away(tmp_path: Path, mode: Mode) -> None:
     """Both nodes count them for the principal of the task that took an end of another node's stream."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        one.host.owners.add(TASK, "uid:1")
-        with both(await attached(one, other, mode), mode) as (writer, reader):
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        local.host.owners.add(TASK, "uid:1")
+        with both(await attached(local, other, mode), mode) as (writer, reader):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.to_thread.run_sync, write_all, writer)
                 for _ in range(201):
                     await trio.to_thread.run_sync(reader.receive, WAIT_S)
-        sender, receiver = (other, one) if mode is Mode.READ else (one, other)
+        sender, receiver = (other, local) if mode is Mode.READ else (local, other)
         (sent,) = sender.host.rates.completed(ASKED).meters
         (received,) = receiver.host.rates.completed(ASKED).meters
         assert (sent.principal, sent.traffic, sent.waiting) == ("uid:1", Traffic.OUT, 0)
@@ -239,13 +239,13 @@ async def test_a_streams_bytes_are_those_of_who_is_away(tmp_path: Path, mode: Mo
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_a_streams_bytes_are_on_its_tasks_account(tmp_path: Path, mode: Mode) -> None:
     """While a guarantee names the task that took an end from afar, its bytes are its own at the sender."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        one.host.owners.add(TASK, "uid:1")
-        sender, taker = (other, DEPUTY) if mode is Mode.READ else (one, TASK)
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        local.host.owners.add(TASK, "uid:1")
+        sender, taker = (other, DEPUTY) if mode is Mode.READ else (local, TASK)
         edge = Guarantee("uid:1", 0, taker, 500, ((0, 2**40),))
         sender.host.rates.set(fx.SetRates((), 60_000, guarantees=(edge,)))
-        with both(await attached(one, other, mode), mode) as (writer, reader):
+        with both(await attached(local, other, mode), mode) as (writer, reader):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.to_thread.run_sync, write_all, writer)
                 for _ in range(201):
@@ -258,13 +258,13 @@ async def test_a_streams_bytes_are_on_its_tasks_account(tmp_path: Path, mode: Mo
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_a_stream_goes_no_faster_than_its_rate(tmp_path: Path, mode: Mode) -> None:
     """Who has a rate writes as fast as that; when it is lifted all goes, and a lost node ends it."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        one.host.owners.add(TASK, "uid:1")
-        sender = other if mode is Mode.READ else one
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        local.host.owners.add(TASK, "uid:1")
+        sender = other if mode is Mode.READ else local
         slow = fx.SetRates((Rate("uid:1", Traffic.OUT, limits.RATE_BYTES_S_MIN),), 60_000)
         sender.host.rates.set(slow)
-        with both(await attached(one, other, mode), mode) as (writer, reader):
+        with both(await attached(local, other, mode), mode) as (writer, reader):
             came: list[int] = []
 
             def read() -> None:
@@ -287,5 +287,5 @@ async def test_a_stream_goes_no_faster_than_its_rate(tmp_path: Path, mode: Mode)
                 await until(lambda: len(came) > 30, "all goes")
                 sender.host.rates.set(slow)
                 await until(lambda: sender.host.rates.completed(ASKED).meters[0].waiting, "it is held up")
-                other.links.hang_up(one.node, "it is cut")
-        await until(lambda: not len(between(one)) and not len(between(other)), "nothing is left of it")
+                other.links.hang_up(local.node, "it is cut")
+        await until(lambda: not len(between(local)) and not len(between(other)), "nothing is left of it")

@@ -37,8 +37,8 @@ async def test_statements_are_counted_for_their_signer(
 ) -> None:
     """A signer gets a burst and its rate over all relays; a relay goes on, and others' statements count."""
     here, bad, good, *relays = make_cluster(tmp_path, "here bad good r1 r2 r3")
-    for each in (bad, good, *relays):
-        here.trust.note(known_of(each.cards))
+    for member in (bad, good, *relays):
+        here.trust.note(known_of(member.cards))
     told: list[tuple[NodeId, bytes]] = []
     async with trio.open_nursery() as nursery:
         reader = StatementReader(
@@ -66,8 +66,8 @@ async def test_no_more_statements_of_a_signer_count_than_its_rate(
 ) -> None:
     """A signer that never stops changes a node's mind at its rate only, however many relays it has."""
     here, bad, *relays = make_cluster(tmp_path, "here bad r1 r2")
-    for each in (bad, *relays):
-        here.trust.note(known_of(each.cards))
+    for member in (bad, *relays):
+        here.trust.note(known_of(member.cards))
     told: list[bytes] = []
     async with trio.open_nursery() as nursery:
         reader = StatementReader(here.trust, VirtualClock(), nursery, lambda _, said: told.append(said))

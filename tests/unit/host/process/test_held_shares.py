@@ -26,7 +26,7 @@ class Recorded:
         self.shares = HeldShares(nursery, self._hold, self._process_of)
 
     async def _hold(self, process: TaskProcess, share: TaskShare) -> None:
-        (task,) = [task for task, one in self.processes.items() if one is process]
+        (task,) = [task for task, candidate in self.processes.items() if candidate is process]
         self.applied.append((task, share))
 
     def _process_of(self, task: TaskId) -> TaskProcess | None:
@@ -35,26 +35,26 @@ class Recorded:
     async def settled(self, seconds: float = 0.1) -> list[tuple[TaskId, TaskShare]]:
         """Return what was applied since the last call."""
         await trio.sleep(seconds)
-        found, self.applied = self.applied, []
-        return found
+        applied, self.applied = self.applied, []
+        return applied
 
 
 async def test_shares_are_applied_once_and_end_with_their_lease(autojump_clock: MockClock) -> None:
     """Repeated shares cost nothing; a task that is no longer named, or whose lease ends, is free again."""
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        made = Recorded(nursery)
-        made.shares.set((), 5_000)
-        assert await made.settled() == []
-        made.shares.set(((ONE, HALF), (TWO, HALF)), 5_000)
-        assert await made.settled() == [(ONE, HALF), (TWO, HALF)]
-        made.shares.set(((ONE, HALF), (TWO, WHOLE)), 5_000)
-        assert await made.settled() == [(TWO, WHOLE)]
-        made.shares.set(((ONE, HALF),), 5_000)
-        assert await made.settled() == [(TWO, FREE)]
-        assert await made.settled(6.0) == [(ONE, FREE)]
-        made.shares.set(((TWO, HALF),), 5_000)
-        assert await made.settled() == [(TWO, HALF)]
+        recorded = Recorded(nursery)
+        recorded.shares.set((), 5_000)
+        assert await recorded.settled() == []
+        recorded.shares.set(((ONE, HALF), (TWO, HALF)), 5_000)
+        assert await recorded.settled() == [(ONE, HALF), (TWO, HALF)]
+        recorded.shares.set(((ONE, HALF), (TWO, WHOLE)), 5_000)
+        assert await recorded.settled() == [(TWO, WHOLE)]
+        recorded.shares.set(((ONE, HALF),), 5_000)
+        assert await recorded.settled() == [(TWO, FREE)]
+        assert await recorded.settled(6.0) == [(ONE, FREE)]
+        recorded.shares.set(((TWO, HALF),), 5_000)
+        assert await recorded.settled() == [(TWO, HALF)]
         nursery.cancel_scope.cancel()
 
 
@@ -62,12 +62,12 @@ async def test_tasks_without_a_process_are_held_when_they_have_one(autojump_cloc
     """A task that starts gets its share with the next message; one that has ended is forgotten."""
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        made = Recorded(nursery)
-        late = made.processes.pop(TWO)
-        made.shares.set(((ONE, HALF), (TWO, HALF)), 5_000)
-        assert await made.settled() == [(ONE, HALF)]
-        made.processes[TWO] = late
-        del made.processes[ONE]
-        made.shares.set(((ONE, HALF), (TWO, HALF)), 5_000)
-        assert await made.settled() == [(TWO, HALF)]
+        recorded = Recorded(nursery)
+        late = recorded.processes.pop(TWO)
+        recorded.shares.set(((ONE, HALF), (TWO, HALF)), 5_000)
+        assert await recorded.settled() == [(ONE, HALF)]
+        recorded.processes[TWO] = late
+        del recorded.processes[ONE]
+        recorded.shares.set(((ONE, HALF), (TWO, HALF)), 5_000)
+        assert await recorded.settled() == [(TWO, HALF)]
         nursery.cancel_scope.cancel()

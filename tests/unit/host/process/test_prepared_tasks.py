@@ -26,7 +26,7 @@ class Factory:
     """Makes processes that do not exist, up to a number, or fails."""
 
     def __init__(self) -> None:
-        self.made: list[TaskProcess] = []
+        self.children: list[TaskProcess] = []
         self.room = 100
         self.fails = False
 
@@ -39,14 +39,14 @@ class Factory:
         theirs.close()
         read_end, write_end = os.pipe()
         os.close(write_end)
-        number = 2 * len(self.made) + forkable
+        number = 2 * len(self.children) + forkable
         child = TaskProcess(number, Brand.PURE, BOUNDS, trio.socket.from_stdlib_socket(ours), read_end)
-        self.made.append(child)
+        self.children.append(child)
         return child
 
     def has_room(self) -> bool:
         """Return True for the first processes."""
-        return len(self.made) < self.room
+        return len(self.children) < self.room
 
 
 @asynccontextmanager
@@ -73,7 +73,7 @@ async def test_the_first_use_prepares_processes_of_its_kind_alone(autojump_clock
     factory = Factory()
     async with prepared(factory) as tasks:
         await settled()
-        assert not factory.made
+        assert not factory.children
         assert tasks.take(forkable=False) is None
         await settled()
         assert len(tasks) == MOST
@@ -121,13 +121,13 @@ async def test_processes_that_end_or_cannot_be_made_are_not_tried_for_ever(autoj
         tasks.take(forkable=False)
         await settled()
         for _ in range(5):
-            for child in factory.made:
+            for child in factory.children:
                 if child.exit is None:
                     child.ended(ChildExited(child.number, 0, 0))
                 tasks.ended(child)
             await settled()
         assert len(tasks) == 0
-        assert len(factory.made) <= 2 * MOST
+        assert len(factory.children) <= 2 * MOST
         factory.fails = True
         tasks.clear()
         tasks.take(forkable=False)

@@ -29,6 +29,6 @@ async def test_each_task_adds_to_the_limit_of_its_template(tmp_path: Path) -> No
             template.tasks.add(await factory.make(False))
             limit = int((tmp_path / "memory.max").read_text())
             assert OWN + count * TASK_BYTES <= limit < OWN + (count + 100) * TASK_BYTES
-        for each in factory.made:
-            each.kill()
-            each.close()
+        for child in factory.children:
+            child.kill()
+            child.close()

@@ -89,5 +89,5 @@ async def test_a_template_that_loads_slowly_is_waited_for(
             with pytest.raises(NotSupportedError, match="hung while it loaded"):
                 await templates.prepare("data")
         nursery.cancel_scope.cancel()
-    for child in maker.factory.made:
+    for child in maker.factory.children:
         child.close()

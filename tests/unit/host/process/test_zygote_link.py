@@ -45,10 +45,10 @@ class Ends:
 @pytest.fixture
 async def ends() -> AsyncIterator[Ends]:
     """Both ends."""
-    made = Ends()
-    yield made
-    made.link._control.close()
-    made.theirs.close()
+    pair = Ends()
+    yield pair
+    pair.link._control.close()
+    pair.theirs.close()
 
 
 BAD = {
@@ -59,10 +59,10 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-async def test_no_message_of_a_zygote_is_taken_for_one(ends: Ends, what: str) -> None:
+@pytest.mark.parametrize("case", BAD)
+async def test_no_message_of_a_zygote_is_taken_for_one(ends: Ends, case: str) -> None:
     """The link reports what it got with one kind of error, and the next message is read as usual."""
-    data, match = BAD[what]
+    data, match = BAD[case]
     await ends.theirs.send(data)
     with pytest.raises(ProtocolError, match=match):
         await ends.link._receive()
@@ -73,10 +73,10 @@ async def test_no_message_of_a_zygote_is_taken_for_one(ends: Ends, what: str) ->
 async def test_a_child_without_its_descriptor_is_a_failure(ends: Ends) -> None:
     """A daemon that has no descriptor left for a new process gives up this one alone."""
     await ends.theirs.send(encode(ChildCreated(5, 100)))
-    found = await ends.link._receive()
-    assert isinstance(found, CreateFailed)
-    assert found.id == 5
-    assert "EMFILE" in found.reason
+    reply = await ends.link._receive()
+    assert isinstance(reply, CreateFailed)
+    assert reply.id == 5
+    assert "EMFILE" in reply.reason
 
 
 async def test_the_end_of_the_socket_is_the_end(ends: Ends) -> None:

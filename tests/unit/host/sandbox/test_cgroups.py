@@ -104,10 +104,10 @@ def test_version_2_holds_a_task_to_its_part(tmp_path: Path) -> None:
     groups.hold(group, "task-1", 42, share)
     groups.hold(spare, "task-2", 43, cgroups.GroupShare(best_effort=True))
     groups.hold(plain, "task-3", 44, cgroups.GroupShare())
-    one, two, three = (own / "node" / f"task-{number}" for number in (1, 2, 3))
-    assert (one / "cpu.max").read_text() == "150000 100000"
-    assert (one / "cpu.weight").read_text() == "7500"
-    assert (one / "io.weight").read_text() == "2500"
+    held_folder, two, three = (own / "node" / f"task-{number}" for number in (1, 2, 3))
+    assert (held_folder / "cpu.max").read_text() == "150000 100000"
+    assert (held_folder / "cpu.weight").read_text() == "7500"
+    assert (held_folder / "io.weight").read_text() == "2500"
     assert [(two / file).read_text() for file in ("cpu.weight", "io.weight")] == ["1", "1"]
     assert list(three.iterdir()) == [], "a task without a part is left as it is"
 
@@ -119,12 +119,12 @@ def test_a_share_that_replaces_another_one_takes_it_back(tmp_path: Path, version
     group = cgroups.ControlGroup([(tmp_path, hierarchy)])
     group.hold(cgroups.GroupShare(500, 250, 250, replaces=True))
     group.hold(cgroups.GroupShare(0, 0, 0, replaces=True))
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
     expected = {
         1: {"cpu.shares": "1024", "cpu.cfs_quota_us": "-1", "io.weight": "100"},
         2: {"cpu.weight": "100", "cpu.max": "max", "io.weight": "100"},
     }
-    assert {name: text[: len(expected[version][name])] for name, text in found.items()} == expected[version]
+    assert {name: text[: len(expected[version][name])] for name, text in written.items()} == expected[version]
 
 
 def test_next_to_autogroup_only_tasks_with_a_share_are_under_the_controller(tmp_path: Path) -> None:
@@ -167,24 +167,24 @@ def test_a_reserved_processor_is_held_against_others() -> None:
     processor = min(os.sched_getaffinity(0))
     code = f"import os\nos.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
     running: list[subprocess.Popen[bytes]] = []
-    made: list[cgroups.ControlGroup] = []
+    control_groups: list[cgroups.ControlGroup] = []
     try:
         for number, share in enumerate(shares):
             running.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True))
-            made.append(groups.make(f"task-{number}"))
-            made[-1].enter(running[-1].pid)
-            groups.hold(made[-1], f"task-{number}", running[-1].pid, share)
-        owner, spare, other = (each.pid for each in running)
+            control_groups.append(groups.make(f"task-{number}"))
+            control_groups[-1].enter(running[-1].pid)
+            groups.hold(control_groups[-1], f"task-{number}", running[-1].pid, share)
+        owner, spare, other = (program.pid for program in running)
         spent = _spent_until([owner, spare, other], owner, 200)
         assert spent[0] > 5 * spent[1]
         assert spent[0] > 2 * spent[2]
         os.kill(owner, signal.SIGSTOP)
         assert _spent_until([owner, spare, other], other, 50)[0] < 10
     finally:
-        for each in running:
-            each.kill()
-            each.wait()
-        for group in made:
+        for burner in running:
+            burner.kill()
+            burner.wait()
+        for group in control_groups:
             groups.dispose(group)
         groups.close()
 

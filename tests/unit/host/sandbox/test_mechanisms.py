@@ -17,10 +17,10 @@ from dios.wire.types import Fitness
 
 def test_the_probe_names_every_mechanism_with_a_detail() -> None:
     """Each mechanism is reported, as available or not, with a word on it."""
-    found = mechanisms.probe()
-    assert list(found) == [*mechanisms.NEEDED_FOR_PURE, *mechanisms.LOST_WITHOUT]
-    assert all(mechanism.detail for mechanism in found.values())
-    assert {name for name, m in found.items() if m.needed_for_pure} == set(mechanisms.NEEDED_FOR_PURE)
+    probed = mechanisms.probe()
+    assert list(probed) == [*mechanisms.NEEDED_FOR_PURE, *mechanisms.LOST_WITHOUT]
+    assert all(mechanism.detail for mechanism in probed.values())
+    assert {name for name, m in probed.items() if m.needed_for_pure} == set(mechanisms.NEEDED_FOR_PURE)
 
 
 def test_the_probe_gives_the_same_twice() -> None:

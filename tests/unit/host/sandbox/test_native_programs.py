@@ -21,14 +21,14 @@ def test_a_program_has_its_loader_and_its_libraries(tmp_path: Path) -> None:
     """The paths are those that the loader lists, and those of ``read``; executable are two of them."""
     link = tmp_path / "python"
     link.symlink_to(PYTHON)
-    found = examine(ProgramSetting("python", str(link), (str(tmp_path),)))
-    assert found.path == PYTHON
-    assert str(link) in found.files
-    assert str(tmp_path) in found.files
-    assert found.executable == ((PYTHON, found.loader) if found.loader else (PYTHON,))
-    if found.loader:
-        assert any("libc." in Path(path).name for path in found.files)
-    assert all(Path(path).exists() for path in found.files)
+    program = examine(ProgramSetting("python", str(link), (str(tmp_path),)))
+    assert program.path == PYTHON
+    assert str(link) in program.files
+    assert str(tmp_path) in program.files
+    assert program.executable == ((PYTHON, program.loader) if program.loader else (PYTHON,))
+    if program.loader:
+        assert any("libc." in Path(path).name for path in program.files)
+    assert all(Path(path).exists() for path in program.files)
 
 
 @pytest.mark.parametrize(
@@ -64,5 +64,5 @@ async def test_where_a_layer_is_missing_there_are_none(caplog: pytest.LogCapture
     landlock = Mechanism(Availability.MISSING, "was refused", needed_for_pure=True)
     assert not await zygote_pool._examined([setting], {"landlock": landlock})
     assert "native programs are refused" in caplog.text
-    (found,) = await zygote_pool._examined([setting], {})
-    assert found.name == "python"
+    (program,) = await zygote_pool._examined([setting], {})
+    assert program.name == "python"

@@ -47,7 +47,7 @@ def test_a_reason_is_of_a_few_calls_and_in_words(entry: policy.Allow) -> None:
     assert 1 <= len(entry.names) <= FAMILY
     assert len(entry.reason.split()) >= WORDS
     assert entry.without
-    assert bool(entry.checked) == (bool(entry.checks) or not entry.made)
+    assert bool(entry.checked) == (bool(entry.checks) or not entry.performed)
 
 
 def test_no_reason_is_given_twice() -> None:

@@ -72,7 +72,7 @@ def test_every_unchecked_call_of_the_table_is_answered(
     """Calls without a check are made whatever their arguments, or are done without being made."""
     for entry in table:
         if not entry.checks:
-            expected = seccomp.RET_ALLOW if entry.made else seccomp.RET_DONE
+            expected = seccomp.RET_ALLOW if entry.performed else seccomp.RET_DONE
             for name in filter(exists, entry.names):
                 assert named(name, *([SYSCALL_MAX] * 6), folder=folder) == expected, name
 
@@ -105,7 +105,7 @@ def test_only_the_table_is_allowed(
     unchecked = {
         syscall_numbers.number_of(name)
         for entry in table
-        if not entry.checks and entry.made
+        if not entry.checks and entry.performed
         for name in filter(exists, entry.names)
     }
     worst = [SYSCALL_MAX] * 6

@@ -44,19 +44,19 @@ def test_every_figure_is_written_with_the_paper_beside_it(family: str, tmp_path:
     status, shown, said = invoke(family, "--quick", "--out", str(tmp_path), "--json")
     assert status == 0, said
     require_schema(f"dios lab repro {family}", shown)
-    found = json.loads(shown)
-    assert [each["figure"] for each in found] == list(KNOWN[family])
-    for each in found:
-        assert each["command"] == f"dios lab repro {family} --figure {each['figure']} --seed 1 --quick"
-        text = (tmp_path / f"figure-{each['figure']}.md").read_text()
-        assert f"`{each['command']}`" in text
+    reports = json.loads(shown)
+    assert [entry["figure"] for entry in reports] == list(KNOWN[family])
+    for report in reports:
+        assert report["command"] == f"dios lab repro {family} --figure {report['figure']} --seed 1 --quick"
+        text = (tmp_path / f"figure-{report['figure']}.md").read_text()
+        assert f"`{report['command']}`" in text
         assert "## Compared with the paper" in text
-        assert each["claims"]
-        for claim in each["claims"]:
+        assert report["claims"]
+        for claim in report["claims"]:
             assert f"| {claim['what']} | {claim['published']} | {claim['ours']} |" in text
-        stored = json.loads((tmp_path / f"figure-{each['figure']}.json").read_text())
-        assert stored == {key: value for key, value in each.items() if key != "files"}
-        assert all(Path(path).stat().st_size for path in each["files"])
+        stored = json.loads((tmp_path / f"figure-{report['figure']}.json").read_text())
+        assert stored == {key: value for key, value in report.items() if key != "files"}
+        assert all(Path(path).stat().st_size for path in report["files"])
 
 
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_large_and_quick_exclude_each_other(tmp_path: Path) -> None:
 
 def test_the_command_of_a_large_figure_says_so() -> None:
     """Whoever copies it from the page gets the same sizes again."""
-    made = clouds.Clouds(4, quiet, clouds.QUICK._replace(quick=False, options=clouds.LARGE.options))
-    assert demand_profiles.figure_7(made).command == "dios lab repro dc-drf --figure 7 --seed 4 --large"
+    all_clouds = clouds.Clouds(4, quiet, clouds.QUICK._replace(quick=False, options=clouds.LARGE.options))
+    assert demand_profiles.figure_7(all_clouds).command == "dios lab repro dc-drf --figure 7 --seed 4 --large"
 
 
 def test_a_seed_below_zero_is_refused(tmp_path: Path) -> None:
@@ -153,13 +153,13 @@ def test_algorithm_1_stops_when_patience_ends() -> None:
 
 def test_distances_from_exact_shares_are_those_of_the_allocations() -> None:
     """Utilisation, deviation and shortfalls once more, from amounts instead of levels."""
-    made = clouds.Clouds(1, quiet, clouds.QUICK)
-    cloud = made.cloud("G0")
+    all_clouds = clouds.Clouds(1, quiet, clouds.QUICK)
+    cloud = all_clouds.cloud("G0")
     assert cloud.distance(cloud.exact.share) == (1.0, 0.0, 0.0, 0.0)
-    found = DcDrf(cloud.demands, deadline_s=60.0, epsilon=0.05, dtype="float64").interval()
-    distance = cloud.distance(found.share)
+    allocation = DcDrf(cloud.demands, deadline_s=60.0, epsilon=0.05, dtype="float64").interval()
+    distance = cloud.distance(allocation.share)
     offsets = cloud.demands[0]
-    given, exact = (np.add.reduceat(each.amounts, offsets[:-1]) for each in (found, cloud.exact))
+    given, exact = (np.add.reduceat(outcome.amounts, offsets[:-1]) for outcome in (allocation, cloud.exact))
     assert distance.utilisation == pytest.approx(given.sum() / exact.sum())
     assert distance.deviation == pytest.approx((given / exact).std())
     assert distance.worst == pytest.approx((1 - given / exact).max())
@@ -185,14 +185,14 @@ def test_the_months_compare_every_discount_factor_with_drf() -> None:
     cells = played.cells(1, 0.5)
     assert tuple(cells) == months.QUICK.deltas
     assert played.cells(1, 0.5) is cells
-    values = played.over_seeds(0.5, months.QUICK.deltas[-1], lambda found: -found.wait_users)
+    values = played.over_seeds(0.5, months.QUICK.deltas[-1], lambda comparison: -comparison.wait_users)
     assert len(values) == months.QUICK.seeds
     assert all(-1 < value < 1 for value in values)
 
 
 def test_a_small_run_judges_only_what_it_can() -> None:
     """The example agrees at any size; of the smallest months nothing is judged, and not all would agree."""
-    claims = {claim.what: claim for claim in spike.figure_4(1, quiet, quick=True).claims}
+    claims = {claim.subject: claim for claim in spike.figure_4(1, quiet, quick=True).claims}
     assert {claim.judgement(quick=True) for claim in claims.values()} == {Judgement.AGREES}
     month = waits.figure_5(months.Months(1, quiet, months.QUICK)).claims
     assert {claim.judgement(quick=True) for claim in month} == {Judgement.NOT_JUDGED}

@@ -34,9 +34,9 @@ def test_a_number_has_its_place(
     ours: float, low: float, high: float, none: float | None, expected: str
 ) -> None:
     """In the interval it agrees; beyond it, on the effect's side, it is stronger; without effect no."""
-    found = judged(ours, low, high, none=none)
-    assert found.judgement == expected
-    assert found[:2] == (low, high)
+    verdict = judged(ours, low, high, none=none)
+    assert verdict.judgement == expected
+    assert verdict[:2] == (low, high)
 
 
 def test_the_median_of_seeds_decides_and_where_every_case_is_meant_the_worst() -> None:
@@ -51,12 +51,12 @@ def test_the_median_of_seeds_decides_and_where_every_case_is_meant_the_worst() -
 
 def test_counts_of_cases() -> None:
     """In all cases it agrees, in some it is weaker, in none it contradicts; without cases nothing is said."""
-    found = [judged_count(count, 3).judgement for count in (3, 2, 0)]
-    assert found == [Judgement.AGREES, Judgement.WEAKER, Judgement.CONTRADICTS]
+    judgements = [judged_count(count, 3).judgement for count in (3, 2, 0)]
+    assert judgements == [Judgement.AGREES, Judgement.WEAKER, Judgement.CONTRADICTS]
     assert judged_count(0, 0).judgement is Judgement.NOT_JUDGED
 
 
 def test_intervals_are_shown() -> None:
     """With both ends, one, or none."""
     ends = [(2, 4), (0.1, inf), (-inf, 0.5), (5, 5), (-inf, inf), (inf, -inf)]
-    assert [interval_text(*each) for each in ends] == ["2 to 4", "from 0.1", "up to 0.5", "5", "", ""]
+    assert [interval_text(*pair) for pair in ends] == ["2 to 4", "from 0.1", "up to 0.5", "5", "", ""]

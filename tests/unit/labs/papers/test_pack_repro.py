@@ -37,18 +37,18 @@ def test_every_figure_of_packer_is_written_with_the_paper_beside_it(tmp_path: Pa
     """All figures, quickly: each has its table, JSON and claims, and the command that makes it again."""
     status, shown, said = invoke("--quick", "--out", str(tmp_path), "--json")
     assert status == 0, said
-    found = json.loads(shown)
-    assert [each["figure"] for each in found] == list(evaluation.FIGURES)
-    for each in found:
-        assert each["command"] == f"dios lab repro packer --figure {each['figure']} --seed 11 --quick"
-        text = (tmp_path / f"figure-{each['figure']}.md").read_text()
-        assert f"`{each['command']}`" in text
+    reports = json.loads(shown)
+    assert [entry["figure"] for entry in reports] == list(evaluation.FIGURES)
+    for report in reports:
+        assert report["command"] == f"dios lab repro packer --figure {report['figure']} --seed 11 --quick"
+        text = (tmp_path / f"figure-{report['figure']}.md").read_text()
+        assert f"`{report['command']}`" in text
         assert "## Compared with the paper" in text
-        assert each["claims"]
-        for claim in each["claims"]:
+        assert report["claims"]
+        for claim in report["claims"]:
             assert f"| {claim['what']} | {claim['published']} | {claim['ours']} |" in text
         assert "seeds: 11, 12" in text
-        assert all(Path(path).stat().st_size for path in each["files"])
+        assert all(Path(path).stat().st_size for path in report["files"])
 
 
 @pytest.mark.extended
@@ -96,10 +96,10 @@ def test_a_figure_finished_before_an_interrupt_stays(tmp_path: Path, monkeypatch
 def test_a_job_of_constant_guarantees_asks_for_as_much_while_it_sends() -> None:
     """Each edge gets its mean over the instants at which it sends, at every instant."""
     job = generate_job(Workload(), 11, 3)
-    found = one_server.constant(job)
-    for before, after in zip(job.bandwidth, found.bandwidth, strict=True):
+    steady = one_server.constant(job)
+    for before, after in zip(job.bandwidth, steady.bandwidth, strict=True):
         assert after == pytest.approx(np.full(job.instants, before[before > 0].mean()))
-    assert np.array_equal(found.demand, job.demand)
+    assert np.array_equal(steady.demand, job.demand)
 
 
 def test_what_a_server_promises_is_what_the_data_centre_booked_of_its_link() -> None:
@@ -108,9 +108,9 @@ def test_what_a_server_promises_is_what_the_data_centre_booked_of_its_link() -> 
     promised = np.zeros((40, 30))
     for number in range(6):
         job = one_server.constant(generate_job(Workload(), 12, number))
-        found = allocate(datacenter, job, policy="literal")
-        if found:
-            for _, server, edges in one_server._senders(found):
+        placement = allocate(datacenter, job, policy="literal")
+        if placement:
+            for _, server, edges in one_server._senders(placement):
                 promised[server, : job.instants] += job.bandwidth[edges].sum(axis=0)
     assert promised.any()
     np.testing.assert_allclose(1000 - datacenter.free("up")[:30].T, promised, atol=0.01)
@@ -140,14 +140,14 @@ def test_a_policy_told_peaks_admits_no_job_by_what_it_cannot_know() -> None:
     """Literal, told peaks, sees a job as literal sees the same job with its peaks all the time."""
     told = runs.PEAKS[0]
     assert told.name == "literal, peaks"
-    one, other = (Datacenter.tree(30, per_rack=10, racks_per_pod=2) for _ in range(2))
+    first, other = (Datacenter.tree(30, per_rack=10, racks_per_pod=2) for _ in range(2))
     for number in range(20):
         job = generate_job(Workload(), 13, number)
-        found = allocate(one, job, number // 4, policy=told)
+        placement = allocate(first, job, number // 4, policy=told)
         same = allocate(other, peaks(job), number // 4, policy="literal")
-        assert bool(found) == bool(same)
-        if found and same:
-            assert found.places == same.places
+        assert bool(placement) == bool(same)
+        if placement and same:
+            assert placement.places == same.places
 
 
 def test_gains_are_parts_of_the_other() -> None:
@@ -166,9 +166,9 @@ def test_links_are_supplied_if_their_jobs_never_ask_for_more() -> None:
     counts = []
     for job in jobs:
         free = job.with_arrays(job.demand, 0.0 * job.bandwidth)
-        found = allocate(datacenter, free, 0, pinned={"a": 0, "b": 1})
-        assert found
-        loads.add(job, found)
+        placement = allocate(datacenter, free, 0, pinned={"a": 0, "b": 1})
+        assert placement
+        loads.add(job, placement)
         counts.append(loads.supplied(0))
     assert counts == [2, 0]
     # A server up and another one down, and likewise their racks.
@@ -184,10 +184,10 @@ def test_rules_as_published_look_at_peaks_and_counts_alone() -> None:
         edges = [Edge("task 0", "task 5", 1e6)]
         return [TiMra(f"job {instant}.{at}", nodes, edges, 2) for at in range(2)]
 
-    found = published_rules.slots_as_published(source, 2, 4)
+    outcome = published_rules.slots_as_published(source, 2, 4)
     # Four slots on each server, and six tasks in a job: one at a time, for two instants.
-    assert found.admitted == [True, False, False, False, True, False, False, False]
-    found = published_rules.tetris_as_published(source, 2, 4)
+    assert outcome.admitted == [True, False, False, False, True, False, False, False]
+    outcome = published_rules.tetris_as_published(source, 2, 4)
     # Eight tasks of two cores on each server, so two jobs; a link is no obstacle.
-    assert found.admitted == [True, True, False, False, True, True, False, False]
-    assert len(found.job_s) == 8
+    assert outcome.admitted == [True, True, False, False, True, True, False, False]
+    assert len(outcome.job_s) == 8

@@ -26,8 +26,8 @@ def quiet(_: str) -> None:
 
 def make(number: str, out: Path, seed: int = 1) -> figures.Figure:
     """One figure, quickly."""
-    [made] = evaluation.reproduce([number], out, seed, quiet, quick=True)
-    return made.figure
+    [reproduction] = evaluation.reproduce([number], out, seed, quiet, quick=True)
+    return reproduction.figure
 
 
 def invoke(*words: str) -> tuple[int, str, str]:
@@ -44,19 +44,19 @@ def test_the_command_writes_every_figure_with_the_thesis_beside_it(tmp_path: Pat
     """All figures, quickly: each has its table, JSON and pictures, and each claim the thesis' word."""
     status, shown, said = invoke("--quick", "--out", str(tmp_path), "--json")
     assert status == 0, said
-    found = json.loads(shown)
-    assert [each["figure"] for each in found] == list(evaluation.FIGURES)
-    for each in found:
-        text = (tmp_path / f"figure-{each['figure']}.md").read_text()
-        assert f"`{each['command']}`" in text
-        assert each["command"].endswith("--seed 1 --quick")
-        assert each["claims"]
-        for claim in each["claims"]:
+    reports = json.loads(shown)
+    assert [entry["figure"] for entry in reports] == list(evaluation.FIGURES)
+    for report in reports:
+        text = (tmp_path / f"figure-{report['figure']}.md").read_text()
+        assert f"`{report['command']}`" in text
+        assert report["command"].endswith("--seed 1 --quick")
+        assert report["claims"]
+        for claim in report["claims"]:
             assert f"| {claim['what']} | {claim['published']} | {claim['ours']} |" in text
-        stored = json.loads((tmp_path / f"figure-{each['figure']}.json").read_text())
-        assert stored == {key: value for key, value in each.items() if key != "files"}
-        assert all(Path(path).stat().st_size for path in each["files"])
-        assert any(path.endswith(".png") for path in each["files"])
+        stored = json.loads((tmp_path / f"figure-{report['figure']}.json").read_text())
+        assert stored == {key: value for key, value in report.items() if key != "files"}
+        assert all(Path(path).stat().st_size for path in report["files"])
+        assert any(path.endswith(".png") for path in report["files"])
 
 
 def test_an_unknown_figure_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_energy_is_that_of_the_cores_that_worked() -> None:
     lab = run(fixed(), [BatchJob(1, 0, 10.0, 100.0)], NOTHING, 50)
     there = [power for name, power in MACHINES.items() if name in {"r420", "r415"}]
     possible = [power.marginal * np.ceil(10 / power.speed) for power in there]
-    assert any(abs(sum(lab.joules) - each) < 1e-6 for each in possible)
+    assert any(abs(sum(lab.joules) - energy) < 1e-6 for energy in possible)
     assert (lab.done, lab.missed) == (1, 0)
     assert lab.idle_watts == pytest.approx(6.95 + 9.55 + 87.10 + 70.60 + 544.94)
 
@@ -209,9 +209,9 @@ def test_spreads_are_the_box_plots_percentiles() -> None:
 
 def test_the_references_solve_what_ours_solves(tmp_path: Path) -> None:
     """One round in so many has times of all solvers, and costs that were compared."""
-    found = solver.measure(solver.SolverScale(10, 120.0, 5.0, 3), 1, quiet)
-    rounds = len(found.outcome.rounds) - 10
-    assert len(found.seconds[solver.OURS]) == len(found.whole) == rounds
-    assert len(found.together) == -(-rounds // 3)
-    assert {len(found.seconds[name]) for name in solver.REFERENCES} == {len(found.together)}
-    assert found.outcome.faults == 0, found.outcome.fault_texts
+    measurement = solver.measure(solver.SolverScale(10, 120.0, 5.0, 3), 1, quiet)
+    rounds = len(measurement.outcome.rounds) - 10
+    assert len(measurement.seconds[solver.OURS]) == len(measurement.whole) == rounds
+    assert len(measurement.together) == -(-rounds // 3)
+    assert {len(measurement.seconds[name]) for name in solver.REFERENCES} == {len(measurement.together)}
+    assert measurement.outcome.faults == 0, measurement.outcome.fault_texts

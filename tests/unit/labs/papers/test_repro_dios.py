@@ -32,15 +32,15 @@ def test_every_figure_of_chapter_5_is_written_next_to_the_thesis(tmp_path: Path)
     """All figures, quickly, on real nodes: each has its table, its JSON and its claims."""
     status, shown, said = invoke("--quick", "--out", str(tmp_path), "--json")
     assert status == 0, said
-    found = json.loads(shown)
-    assert [each["figure"] for each in found] == list(evaluation.FIGURES)
-    for each in found:
-        assert each["command"] == f"dios lab repro dios --figure {each['figure']} --seed 1 --quick"
-        text = (tmp_path / f"figure-{each['figure']}.md").read_text()
+    reports = json.loads(shown)
+    assert [entry["figure"] for entry in reports] == list(evaluation.FIGURES)
+    for report in reports:
+        assert report["command"] == f"dios lab repro dios --figure {report['figure']} --seed 1 --quick"
+        text = (tmp_path / f"figure-{report['figure']}.md").read_text()
         assert "## Compared with the thesis" in text
-        assert each["claims"]
-        assert each["measured"]
-        assert all(Path(path).stat().st_size for path in each["files"])
+        assert report["claims"]
+        assert report["measured"]
+        assert all(Path(path).stat().st_size for path in report["files"])
 
 
 def test_table_5_1_is_tried_on_real_nodes(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_table_5_1_is_tried_on_real_nodes(tmp_path: Path) -> None:
         pytest.skip(f"this machine cannot confine pure tasks: {reason}")
     status, shown, said = invoke("--quick", "--figure", "table-5.1", "--out", str(tmp_path), "--json")
     assert status == 0, said
-    (found,) = json.loads(shown)
-    judged = {each["what"].partition(":")[0]: each["judgement"] for each in found["claims"]}
-    for what in (
+    (report,) = json.loads(shown)
+    judged = {claim["what"].partition(":")[0]: claim["judgement"] for claim in report["claims"]}
+    for subject in (
         "isolated distributed namespaces",
         "separate file system",
         "fine-grained capabilities",
@@ -59,7 +59,7 @@ def test_table_5_1_is_tried_on_real_nodes(tmp_path: Path) -> None:
         "no kernel of its own",
         "connections of its own",
     ):
-        assert judged[what] == "agrees"
+        assert judged[subject] == "agrees"
 
 
 def test_an_unknown_figure_and_a_seed_below_zero_are_refused(tmp_path: Path) -> None:
@@ -87,7 +87,14 @@ def test_the_text_depends_on_the_seed_alone_and_its_parts_add_up(tmp_path: Path)
 
 def test_percentiles_and_sizes_are_shown_as_they_are() -> None:
     """The cells are 1 %, 25 %, median, 75 %, 99 % and the maximum; sizes have binary units."""
-    assert runs.time_cells([float(each) for each in range(1, 101)]) == (2.0, 26.0, 50.5, 76.0, 100.0, 100.0)
+    assert runs.time_cells([float(number) for number in range(1, 101)]) == (
+        2.0,
+        26.0,
+        50.5,
+        76.0,
+        100.0,
+        100.0,
+    )
     assert [runs.size_text(size) for size in (64, 4096, 2 << 20)] == ["64 B", "4 KiB", "2 MiB"]
 
 

@@ -23,13 +23,13 @@ def invoke(*words: str) -> tuple[int, str, str]:
 
 def core(number: int, threads: tuple[int, ...]) -> Element:
     """Return a core with its first cache."""
-    inside = tuple(Element(Part.THREAD, each, (each,)) for each in threads)
+    inside = tuple(Element(Part.THREAD, thread, (thread,)) for thread in threads)
     return Element(Part.CACHE, 1, threads, 32, (Element(Part.CORE, number, threads, 0, inside),))
 
 
 def socket(number: int, cores: tuple[Element, ...]) -> Element:
     """Return a package whose cores share the last-level cache."""
-    cpus = tuple(sorted(cpu for each in cores for cpu in each.cpus))
+    cpus = tuple(sorted(cpu for element in cores for cpu in element.cpus))
     return Element(Part.PACKAGE, number, cpus, 0, (Element(Part.CACHE, 3, cpus, 4096, cores),))
 
 
@@ -50,10 +50,10 @@ def test_pairs_are_found_by_what_they_share() -> None:
         Sharing.CORE: Place(0, 4),
         Sharing.THREAD: Place(0, 0),
     }
-    found = places(tree, {0, 1})
-    assert list(found) == [Sharing.LAST_LEVEL, Sharing.THREAD]
-    assert any("one socket" in sentence for sentence in lacks(found.keys()))
-    assert len(lacks(found.keys())) == len(Sharing) - 2
+    pairs = places(tree, {0, 1})
+    assert list(pairs) == [Sharing.LAST_LEVEL, Sharing.THREAD]
+    assert any("one socket" in sentence for sentence in lacks(pairs.keys()))
+    assert len(lacks(pairs.keys())) == len(Sharing) - 2
     assert last_level_bytes(tree) == 4096
 
 
@@ -77,11 +77,11 @@ def test_the_machine_and_its_lacks_are_shown(tmp_path: Path) -> None:
     words = ("--quick", "--figure", "2.5", "--out", str(tmp_path), "--json")
     status, shown, said = invoke("lab", "repro", "interference", *words)
     assert status == 0, said
-    (found,) = json.loads(shown)
-    assert found["command"] == "dios lab repro interference --figure 2.5 --seed 1 --quick"
+    (report,) = json.loads(shown)
+    assert report["command"] == "dios lab repro interference --figure 2.5 --seed 1 --quick"
     told = " ".join(said.split())
     assert all(sentence in told for sentence in evaluation.not_shown())
-    assert len(found["tables"][1]["rows"]) == len(Sharing)
+    assert len(report["tables"][1]["rows"]) == len(Sharing)
 
 
 @pytest.mark.extended
@@ -90,7 +90,7 @@ def test_every_figure_of_chapter_2_is_written(tmp_path: Path) -> None:
     status, shown, said = invoke("lab", "repro", "interference", "--quick", "--out", str(tmp_path), "--json")
     assert status == 0, said
     left = [number for number in evaluation.FIGURES if number not in evaluation.missing_requirements()]
-    assert [each["figure"] for each in json.loads(shown)] == left
+    assert [report["figure"] for report in json.loads(shown)] == left
     assert list(tmp_path.glob("figure-2.6-*.png"))
 
 
@@ -101,9 +101,9 @@ def test_a_calibration_that_was_kept_is_shown_again(tmp_path: Path) -> None:
     kept.write_text(json.dumps({"sharing": "a cache", "processors": [0, 1], "slow_downs": matrix}))
     status, shown, said = invoke("lab", "calibrate", "--from", str(kept), "--json")
     assert status == 0, said
-    found = json.loads(shown)
-    assert found["parameter"] == "slow_downs=" + ",".join(["100,100,110,200"] * 4)
-    assert found["set"] is None
+    calibration = json.loads(shown)
+    assert calibration["parameter"] == "slow_downs=" + ",".join(["100,100,110,200"] * 4)
+    assert calibration["set"] is None
     kept.write_text("{}")
     status, _, said = invoke("lab", "calibrate", "--from", str(kept))
     assert status == 1

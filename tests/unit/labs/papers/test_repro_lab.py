@@ -55,10 +55,10 @@ def test_a_quic_connection_is_sprayed_and_survives_the_migration_of_its_client(c
     """A real client changes its port twice: the stream ends whole at one server, found by connection id."""
     if quic.missing():
         pytest.skip(quic.missing())
-    found = quic.through_balancer(cables, MeasurementSetting(steer="spray"), 1 << 18, 2)
-    assert found.whole
-    assert (found.moved, found.counters["migrated"]) == (2, 2)
-    assert found.regular > (1 << 18) // 1400
+    measurement = quic.through_balancer(cables, MeasurementSetting(steer="spray"), 1 << 18, 2)
+    assert measurement.whole
+    assert (measurement.moved, measurement.counters["migrated"]) == (2, 2)
+    assert measurement.regular > (1 << 18) // 1400
 
 
 # Frames -----------------------------------------------------------------------------------------------
@@ -69,22 +69,22 @@ def test_frames_have_right_checksums_and_ends_of_their_flow(length: int) -> None
     """Each is well formed, of the flow that its place says, and numbered in it."""
     frames = Frames(4, length, SEED, target=RIGHT_LINK, source=LEFT_LINK, count=64)
     ends = [read(message.tobytes()[ABOVE:]) for message in frames.messages]
-    assert all(each.sums_right and len(each.payload) == length - 54 for each in ends)
-    assert len({(each.source, each.source_port) for each in ends}) == 4
+    assert all(end.sums_right and len(end.payload) == length - 54 for end in ends)
+    assert len({(end.source, end.source_port) for end in ends}) == 4
     assert all(ends[at].source_port == ends[at % 4].source_port for at in range(len(ends)))
     opening = [read(message.tobytes()[ABOVE:]) for message in frames.opening]
-    assert all(each.sums_right and each.flags == 2 for each in opening)
-    assert [each.source_port for each in opening] == [each.source_port for each in ends[:4]]
+    assert all(opener.sums_right and opener.flags == 2 for opener in opening)
+    assert [opener.source_port for opener in opening] == [end.source_port for end in ends[:4]]
 
 
 def test_the_same_seed_draws_the_same_frames_and_checksums_are_spread() -> None:
     """Another seed draws others; about half of the checksums are even."""
-    one, same, other = (
+    first, same, other = (
         Frames(1, 64, seed, target=RIGHT_LINK, source=LEFT_LINK) for seed in (SEED, SEED, SEED + 1)
     )
-    assert np.array_equal(one.messages, same.messages)
-    assert not np.array_equal(one.messages, other.messages)
-    assert abs(float((one.checksums % 2).mean()) - 0.5) < 0.05, SEED
+    assert np.array_equal(first.messages, same.messages)
+    assert not np.array_equal(first.messages, other.messages)
+    assert abs(float((first.checksums % 2).mean()) - 0.5) < 0.05, SEED
 
 
 def test_frames_that_cannot_be_are_refused() -> None:
@@ -112,12 +112,12 @@ def test_the_kernel_cuts_a_burst_into_frames_with_checksums_of_their_own(cables:
         sender.open_flows()
         for message in frames.messages[:4]:
             sender.give(message)
-        found: list[bytes] = []
-        while len(found) < 34:
+        received: list[bytes] = []
+        while len(received) < 34:
             text = heard.recv(2048)
             if text[12:14] == b"\x08\x00":
-                found.append(text)
-    cut = found[2:]
+                received.append(text)
+    cut = received[2:]
     assert all(read(text).sums_right and len(text) == 64 for text in cut)
     numbers = [int.from_bytes(text[38:42], "big") // frames.payload for text in cut]
     assert numbers == [*range(8), *range(8), *range(8, 16), *range(8, 16)]
@@ -144,13 +144,13 @@ def test_the_sink_counts_frames_that_come_after_later_ones(cables: VethPairs) ->
 def test_one_flow_keeps_every_core_busy_sprayed_and_one_core_by_its_hash(cables: VethPairs) -> None:
     """Whatever the rates are: nothing is lost, and who received what is as it should be."""
     for steer, cores in (("spray", 2), ("rss", 1)):
-        found = measure.forwarding(
+        measurement = measure.forwarding(
             cables, Synthetic(CYCLES), MeasurementSetting(steer=steer, seconds=SECONDS, seed=SEED)
         )
-        assert found.frames_s > 0
-        assert found.lost == 0
-        busy = [each for each in found.each if each > 0.2 * sum(found.each)]
-        assert len(busy) == cores, (steer, found)
+        assert measurement.frames_s > 0
+        assert measurement.lost == 0
+        busy = [rate for rate in measurement.per_core if rate > 0.2 * sum(measurement.per_core)]
+        assert len(busy) == cores, (steer, measurement)
 
 
 def test_flows_are_found_on_the_cores_that_they_come_to(cables: VethPairs) -> None:
@@ -169,9 +169,9 @@ def test_flows_are_found_on_the_cores_that_they_come_to(cables: VethPairs) -> No
 def test_delays_are_told_of_frames_that_came(cables: VethPairs) -> None:
     """The middle is above nothing and not above the 99th percentile; one core keeps the order."""
     setting = MeasurementSetting(cores=1, steer="rss", seconds=SECONDS, seed=SEED)
-    found = measure.delay(cables, None, setting, 2000)
-    assert 0 < found.median <= found.p99
-    assert found.late == 0
+    measurement = measure.delay(cables, None, setting, 2000)
+    assert 0 < measurement.median <= measurement.p99
+    assert measurement.late == 0
 
 
 def test_a_real_tcp_is_measured_or_its_absence_told(cables: VethPairs) -> None:
@@ -181,10 +181,10 @@ def test_a_real_tcp_is_measured_or_its_absence_told(cables: VethPairs) -> None:
         with pytest.raises(NotHereError, match="apt install iperf3"):
             tcp.throughput(cables, None, setting, settle_s=0)
         return
-    found = tcp.throughput(cables, None, setting, settle_s=0)
-    assert found.bits_s > 0
-    assert 0.5 <= found.jain <= 1.0
-    assert 0 <= found.again < 1
+    measurement = tcp.throughput(cables, None, setting, settle_s=0)
+    assert measurement.bits_s > 0
+    assert 0.5 <= measurement.jain <= 1.0
+    assert 0 <= measurement.again < 1
 
 
 # In memory --------------------------------------------------------------------------------------------
@@ -193,9 +193,9 @@ def test_a_real_tcp_is_measured_or_its_absence_told(cables: VethPairs) -> None:
 def test_in_memory_one_flow_is_on_all_cores_sprayed_and_on_one_by_its_hash() -> None:
     """Each core that has frames works, and no other."""
     for steer, cores in (("spray", 2), ("rss", 1)):
-        found = measure.in_memory(
+        measurement = measure.in_memory(
             Synthetic(CYCLES), MeasurementSetting(steer=steer, seconds=SECONDS, seed=SEED)
         )
-        assert sum(each > 0 for each in found.each) == cores
-        assert found.frames_s == pytest.approx(sum(found.each))
-        assert found.per_cpu_s > 0
+        assert sum(rate > 0 for rate in measurement.per_core) == cores
+        assert measurement.frames_s == pytest.approx(sum(measurement.per_core))
+        assert measurement.per_cpu_s > 0

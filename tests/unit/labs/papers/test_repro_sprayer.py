@@ -29,19 +29,21 @@ def test_every_figure_that_this_machine_can_make_is_written_with_the_thesis_besi
     lacks = evaluation.missing_requirements()
     status, shown, said = invoke("--quick", "--out", str(tmp_path), "--json")
     assert status == 0, said
-    found = json.loads(shown)
-    assert [each["figure"] for each in found] == [name for name in evaluation.FIGURES if name not in lacks]
+    reports = json.loads(shown)
+    assert [entry["figure"] for entry in reports] == [
+        name for name in evaluation.FIGURES if name not in lacks
+    ]
     assert all(reason in said.replace("\n", " ") for reason in lacks.values())
-    for each in found:
-        assert each["command"] == f"dios lab repro sprayer --figure {each['figure']} --seed 21 --quick"
-        text = (tmp_path / f"figure-{each['figure']}.md").read_text()
-        assert f"`{each['command']}`" in text
+    for report in reports:
+        assert report["command"] == f"dios lab repro sprayer --figure {report['figure']} --seed 21 --quick"
+        text = (tmp_path / f"figure-{report['figure']}.md").read_text()
+        assert f"`{report['command']}`" in text
         assert "## Compared with the thesis" in text
-        assert each["measured"]
-        assert each["claims"]
-        for claim in each["claims"]:
+        assert report["measured"]
+        assert report["claims"]
+        for claim in report["claims"]:
             assert f"| {claim['what']} | {claim['published']} | {claim['ours']} |" in text
-        assert all(Path(path).stat().st_size for path in each["files"])
+        assert all(Path(path).stat().st_size for path in report["files"])
 
 
 def test_without_namespaces_rates_in_memory_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

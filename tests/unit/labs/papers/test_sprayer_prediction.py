@@ -12,8 +12,8 @@ def test_busy_cores_are_those_of_trials() -> None:
     """The mean number of cores with a flow agrees with flows that are dealt out at random."""
     dice = np.random.default_rng(1)
     for cores, flows in ((2, 1), (2, 2), (8, 4), (8, 64)):
-        found = [len(set(dice.integers(0, cores, flows).tolist())) for _ in range(4000)]
-        assert busy_cores(cores, flows) == pytest.approx(np.mean(found), rel=0.02)
+        counts = [len(set(dice.integers(0, cores, flows).tolist())) for _ in range(4000)]
+        assert busy_cores(cores, flows) == pytest.approx(np.mean(counts), rel=0.02)
 
 
 def test_the_model_returns_what_it_was_fitted_to() -> None:

@@ -31,7 +31,7 @@ def test_without_a_choice_all_models_and_the_queues_are_compared() -> None:
     with pytest.raises(InvalidError, match="once"):
         models_of(["quincy", "quincy"])
     with pytest.raises(InvalidError, match=str(COMPARED_MAX)):
-        models_of([f"{each}.py" for each in range(COMPARED_MAX + 1)])
+        models_of([f"{number}.py" for number in range(COMPARED_MAX + 1)])
 
 
 def test_the_models_see_the_same_tasks_of_a_trace() -> None:
@@ -40,9 +40,9 @@ def test_the_models_see_the_same_tasks_of_a_trace() -> None:
     status, shown, said = invoke(*words, "--model", "queue", "--model", "hawk")
     assert status == 0, said
     require_schema("dios lab compare", shown)
-    found = json.loads(shown)
-    assert [each["model"] for each in found] == ["queue", "hawk"]
-    assert found[0]["summary"]["submitted"] == found[1]["summary"]["submitted"] > 0
+    outcomes = json.loads(shown)
+    assert [outcome["model"] for outcome in outcomes] == ["queue", "hawk"]
+    assert outcomes[0]["summary"]["submitted"] == outcomes[1]["summary"]["submitted"] > 0
     assert "2 of 2: hawk" in said
 
 
@@ -52,12 +52,12 @@ def test_the_table_is_written_with_pictures(tmp_path: Path) -> None:
     status, shown, said = invoke(*words)
     assert status == 0, said
     text = (tmp_path / "compare.md").read_text()
-    assert all(each in shown and each in text for each in ("queue", "spread", *COLUMNS[:3]))
-    assert [each["model"] for each in json.loads((tmp_path / "compare.json").read_text())] == [
+    assert all(word in shown and word in text for word in ("queue", "spread", *COLUMNS[:3]))
+    assert [outcome["model"] for outcome in json.loads((tmp_path / "compare.json").read_text())] == [
         "queue",
         "spread",
     ]
-    assert [each.name for each in tmp_path.glob("*.png")] == ["compare-waits-1.png"]
+    assert [picture.name for picture in tmp_path.glob("*.png")] == ["compare-waits-1.png"]
 
 
 def test_a_wrong_option_ends_the_comparison_before_the_first_model() -> None:
@@ -78,7 +78,7 @@ def test_a_model_that_fails_leaves_the_others_in_the_table(tmp_path: Path) -> No
         "    def begin(self, state):\n        raise ValueError('on purpose')\n"
     )
     options = SimulationOptions(synthetic="google", machines=3, hours=0.01)
-    found = list(compare(options, [str(bad), "queue"], lambda *_: None, None))
-    assert "on purpose" in found[0].failure
-    assert found[1].summary is not None
-    assert not found[1].failure
+    outcomes = list(compare(options, [str(bad), "queue"], lambda *_: None, None))
+    assert "on purpose" in outcomes[0].failure
+    assert outcomes[1].summary is not None
+    assert not outcomes[1].failure

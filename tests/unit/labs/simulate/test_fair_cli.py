@@ -41,9 +41,9 @@ def test_json_and_files_hold_the_same_numbers(tmp_path: Path) -> None:
     status, shown, said = invoke(*SMALL, "--json", "--out", str(tmp_path / "out"), "--seed", "5")
     assert status == 0, said
     require_schema("dios lab fair", shown)
-    found = json.loads(shown)
-    assert found == json.loads((tmp_path / "out" / "summary.json").read_text())
-    drf, sdrf = found["mechanisms"]
+    summary = json.loads(shown)
+    assert summary == json.loads((tmp_path / "out" / "summary.json").read_text())
+    drf, sdrf = summary["mechanisms"]
     assert drf["delta"] is None
     assert sdrf["delta"] == 1 - 1e-6
     assert sdrf["events_per_thousand"] >= 0

@@ -143,7 +143,7 @@ def test_no_tasks_start_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("submit", "duration", "user", "demands", "capacity", "what"),
+    ("submit", "duration", "user", "demands", "capacity", "message"),
     [
         ([0, -1], [1, 1], [0, 0], [[1], [1]], [1], r"submit_us\[1\]"),
         ([0, math.nan], [1, 1], [0, 0], [[1], [1]], [1], r"submit_us\[1\]"),
@@ -173,10 +173,10 @@ def test_bad_traces_are_refused_by_row(
     user: ArrayLike,
     demands: ArrayLike,
     capacity: ArrayLike,
-    what: str,
+    message: str,
 ) -> None:
     """Each bad argument is an error that says which and where."""
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises(ValueError, match=message):
         simulate(submit, duration, user, demands, capacity)
 
 

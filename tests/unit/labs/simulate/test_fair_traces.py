@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 def test_the_same_seed_gives_the_same_tasks_and_another_seed_others() -> None:
     """All arrays are equal to the bit for one seed, and differ for two."""
-    first, again, other = (generate_trace(each) for each in (SMALL, SMALL, replace(SMALL, seed=4)))
+    first, again, other = (generate_trace(setting) for setting in (SMALL, SMALL, replace(SMALL, seed=4)))
     for name in ("submit_us", "duration_us", "user", "demands"):
         assert np.array_equal(getattr(first, name), getattr(again, name))
         assert not np.array_equal(getattr(first, name), getattr(other, name))
@@ -178,11 +178,11 @@ def test_waiting_and_completions_are_those_of_each_users_tasks() -> None:
         assert np.allclose(played.wait_s, means)
         assert np.allclose(played.wait_until_end_s, [np.mean(seen[user]) for user in range(trace.users)])
         assert played.completed.tolist() == completed
-    found = compare(trace, plain, other)
-    assert found.wait_users == pytest.approx(other.wait_s.mean() / plain.wait_s.mean() - 1)
-    assert found.fewer == sum(other.completed < plain.completed)
-    assert found.each_mean == pytest.approx(-reductions(plain, other).mean())
-    assert found.wait_users < 0, "SDRF lets users wait less, as published"
+    comparison = compare(trace, plain, other)
+    assert comparison.wait_users == pytest.approx(other.wait_s.mean() / plain.wait_s.mean() - 1)
+    assert comparison.fewer == sum(other.completed < plain.completed)
+    assert comparison.each_mean == pytest.approx(-reductions(plain, other).mean())
+    assert comparison.wait_users < 0, "SDRF lets users wait less, as published"
     same = compare(trace, plain, plain)
     assert (same.wait_users, same.each_mean, same.fewer, same.more, same.lost_most) == (0, 0, 0, 0, 0)
 
@@ -220,12 +220,12 @@ def test_the_live_tree_agrees_with_every_decision(rule: str, delta: float) -> No
     trace = generate_trace(SMALL)
     pool = trace.usage() * 0.6
     played = run_mechanism(trace, pool, delta, rule)
-    found = replay(trace, pool, played, rule, resort_every=50)
-    assert found.decisions == trace.submit_us.size
-    assert found.waiting > 1
-    assert found.events > 0
+    replayed = replay(trace, pool, played, rule, resort_every=50)
+    assert replayed.decisions == trace.submit_us.size
+    assert replayed.waiting > 1
+    assert replayed.events > 0
     slow = replay(trace, pool, run_mechanism(trace, pool, 1 - 1e-7, rule), rule)
-    assert slow.events < found.events
+    assert slow.events < replayed.events
 
 
 def test_a_decision_for_somebody_else_is_found_out() -> None:

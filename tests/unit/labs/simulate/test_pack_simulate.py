@@ -56,8 +56,8 @@ def test_several_seeds_are_told_one_by_one() -> None:
     assert status == 0, said
     head, row = shown.splitlines()[5:]
     assert head.split()[-6:] == ["seed", "4", "seed", "5", "seed", "6"]
-    each = sorted(float(cell.rstrip("%")) for cell in row.split()[-3:])
-    assert float(row.split()[1].rstrip("%")) == each[1]
+    percentages = sorted(float(cell.rstrip("%")) for cell in row.split()[-3:])
+    assert float(row.split()[1].rstrip("%")) == percentages[1]
 
 
 def test_json_and_files_hold_the_same_numbers(tmp_path: Path) -> None:
@@ -66,13 +66,13 @@ def test_json_and_files_hold_the_same_numbers(tmp_path: Path) -> None:
     status, shown, said = invoke(*SMALL, "--policy", "tetris", "--json", "--out", str(out), "--seed", "5")
     assert status == 0, said
     require_schema("dios lab pack", shown)
-    found = json.loads(shown)
-    assert found == json.loads((out / "summary.json").read_text())
+    summary = json.loads(shown)
+    assert summary == json.loads((out / "summary.json").read_text())
     rows = list(csv.DictReader((out / "instants.csv").read_text().splitlines()))
-    assert len(rows) == found["instants"] == found["runs"][0]["instants_played"] == 12
-    assert sum(int(row["tasks"]) for row in rows) == found["runs"][0]["tasks"]
-    (policy,) = found["runs"][0]["policies"]
-    late = rows[found["begin"] :]
+    assert len(rows) == summary["instants"] == summary["runs"][0]["instants_played"] == 12
+    assert sum(int(row["tasks"]) for row in rows) == summary["runs"][0]["tasks"]
+    (policy,) = summary["runs"][0]["policies"]
+    late = rows[summary["begin"] :]
     part = sum(int(row["admitted"]) for row in late) / sum(int(row["tasks"]) for row in late)
     assert policy["tasks"] == pytest.approx(part)
     assert {path.name for path in out.glob("*.png")} == {"acceptance.png", "bandwidth.png", "cpu.png"}
@@ -102,8 +102,8 @@ def test_without_jobs_nothing_is_admitted(tmp_path: Path) -> None:
     status, shown, said = invoke(*words)
     assert status == 0, said
     assert shown.splitlines()[-1].split()[:4] == ["slots", "-", "-", "-"]
-    (found,) = json.loads(invoke(*words, "--json")[1])["runs"]
-    assert [found["policies"][0][name] for name in ("jobs", "tasks", "revenue")] == [None] * 3
+    (run,) = json.loads(invoke(*words, "--json")[1])["runs"]
+    assert [run["policies"][0][name] for name in ("jobs", "tasks", "revenue")] == [None] * 3
 
 
 def test_without_arrivals_each_job_comes_once(tmp_path: Path) -> None:
@@ -201,14 +201,14 @@ def test_links_count_as_often_as_a_path_passes_one() -> None:
         wanted = [0, gap]
         held = []
         for node in taken:
-            found = allocate(datacenter, TiMra(node.name, [node]), policy="slots")
-            assert found
-            held.append(found)
-        for found in held:
-            if found.servers[found.job.nodes[0].name] in wanted:
-                found.release()
+            placement = allocate(datacenter, TiMra(node.name, [node]), policy="slots")
+            assert placement
+            held.append(placement)
+        for placement in held:
+            if placement.servers[placement.job.nodes[0].name] in wanted:
+                placement.release()
         cpu = 1.0 if gap else 0.5
         job = TiMra("two", [Node("a", cpu=cpu), Node("b", cpu=cpu)], [Edge("a", "b", 10)])
-        found = allocate(datacenter, job)
-        assert found
-        assert demand_over_time(datacenter, found)[0, 4] == 10 * links
+        placement = allocate(datacenter, job)
+        assert placement
+        assert demand_over_time(datacenter, placement)[0, 4] == 10 * links

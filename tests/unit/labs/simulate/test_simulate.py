@@ -69,8 +69,8 @@ def run(
 def test_one_time_keeps_its_order() -> None:
     """What is put down first happens first, and rounds come after all else of their time."""
     agenda = SimulationEvents[str]()
-    for at, what, order in ((2.0, "c", 0), (1.0, "round", 1), (1.0, "a", 0), (1.0, "b", 0)):
-        agenda.put(at, what, order)
+    for at, event, order in ((2.0, "c", 0), (1.0, "round", 1), (1.0, "a", 0), (1.0, "b", 0)):
+        agenda.put(at, event, order)
     assert [agenda.take()[1] for _ in range(4)] == ["a", "b", "round", "c"]
     assert agenda.next_time() == math.inf
 

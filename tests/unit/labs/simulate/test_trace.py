@@ -128,7 +128,7 @@ def test_a_task_never_ends_before_it_began(copied: Path) -> None:
     events = list(workload.events())
     assert [(at, task.work) for at, task in tasks_of(events, 9)] == [(100.0, math.inf)]
     assert not [event for event in events if isinstance(event, Withdrawal)]
-    passed = {what: count for what, count in workload.passed_over.items() if what.startswith("task")}
+    passed = {reason: count for reason, count in workload.passed_over.items() if reason.startswith("task")}
     assert passed == {"task FINISH that goes back in time": 1, "task KILL that goes back in time": 1}
 
 
@@ -136,8 +136,8 @@ def test_a_machine_never_comes_twice(copied: Path) -> None:
     """Rows of a machine that go back in time are taken in order: it is there from its first addition on."""
     rows = ("0,6,0,p,1,1", "700000000,5,0,p,1,1", "650000000,5,1,p,1,1", "680000000,5,0,p,1,1")
     (copied / "machine_events" / PART).write_text("\n".join(rows) + "\n")
-    machines = [each for each in read(copied) if isinstance(each, MachineUp | MachineDown)]
-    assert [(each.time, type(each)) for each in machines] == [(0.0, MachineUp), (80.0, MachineUp)]
+    machines = [event for event in read(copied) if isinstance(event, MachineUp | MachineDown)]
+    assert [(event.time, type(event)) for event in machines] == [(0.0, MachineUp), (80.0, MachineUp)]
 
 
 def test_what_a_job_says_holds_for_its_tasks() -> None:

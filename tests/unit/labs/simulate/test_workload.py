@@ -42,9 +42,9 @@ SEED = 5
 PROGRAMS = [entry.program for entry in TABLE_8_2] + [ProgramModel("network", cpu=0.1, network=1e9)]
 
 
-def events_of(what: GoogleLike) -> list[Happening]:
+def events_of(parameters: GoogleLike) -> list[Happening]:
     """All events of a made-up workload."""
-    return list(GoogleWorkload(what).events())
+    return list(GoogleWorkload(parameters).events())
 
 
 def submissions(events: list[Happening]) -> list[JobSubmission]:
@@ -57,9 +57,9 @@ def submissions(events: list[Happening]) -> list[JobSubmission]:
 
 def test_a_seed_gives_one_workload() -> None:
     """Equal seeds give equal events, other seeds other ones."""
-    what = GoogleLike(40, seed=SEED, blocks=True)
-    assert events_of(what) == events_of(what)
-    assert events_of(what) != events_of(GoogleLike(40, seed=SEED + 1, blocks=True))
+    parameters = GoogleLike(40, seed=SEED, blocks=True)
+    assert events_of(parameters) == events_of(parameters)
+    assert events_of(parameters) != events_of(GoogleLike(40, seed=SEED + 1, blocks=True))
 
 
 def test_events_come_in_order_and_within_the_time() -> None:
@@ -82,21 +82,27 @@ def test_services_hold_most_and_come_seldom() -> None:
     """Most jobs that come are batch; most of what runs is services (§2.1.1)."""
     jobs = submissions(events_of(GoogleLike(300, seed=SEED)))
     running = Counter[Kind]()
-    for each in jobs:
-        if each.time == 0:
-            running[each.job.kind] += len(each.tasks)
-    arriving = Counter(each.job.kind for each in jobs if each.time > 0)
+    for submission in jobs:
+        if submission.time == 0:
+            running[submission.job.kind] += len(submission.tasks)
+    arriving = Counter(arrival.job.kind for arrival in jobs if arrival.time > 0)
     assert running[Kind.SERVICE] / running.total() == pytest.approx(SERVICE_SHARE, abs=0.02)
     assert arriving[Kind.BATCH] > 5 * arriving[Kind.SERVICE], f"seed {SEED}: {arriving}"
 
 
 def test_jobs_and_runtimes_have_heavy_tails() -> None:
     """Most jobs have one task and last minutes; a few have a large share of all."""
-    jobs = [each for each in submissions(events_of(GoogleLike(4000, seed=SEED))) if each.time > 0]
-    sizes = np.sort([len(each.tasks) for each in jobs])
+    jobs = [
+        submission
+        for submission in submissions(events_of(GoogleLike(4000, seed=SEED)))
+        if submission.time > 0
+    ]
+    sizes = np.sort([len(submission.tasks) for submission in jobs])
     assert np.median(sizes) == 1, f"seed {SEED}"
     assert sizes[-len(sizes) // 20 :].sum() > 0.5 * sizes.sum(), f"seed {SEED}"
-    runtimes = np.array([each.tasks[0].work for each in jobs if each.job.kind is Kind.BATCH])
+    runtimes = np.array(
+        [submission.tasks[0].work for submission in jobs if submission.job.kind is Kind.BATCH]
+    )
     assert 200 < np.median(runtimes) < 900, f"seed {SEED}"
     assert runtimes.mean() > 3 * np.median(runtimes), f"seed {SEED}"
 
@@ -142,7 +148,11 @@ def test_events_are_not_kept() -> None:
 def test_more_events_at_the_same_load() -> None:
     """A rate of four brings four times the batch jobs, each a quarter as long."""
     slow, fast = (
-        [each for each in submissions(events_of(GoogleLike(300, seed=SEED, rate=rate))) if each.time > 0]
+        [
+            submission
+            for submission in submissions(events_of(GoogleLike(300, seed=SEED, rate=rate)))
+            if submission.time > 0
+        ]
         for rate in (1.0, 4.0)
     )
     assert len(fast) == pytest.approx(4 * len(slow), rel=0.2), f"seed {SEED}"
@@ -263,8 +273,8 @@ def test_no_resource_gives_more_than_it_has() -> None:
         paces = paces_together(there, model)
         moved = np.array(
             [
-                (pace.misses * 64 / pace.stretch, each.disk / pace.stretch, each.network / pace.stretch)
-                for each, pace in zip(there, paces, strict=True)
+                (pace.misses * 64 / pace.stretch, program.disk / pace.stretch, program.network / pace.stretch)
+                for program, pace in zip(there, paces, strict=True)
             ]
         ).sum(axis=0)
         limits = (model.memory_bandwidth, model.disk_bandwidth, model.network_bandwidth)
@@ -320,7 +330,7 @@ def test_the_mix_is_that_of_table_8_2(name: str, tasks: int, threads: int) -> No
     """130 tasks on the SRG cluster (79.3 % of its threads), 268 on the model data centre (79.8 %)."""
     cluster, large = MIXES[name]
     events = list(MixWorkload(thesis_machines(cluster), SEED, large=large).events())
-    assert sum(len(each.tasks) for each in submissions(events)) == tasks
+    assert sum(len(submission.tasks) for submission in submissions(events)) == tasks
     assert sum(event.machine.slots for event in events if isinstance(event, MachineUp)) == threads
 
 

@@ -74,9 +74,9 @@ def change(target: MemoryTarget, path: str, place: int) -> None:
     target.files[path] = bytes(data)
 
 
-def swap(target: MemoryTarget, one: str, other: str) -> None:
+def swap(target: MemoryTarget, name: str, other: str) -> None:
     """Exchange two files."""
-    target.files[one], target.files[other] = target.files[other], target.files[one]
+    target.files[name], target.files[other] = target.files[other], target.files[name]
 
 
 def cut(target: MemoryTarget, path: str, size: int) -> None:
@@ -168,9 +168,9 @@ def change_config(target: MemoryTarget, field: str) -> None:
 def test_an_honest_store_has_no_findings() -> None:
     """Two snapshots with a file each are read as a whole."""
     target = backup()
-    found = Verification(open_repository(target, PAIR)).read()
-    assert (found.snapshots, found.files, found.chunks, found.unused_packs) == (2, 2, 4, 0)
-    assert found.damages == []
+    verified = Verification(open_repository(target, PAIR)).read()
+    assert (verified.snapshots, verified.files, verified.chunks, verified.unused_packs) == (2, 2, 4, 0)
+    assert verified.damages == []
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -179,8 +179,8 @@ def test_each_change_of_the_store_is_noticed(attack: str) -> None:
     target = backup()
     act, told = ATTACKS[attack]
     act(target)
-    found = findings(target)
-    assert [text for text in found if told in text], found
+    damages = findings(target)
+    assert [text for text in damages if told in text], damages
 
 
 def test_no_changed_byte_is_ever_given_out() -> None:

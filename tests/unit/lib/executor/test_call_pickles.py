@@ -43,9 +43,9 @@ def shape(value: object, large: dict[int, int]) -> object:
             large[id(value)] = len(value)
         return type(value), bytes(value)
     if isinstance(value, list | tuple):
-        return type(value), [shape(each, large) for each in value]
+        return type(value), [shape(member, large) for member in value]
     if isinstance(value, dict):
-        return type(value), {key: shape(each, large) for key, each in value.items()}
+        return type(value), {key: shape(member, large) for key, member in value.items()}
     return type(value), value
 
 
@@ -61,9 +61,9 @@ def test_large_bytes_are_taken_out_of_any_value(seed: int) -> None:
         CallPickler(file, lambda _: True).dump(value)
         large: dict[int, int] = {}
         expected = shape(value, large)
-        assert [len(each) for each in taken] == [large[id(each)] for each in taken]
+        assert [len(buffer) for buffer in taken] == [large[id(buffer)] for buffer in taken]
         assert len(taken) == len(large)
-        loaded = pickle.loads(file.getvalue(), buffers=[memoryview(bytes(each)) for each in taken])  # noqa: S301 - of this test
+        loaded = pickle.loads(file.getvalue(), buffers=[memoryview(bytes(buffer)) for buffer in taken])  # noqa: S301 - of this test
         assert shape(loaded, {}) == expected
         assert loaded[0] is loaded[2]
 

@@ -123,21 +123,21 @@ ARRAYS: Final = [
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_a_value_comes_back_with_its_type(value: object) -> None:
     """Values of the standard library and the caller's own records are the same after the way."""
-    found = decode_result(encode_result(value), trust=False)
-    assert type(found) is type(value)
-    assert found == value
+    decoded = decode_result(encode_result(value), trust=False)
+    assert type(decoded) is type(value)
+    assert decoded == value
 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=repr)
 def test_an_array_comes_back_as_it_was(array: object) -> None:
     """Arrays and their elements keep type, shape and order."""
-    found = decode_result(encode_result(array), trust=False)
-    assert isinstance(found, np.ndarray | np.generic)
-    assert type(found) is type(array)
+    decoded = decode_result(encode_result(array), trust=False)
+    assert isinstance(decoded, np.ndarray | np.generic)
+    assert type(decoded) is type(array)
     assert isinstance(array, np.ndarray | np.generic)
-    assert found.dtype == array.dtype
-    assert found.shape == array.shape
-    assert np.array_equal(found, array)
+    assert decoded.dtype == array.dtype
+    assert decoded.shape == array.shape
+    assert np.array_equal(decoded, array)
 
 
 @pytest.mark.parametrize("step", [1, 2])
@@ -145,9 +145,9 @@ def test_an_array_in_a_file_comes_back_as_an_array(tmp_path: pathlib.Path, step:
     """The content of a mapped file, or of a part of it, comes back in memory."""
     mapped = np.memmap(tmp_path / "array", np.int32, "w+", shape=(6,))
     mapped[:] = range(6)
-    found = decode_result(encode_result(mapped[::step]), trust=False)
-    assert type(found) is np.ndarray
-    assert found.tolist() == list(range(0, 6, step))
+    decoded = decode_result(encode_result(mapped[::step]), trust=False)
+    assert type(decoded) is np.ndarray
+    assert decoded.tolist() == list(range(0, 6, step))
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_an_exception_comes_back_with_the_remote_traceback(error: Exception) -> 
         raise error  # noqa: TRY301 - the exception is the test's
     except Exception as raised:  # noqa: BLE001 - whichever it is
         data = encode_exception(raised)
-    found = decode_exception(data, trust=False)
-    assert type(found) is type(error)
-    assert found.args == error.args
-    assert str(found) == str(error)
-    assert {name: value for name, value in vars(found).items() if name != "__notes__"} == vars(error)
-    assert "raise error" in str(found.__cause__)
+    decoded = decode_exception(data, trust=False)
+    assert type(decoded) is type(error)
+    assert decoded.args == error.args
+    assert str(decoded) == str(error)
+    assert {name: value for name, value in vars(decoded).items() if name != "__notes__"} == vars(error)
+    assert "raise error" in str(decoded.__cause__)
 
 
 def test_a_worker_cannot_end_its_caller() -> None:
@@ -348,8 +348,8 @@ sys.addaudithook(_watch)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_pickle_is_refused_and_runs_nothing(name: str) -> None:
     """Whatever a worker sends, the caller gets UntrustedResultError, and no function was called."""
-    made = HOSTILE[name]
-    data = made if isinstance(made, bytes) else pickle.dumps(made, 5)
+    hostile = HOSTILE[name]
+    data = hostile if isinstance(hostile, bytes) else pickle.dumps(hostile, 5)
     modules = set(sys.modules)
     calls: list[str] = []
     with pytest.raises(UntrustedResultError), _watching(calls):
@@ -361,34 +361,36 @@ def test_a_hostile_pickle_is_refused_and_runs_nothing(name: str) -> None:
 # -- results in blobs ---------------------------------------------------------------------------------
 def as_blob(encoded: Encoded) -> memoryview:
     """Return the bytes of a blob with a result, as a worker writes them."""
-    made = bytearray()
+    blob = bytearray()
     for part in encoded.parts():
-        made += bytes(-len(made) % 64) + part
-    return memoryview(made)
+        blob += bytes(-len(blob) % 64) + part
+    return memoryview(blob)
 
 
 def stored(*sizes: int, rest: bytes = b"") -> memoryview:
     """Return a blob whose description a worker made up."""
-    return memoryview(bytearray(b"".join(each.to_bytes(8, "little") for each in (len(sizes), *sizes)) + rest))
+    return memoryview(
+        bytearray(b"".join(number.to_bytes(8, "little") for number in (len(sizes), *sizes)) + rest)
+    )
 
 
 @pytest.mark.parametrize("value", [*VALUES, *ARRAYS], ids=lambda value: type(value).__name__)
 def test_a_value_in_a_blob_comes_back_with_its_type(value: object) -> None:
     """The form in a blob keeps what the form in a message keeps, and its arrays can be changed."""
-    found = decode_stored(as_blob(encode_parts(value)), trust=False)
-    assert type(found) is type(value)
-    if isinstance(found, np.ndarray):
-        assert np.array_equal(found, value)  # type: ignore[arg-type]
-        assert found.flags.writeable
+    decoded = decode_stored(as_blob(encode_parts(value)), trust=False)
+    assert type(decoded) is type(value)
+    if isinstance(decoded, np.ndarray):
+        assert np.array_equal(decoded, value)  # type: ignore[arg-type]
+        assert decoded.flags.writeable
     else:
-        assert found == value
+        assert decoded == value
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_pickle_in_a_blob_is_refused_and_runs_nothing(name: str) -> None:
     """A result in a blob is loaded by the same rules as one in a message."""
-    made = HOSTILE[name]
-    data = made if isinstance(made, bytes) else pickle.dumps(made, 5)
+    hostile = HOSTILE[name]
+    data = hostile if isinstance(hostile, bytes) else pickle.dumps(hostile, 5)
     blob = as_blob(Encoded(plain=False, body=data, buffers=[]))
     calls: list[str] = []
     with pytest.raises(UntrustedResultError), _watching(calls):
@@ -450,9 +452,9 @@ def test_buffers_that_are_missing_are_refused() -> None:
 def test_an_initialiser_of_the_caller_does_not_run() -> None:
     """A record is put together without the code of its class."""
     data = pickle.dumps(Named("_dataclass", __name__, "Frozen", {"x": -1}), 5)
-    found = load(data, ())
-    assert isinstance(found, Frozen)
-    assert found.x == -1
+    loaded = load(data, ())
+    assert isinstance(loaded, Frozen)
+    assert loaded.x == -1
 
 
 PLAIN, PICKLED = encode_result([1])[:1], encode_result(complex(1, 2))[:1]

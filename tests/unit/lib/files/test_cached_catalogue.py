@@ -61,7 +61,7 @@ def test_an_edit_that_was_overtaken_keeps_both() -> None:
     stored.interrupt = [entry("theirs", 1)]
     catalogue = CachedCatalogue(stored)
     catalogue.edit(lambda tree: [*tree.entries, entry("mine", 2)])
-    assert [found.file for found in decode(stored.data)] == ["theirs", "mine"]
+    assert [listed.file for listed in decode(stored.data)] == ["theirs", "mine"]
     assert sorted(catalogue.tree().files) == ["mine", "theirs"]
 
 
@@ -78,7 +78,7 @@ def test_an_edit_that_others_have_changed_again_is_read_again() -> None:
     catalogue = CachedCatalogue(stored)
     for number in (10, 11):
         catalogue.edit(lambda tree, number=number: [*tree.entries, entry("mine", number)])  # type: ignore[misc]
-    assert [found.file for found in decode(stored.data)] == ["mine", "theirs", "mine", "theirs"]
+    assert [listed.file for listed in decode(stored.data)] == ["mine", "theirs", "mine", "theirs"]
 
 
 def test_an_edit_gives_up_in_the_end() -> None:
@@ -87,7 +87,7 @@ def test_an_edit_gives_up_in_the_end() -> None:
     stored.interrupt, stored.always = [entry("theirs")], True
     with pytest.raises(Conflict):
         CachedCatalogue(stored).edit(lambda tree: [*tree.entries, entry("mine")])
-    assert "mine" not in {found.file for found in decode(stored.data)}
+    assert "mine" not in {listed.file for listed in decode(stored.data)}
 
 
 def test_an_edit_begins_with_what_the_node_knows() -> None:
@@ -102,7 +102,7 @@ def test_an_edit_begins_with_what_the_node_knows() -> None:
     catalogue = CachedCatalogue(stored)
     catalogue.edit(lambda tree: [*tree.entries, entry("c", 3)])
     assert stored.reads == 1
-    assert [found.file for found in decode(stored.data)] == ["a", "b", "c"]
+    assert [listed.file for listed in decode(stored.data)] == ["a", "b", "c"]
 
 
 def test_an_error_by_what_the_node_knows_ends_no_edit() -> None:
@@ -122,7 +122,7 @@ def test_an_error_by_what_the_node_knows_ends_no_edit() -> None:
     catalogue = CachedCatalogue(stored)
     assert catalogue.likely_tree().is_file("a")
     catalogue.edit(only)
-    assert [found.file for found in decode(stored.data)] == ["b"]
+    assert [listed.file for listed in decode(stored.data)] == ["b"]
 
 
 def test_an_edit_of_a_list_that_was_overtaken_keeps_both() -> None:
@@ -130,7 +130,7 @@ def test_an_edit_of_a_list_that_was_overtaken_keeps_both() -> None:
     stored = Memory()
     stored.interrupt = [entry("same", 1)]
     edit(stored, lambda entries: [*entries, entry("same", 2)])
-    assert [found.name[-1] for found in decode(stored.data)] == [1, 2]
+    assert [listed.name[-1] for listed in decode(stored.data)] == [1, 2]
     stored.interrupt, stored.always = [entry("theirs")], True
     with pytest.raises(Conflict):
         edit(stored, lambda entries: [*entries, entry("mine")])
@@ -155,10 +155,10 @@ def test_a_list_of_the_entries_keeps_none_of_them() -> None:
     stored.replace(encode([entry("a"), entry("b")]), 0)
     catalogue = CachedCatalogue(stored)
     for reads in (1, 2):
-        assert [each.file for each in catalogue.entries()] == ["a", "b"]
+        assert [listed.file for listed in catalogue.entries()] == ["a", "b"]
         assert stored.reads == reads
     assert catalogue.entries() == catalogue.tree().entries
     assert catalogue.entries() is catalogue.tree().entries
     assert stored.reads == 4
     stored.replace(encode([entry("c")]), stored.number)
-    assert [each.file for each in catalogue.entries()] == ["c"]
+    assert [listed.file for listed in catalogue.entries()] == ["c"]

@@ -34,7 +34,7 @@ def test_replaced_files_leave_notes_while_the_catalogue_has_a_history(
     )
     reference = cast("Reference", there)
     record = CatalogueRecord(cast("Node", SimpleNamespace(nodes=list)), lambda: [reference])
-    assert record.found()
+    assert record.exists()
     assert not record.is_replicated
     value = Value(ZERO, members, (), 0, 1, bytes(32), b"")
     record._note(Reading(value, members, decided=True, is_plain=is_plain), None, 0.0)

@@ -20,10 +20,10 @@ def files_of(error: DiosError | None) -> DiosFileSystem:
             raise error
         return FileTree(())
 
-    found = DiosFileSystem("nowhere", skip_instance_cache=True)
+    filesystem = DiosFileSystem("nowhere", skip_instance_cache=True)
     groups = SimpleNamespace(files=lambda _: SimpleNamespace(tree=tree), aliases=lambda: ["papers"])
-    object.__setattr__(found, "_groups", groups)
-    return found
+    object.__setattr__(filesystem, "_groups", groups)
+    return filesystem
 
 
 @pytest.mark.parametrize("error", [DamagedError("lost"), UnreachableError("silent")])

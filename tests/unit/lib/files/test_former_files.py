@@ -212,18 +212,18 @@ class Store:
 @pytest.fixture
 def promised(monkeypatch: pytest.MonkeyPatch) -> Promised:
     """The promise of the group: none at first."""
-    made = Promised()
-    monkeypatch.setattr(group_files, "Promises", lambda _: made)
-    return made
+    promises = Promised()
+    monkeypatch.setattr(group_files, "Promises", lambda _: promises)
+    return promises
 
 
 @pytest.fixture
 def files(promised: Promised) -> Files:
     """A group with one file on two nodes."""
-    made = Files(Cluster())
-    made.put("a", "one", "n1", "n2")
+    model = Files(Cluster())
+    model.put("a", "one", "n1", "n2")
     assert promised.replicas == 0
-    return made
+    return model
 
 
 def test_a_replaced_file_stays_until_the_promise_holds_for_the_new_one(
@@ -496,7 +496,7 @@ def test_a_removal_leaves_the_bytes_of_a_file_that_came_back(files: Files, store
     """The file is listed still, in other objects, and the store may have the only safe copy."""
     entry = files.entry("t")
     back = msgspec.structs.replace(entry, name=blake3(b"other name").digest())
-    files.edit(lambda tree: [back if one.name == entry.name else one for one in tree.entries])
+    files.edit(lambda tree: [back if listed.name == entry.name else listed for listed in tree.entries])
     due = files.unlist([entry])
     assert due is not None
     files.remove_stored(due, [entry])

@@ -54,11 +54,11 @@ def counts(disks: int, *replicas: Replica, entry: CatalogueEntry = ENTRY) -> boo
 
     def lookup(name: bytes, *, group: Group) -> list[Replica]:
         assert group is not None
-        return [one for one in replicas if name == NAME]
+        return [replica for replica in replicas if name == NAME]
 
     node, group = SimpleNamespace(lookup=lookup), SimpleNamespace()
     kept = has_kept_copies(cast("Node", node), cast("Group", group), entry, disks)
-    assert all(one.closed for one in replicas) or not entry.digest
+    assert all(replica.closed for replica in replicas) or not entry.digest
     return kept
 
 
@@ -136,8 +136,8 @@ def test_the_disks_of_files_are_counted() -> None:
     def lookup(name: bytes, *, group: Group, together: bool = False) -> Gathered[Replica]:
         assert group is not None
         asked.append(name)
-        found = there.get(name, [])
-        return Gathered(found[:1] if together else found, incomplete=together and name == NAME)
+        replicas = there.get(name, [])
+        return Gathered(replicas[:1] if together else replicas, incomplete=together and name == NAME)
 
     @contextmanager
     def batch() -> Iterator[_Batch]:
@@ -153,7 +153,7 @@ def test_the_disks_of_files_are_counted() -> None:
         tiered,
     ]
     single = KeptPromise(1, bytes(32), SECOND, "b", 3, is_single=True)
-    found = file_disks(cast("Node", node), cast("Group", group), entries, [single])
-    assert found == [(2, None), (1, 3), (0, None), (0, None)]
+    disks = file_disks(cast("Node", node), cast("Group", group), entries, [single])
+    assert disks == [(2, None), (1, 3), (0, None), (0, None)]
     assert sorted(asked) == sorted([NAME, NAME, SECOND, bytes(32)])
-    assert all(one.closed for one in there[NAME]), "references are closed"
+    assert all(replica.closed for replica in there[NAME]), "references are closed"

@@ -44,7 +44,7 @@ def united(*lists: Listed) -> tuple[FileTree, ListRepair]:
     }
     assert len(trees) == 1
     listed, repair = results[0]
-    names = [one.name for one in listed.entries if one.name]
+    names = [file.name for file in listed.entries if file.name]
     assert len(names) == len(set(names)), "an object is listed twice"
     stored = decode_all(encode(listed.entries, listed.unfinished, listed.notes))
     assert stored == listed
@@ -68,7 +68,7 @@ def test_versions_of_one_path_are_kept_under_two_names() -> None:
     assert set(tree.files) == {"d/a.tar.gz", other}
     assert tree.files["d/a.tar.gz"] == late
     assert tree.files[other].name == early.name
-    assert [(one.path, one.former_path) for one in repair.united] == [
+    assert [(change.path, change.former_path) for change in repair.united] == [
         ("d/a.tar.gz", None),
         (other, "d/a.tar.gz"),
     ]
@@ -89,10 +89,10 @@ def test_a_name_of_the_greatest_length_is_made_shorter() -> None:
     path = f"d/{'ä' * ((limits.TEXT_BYTES_MAX - 6) // 2)}.txt"
     early, late = entry(path, 1, "early", 1), entry(path, 2, "late", 2)
     tree, repair = united(Listed((early,)), Listed((late,)))
-    made = repair.united[1].path
-    assert len(made.encode()) <= limits.TEXT_BYTES_MAX
-    assert made.endswith(f"ä (conflict {early.digest.hex()[:8]}).txt")
-    assert set(tree.files) == {path, made}
+    shortened = repair.united[1].path
+    assert len(shortened.encode()) <= limits.TEXT_BYTES_MAX
+    assert shortened.endswith(f"ä (conflict {early.digest.hex()[:8]}).txt")
+    assert set(tree.files) == {path, shortened}
 
 
 def test_a_name_in_a_directory_of_the_greatest_length_goes_up() -> None:
@@ -126,18 +126,18 @@ def test_a_file_that_has_the_path_of_a_directory_gets_another_name() -> None:
     file = entry("a", 1, "1")
     for others in ((directory_entry("a", 1),), (entry("a/b", 2, "2"),), (directory_entry("a/c", 1),)):
         tree, repair = united(Listed((file,)), Listed(others))
-        made = f"a (conflict {file.digest.hex()[:8]})"
+        new_path = f"a (conflict {file.digest.hex()[:8]})"
         assert tree.is_directory("a")
         assert not tree.is_file("a")
-        assert tree.files[made].name == file.name
-        assert next(one for one in repair.united if one.path == made).former_path == "a"
+        assert tree.files[new_path].name == file.name
+        assert next(change for change in repair.united if change.path == new_path).former_path == "a"
 
 
 def test_files_without_a_digest_differ_by_their_objects() -> None:
     """As logs and files of the first version of catalogues do."""
     first, second = CatalogueEntry("a", name_of(1), 1, 1), CatalogueEntry("a", name_of(2), 1, 2)
     tree, _ = united(Listed((first,)), Listed((first, second)))
-    assert {one.name for one in tree.files.values()} == {first.name, second.name}
+    assert {file.name for file in tree.files.values()} == {first.name, second.name}
 
 
 TIER = Tiered("s3://x", bytes(32), stored=True, left=False, manifest=b"m")
@@ -150,11 +150,11 @@ def test_a_file_that_was_tiered_in_one_list_is_found_in_both_places(local: Tiere
     here = CatalogueEntry(plain.file, plain.name, 1, 1, plain.digest, tier=local)
     there = CatalogueEntry(plain.file, plain.name, 1, 1, plain.digest, tier=TIER)
     tree, _ = united(Listed((here,)), Listed((there,)))
-    found = tree.files["a"]
-    assert found.in_store
-    assert not found.tiered
-    assert found.tier is not None
-    assert found.tier.left
+    file = tree.files["a"]
+    assert file.in_store
+    assert not file.tiered
+    assert file.tier is not None
+    assert file.tier.left
 
 
 def test_notes_are_united_and_destroy_nothing_that_is_listed() -> None:
@@ -186,7 +186,7 @@ def test_unfinished_files_are_united() -> None:
     tree, _ = united(*lists)
     assert set(tree.unfinished) == {"a", "b", f"a (conflict {blake3(b'1').hexdigest()[:8]})"}
     assert tree.unfinished["a"].run == b"2"
-    first = next(one for one in tree.unfinished.values() if one.run == b"1")
+    first = next(upload for upload in tree.unfinished.values() if upload.run == b"1")
     assert set(first.parts) == set(parts[:2])
 
 

@@ -57,12 +57,12 @@ class Changes(RuleBasedStateMachine):
 
     def later(self, name: bytes) -> set[bytes]:
         """The object and those that replaced it, one after the other."""
-        found, open_ones = {name}, [name]
+        names, open_ones = {name}, [name]
         while open_ones:
-            new = self.after.get(open_ones.pop(), set()) - found
-            found |= new
+            new = self.after.get(open_ones.pop(), set()) - names
+            names |= new
             open_ones.extend(new)
-        return found
+        return names
 
     def change(self, after: list[CatalogueEntry]) -> None:
         """Change the entries."""
@@ -126,7 +126,7 @@ class Changes(RuleBasedStateMachine):
     @rule()
     def execute(self) -> None:
         """Destroy the former files whose notes are due."""
-        due = [note for note in self.tree.notes if all(one.name in self.kept for one in note.replacement)]
+        due = [note for note in self.tree.notes if all(part.name in self.kept for part in note.replacement)]
         self.stored -= {note.former.name for note in due}
         left = [note for note in self.tree.notes if note not in due]
         self.tree = FileTree(self.tree.entries, (), left)
@@ -150,7 +150,7 @@ class Changes(RuleBasedStateMachine):
         """When every listed file is kept, every note is due."""
         listed = {entry.name for entry in self.tree.entries}
         for note in self.tree.notes:
-            assert {one.name for one in note.replacement} <= listed
+            assert {part.name for part in note.replacement} <= listed
 
 
 TestChanges = Changes.TestCase

@@ -20,12 +20,12 @@ class Store:
 
     def __init__(self) -> None:
         self.parts: dict[bytes, bytes] = {}
-        self.made = 0
+        self.names = 0
 
     def store(self, data: memoryview) -> Part:
         """Keep the bytes under a new name."""
-        self.made += 1
-        name = b"%032d" % self.made
+        self.names += 1
+        name = b"%032d" % self.names
         self.parts[name] = bytes(data)
         return Part(name, blake3(data).digest())
 
@@ -47,12 +47,12 @@ def test_pages_are_the_bytes_of_memory(original: bytes, changes: list[tuple[str,
     store, model = Store(), io.BytesIO(original)
     view = memoryview(original)
     pages = Pages(PAGE, MOST, lambda: store, lambda start, end: view[start:end], len(original))
-    for what, place, data in changes:
-        if what == "write" and data:
+    for action, place, data in changes:
+        if action == "write" and data:
             model.seek(place)
             model.write(data)
             pages.write(place, memoryview(data))
-        elif what == "truncate":
+        elif action == "truncate":
             model.truncate(place)
             pages.truncate(place)
         model.seek(place)

@@ -103,10 +103,10 @@ class FakeNode:
         """Return replicas as a node does: with a limit of 1 only the nearest one."""
         del name, group
         self.lookups.append(limit)
-        found = list(self.replicas[:limit])
-        for one in found:
-            one.open += 1
-        return Gathered(found, incomplete=self.silent and limit > len(found))
+        replicas = list(self.replicas[:limit])
+        for replica in replicas:
+            replica.open += 1
+        return Gathered(replicas, incomplete=self.silent and limit > len(replicas))
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:
@@ -153,7 +153,7 @@ def test_a_bad_replica_is_passed_over_and_named(
     node = FakeNode(bad, sound)
     replicas, told = reader(node)
     assert way(replicas) == GOOD
-    assert [str(one) for one in told] == [f"the replica of a.txt {why}; it was read from n2"]
+    assert [str(warning) for warning in told] == [f"the replica of a.txt {why}; it was read from n2"]
     assert not bad.open
     assert not sound.open
 
@@ -223,7 +223,7 @@ def test_the_next_replicas_are_read_in_the_order_of_their_distance() -> None:
     far, near = Replica("n2"), Replica("n3", proximity=Proximity.RACK)
     replicas, told = reader(FakeNode(Replica("here", DAMAGED), far, near))
     replicas.view()
-    assert [one.sound for one in told] == ["n3"]
+    assert [warning.sound for warning in told] == ["n3"]
 
 
 def test_a_file_that_is_read_in_ranges_goes_on_at_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ def test_a_file_that_is_read_in_ranges_goes_on_at_another_node(monkeypatch: pyte
         assert head + file.read() == LARGE
         assert second.open
     assert not second.open
-    assert [str(one) for one in told] == [
+    assert [str(warning) for warning in told] == [
         "the replica of a.txt on n1 does not answer; it was read from n2",
     ]
 
@@ -261,7 +261,7 @@ def test_each_part_of_a_large_file_is_read_from_a_sound_replica() -> None:
     node = FakeNode(Replica("here", DAMAGED), Replica("n2"))
     parts = StoredParts(cast("Node", node), cast("Group", None), entry, told.append)
     assert b"".join(parts.checked()) == GOOD * 2
-    assert [one.label for one in told] == ["part 1 of big.bin", "part 2 of big.bin"]
+    assert [warning.label for warning in told] == ["part 1 of big.bin", "part 2 of big.bin"]
     assert parts.range(1, len(GOOD) + 1) == GOOD[1:] + GOOD[:1]
     node.replicas = ()
     with pytest.raises(FileNotFoundError, match="replaced or removed"):

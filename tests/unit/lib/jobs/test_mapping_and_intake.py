@@ -66,12 +66,12 @@ class Shelf:
     """A spool in memory, which counts how many there are."""
 
     alive = 0
-    made = 0
+    created = 0
 
     def __init__(self, chunks: list[bytes]) -> None:
         self.chunks = chunks
         Shelf.alive += 1
-        Shelf.made += 1
+        Shelf.created += 1
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.chunks)
@@ -83,7 +83,7 @@ class Shelf:
 
 @pytest.fixture(autouse=True)
 def _empty_shelf() -> None:
-    Shelf.alive = Shelf.made = 0
+    Shelf.alive = Shelf.created = 0
 
 
 def functions(source: str) -> Functions:
@@ -130,9 +130,9 @@ def reduced(
         values += some_values
     intake.close()
     assert Shelf.alive == 0
-    found = dict(zip(keys, values, strict=True))
-    assert len(found) == len(keys)
-    return found
+    outputs = dict(zip(keys, values, strict=True))
+    assert len(outputs) == len(keys)
+    return outputs
 
 
 @pytest.mark.parametrize("source", PROGRAMS)
@@ -148,7 +148,7 @@ def test_counts_are_right(source: str, memory_bytes: int, mappers: int, reducers
         together |= part
     assert together == COUNTS
     if memory_bytes == ROOMY:
-        assert not Shelf.made
+        assert not Shelf.created
 
 
 def test_output_does_not_depend_on_who_is_first() -> None:
@@ -157,8 +157,8 @@ def test_output_does_not_depend_on_who_is_first() -> None:
     text = b"\n".join(b"%d" % number for number in range(100))
     streams = [to[0] for to in mapped(source, text, 4, 1)]
     for memory_bytes in (ROOMY, TINY):
-        found = reduced(source, streams, memory_bytes=memory_bytes)
-        assert found == {"all": [str(number) for number in range(100)]}
+        outputs = reduced(source, streams, memory_bytes=memory_bytes)
+        assert outputs == {"all": [str(number) for number in range(100)]}
 
 
 def test_ordered_output_is_sorted_by_key() -> None:

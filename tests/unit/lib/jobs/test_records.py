@@ -21,23 +21,23 @@ def documents_of(texts: list[bytes]) -> tuple[memoryview, list[Document]]:
 
 def records_of(texts: list[bytes]) -> list[bytes]:
     """What a person would call the records of some texts."""
-    found: list[bytes] = []
+    records: list[bytes] = []
     for text in texts:
         lines = text.split(b"\n")
-        found += lines[:-1] if not lines[-1] else lines
-    return found
+        records += lines[:-1] if not lines[-1] else lines
+    return records
 
 
 @given(TEXTS, st.integers(1, 9), st.integers(1, 50))
 def test_every_record_is_in_exactly_one_split(texts: list[bytes], count: int, block_bytes: int) -> None:
     """Wherever splits and blocks are cut, their records are all records, once each and in order."""
     view, documents = documents_of(texts)
-    found: list[bytes] = []
+    records: list[bytes] = []
     for split in plan_splits(documents, count):
         for segment in split:
             for start, stop in blocks(view, segment, block_bytes):
-                found += records_of([bytes(view[start:stop])])
-    assert found == records_of(texts)
+                records += records_of([bytes(view[start:stop])])
+    assert records == records_of(texts)
 
 
 @given(TEXTS, st.integers(1, 9))

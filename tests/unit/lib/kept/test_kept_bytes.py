@@ -102,7 +102,7 @@ class Room:
     def listed(self) -> Listed:
         """The content of the latest list."""
         lists = self.cluster.living(self.users.list_name)
-        return catalogue.decode_all(max(lists, key=lambda one: one.v_w).data)
+        return catalogue.decode_all(max(lists, key=lambda replica: replica.v_w).data)
 
     def store(self, name: Name, node: int, data: bytes | None = None, *, v_w: int = 0) -> StoredReplica:
         """Make a replica, by default with the bytes that were put."""
@@ -111,7 +111,7 @@ class Room:
 
     def there(self, name: Name) -> list[tuple[int, bytes]]:
         """The nodes and the bytes of the replicas of an object."""
-        return sorted((one.node, one.data) for one in self.cluster.living(name))
+        return sorted((replica.node, replica.data) for replica in self.cluster.living(name))
 
     def sound(self, name: Name, *nodes: int) -> bool:
         """True if these nodes and no others have replicas, all with the bytes that were put."""
@@ -139,25 +139,25 @@ class Room:
     def board(self) -> Report:
         """The report of the leading keeper."""
         boards = [
-            one
+            replica
             for node in self.cluster.nodes
-            for one in node.replicas.values()
-            if one.name == KEPT_NAME and one.type is ObjectType.SHMEM_BLOB and one.data
+            for replica in node.replicas.values()
+            if replica.name == KEPT_NAME and replica.type is ObjectType.SHMEM_BLOB and replica.data
         ]
         return msgspec.json.decode(boards[0].data, type=Report) if boards else Report({}, {})
 
     def reason(self, name: Name) -> str:
         """Why an object is shown as short of its promise."""
-        found = self.board().objects.get(fingerprint(name))
-        return "" if found is None else found.reason
+        shown = self.board().objects.get(fingerprint(name))
+        return "" if shown is None else shown.reason
 
     def short(self) -> int | None:
         """The number of objects that are shown as short of the promise."""
-        return next((one.short for one in self.board().promises.values()), None)
+        return next((promise.short for promise in self.board().promises.values()), None)
 
     def unverified(self) -> int | None:
         """The number of objects that are shown as not compared yet."""
-        return next((one.unverified for one in self.board().promises.values()), None)
+        return next((promise.unverified for promise in self.board().promises.values()), None)
 
 
 async def until_closed(kept: Keeper) -> None:
@@ -194,8 +194,8 @@ def test_copies_of_the_list_that_are_no_members_go_and_those_of_an_earlier_relea
         room.start()
 
         def members() -> set[int]:
-            headed = [one for one in room.cluster.living(name) if has_header(one.data)]
-            latest = max(headed, key=lambda one: one.v_w, default=None)
+            headed = [replica for replica in room.cluster.living(name) if has_header(replica.data)]
+            latest = max(headed, key=lambda replica: replica.v_w, default=None)
             if latest is None:
                 return set()
             value = decode(latest.data, Member(latest.object_id, "")).value
@@ -207,7 +207,7 @@ def test_copies_of_the_list_that_are_no_members_go_and_those_of_an_earlier_relea
         plain = room.cluster.store(name, 2, catalogue.encode([entry(OLD, "forgotten")]), original.write)
 
         def ids() -> set[int]:
-            return {one.object_id for one in room.cluster.living(name)}
+            return {replica.object_id for replica in room.cluster.living(name)}
 
         await room.until(lambda: copied.object_id not in ids())
         await room.remains(lambda: {plain.object_id, *members()} <= ids())
@@ -324,11 +324,11 @@ def test_the_bytes_of_a_replica_are_read_once_for_each_version(monkeypatch: pyte
     async def counted(
         self: comparisons.Comparisons,
         part: Part,
-        one: AsyncReference,
+        reference: AsyncReference,
         pace: Callable[[int], Awaitable[None]],
     ) -> bool:
-        compared.append(one.object_id)
-        return await compare(self, part, one, pace)
+        compared.append(reference.object_id)
+        return await compare(self, part, reference, pace)
 
     monkeypatch.setattr(comparisons.Comparisons, "compare", counted)
 
@@ -476,8 +476,11 @@ def note(former: Name, *until: Name) -> Note:
 
 def waits(listed: set[bytes], *several: Note) -> list[set[bytes] | None]:
     """The names for which each note waits."""
-    found = waiting_notes(several, listed)
-    return [None if one.waits_for is None else {part.name for part in one.waits_for} for one in found]
+    waiting = waiting_notes(several, listed)
+    return [
+        None if waiting_note.waits_for is None else {part.name for part in waiting_note.waits_for}
+        for waiting_note in waiting
+    ]
 
 
 def test_a_note_waits_for_the_objects_that_replaced_those_it_names() -> None:

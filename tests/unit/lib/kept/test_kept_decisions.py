@@ -55,22 +55,22 @@ class Group:
     def settle(self, wish: KeptWish) -> KeptSteps:
         """Carry out all steps; each number of replicas of the current version is at least what it was."""
         for _ in range(50):
-            found = steps(wish, self.there, self.places)
-            if not found.targets and not found.drop:
-                return found
-            assert found.source is not None
-            before = len({one.node for one in self.there})
-            self.there = [one for one in self.there if one not in found.drop]
-            self.there += [Copied(next(self.ids), name, found.source.state) for name in found.targets]
+            decision = steps(wish, self.there, self.places)
+            if not decision.targets and not decision.drop:
+                return decision
+            assert decision.source is not None
+            before = len({copied.node for copied in self.there})
+            self.there = [copied for copied in self.there if copied not in decision.drop]
+            self.there += [Copied(next(self.ids), name, decision.source.state) for name in decision.targets]
             assert self.there
             possible = sum(place.usable for place in self.places)
-            assert len({one.node for one in self.there}) >= min(before, wish.replicas, possible)
+            assert len({copied.node for copied in self.there}) >= min(before, wish.replicas, possible)
         raise AssertionError(f"no rest: {self.there}")
 
     @property
     def nodes(self) -> set[str]:
         """The nodes with a replica."""
-        return {one.node for one in self.there}
+        return {copied.node for copied in self.there}
 
     def racks(self) -> set[str]:
         """The racks with a replica."""
@@ -80,17 +80,17 @@ class Group:
 def test_a_new_object_gets_its_replicas_in_different_racks() -> None:
     """Three racks, three replicas, each in a rack of its own; nothing remains to be done then."""
     group = Group(FIVE, "n0")
-    found = group.settle(KeptWish(3, apart=True))
-    assert (found.current, found.short, len(group.nodes)) == (3, 0, 3)
+    decision = group.settle(KeptWish(3, apart=True))
+    assert (decision.current, decision.short, len(group.nodes)) == (3, 0, 3)
     assert group.racks() == {"r0", "r1", "r2"}
 
 
 def test_nothing_is_copied_while_the_lost_node_may_come_back() -> None:
     """Its replica counts as there, but is shown as missing; after the grace time it is made elsewhere."""
     away = changed(FIVE, "n2", usable=False, away=True)
-    found = steps(THREE, copies("n0", "n1"), away)
-    assert (found.targets, found.drop, found.current, found.short) == ((), (), 2, 1)
-    assert found.reason == "a node is away"
+    decision = steps(THREE, copies("n0", "n1"), away)
+    assert (decision.targets, decision.drop, decision.current, decision.short) == ((), (), 2, 1)
+    assert decision.reason == "a node is away"
     gone = changed(FIVE, "n2", usable=False)
     assert len(steps(THREE, copies("n0", "n1"), gone).targets) == 1
 
@@ -103,9 +103,9 @@ def test_a_second_loss_within_the_grace_time_is_made_up_for_as_far_as_it_must() 
 
 def test_a_replica_that_comes_back_makes_another_one_surplus() -> None:
     """The number is exact again; the order of dropping is the same for every node that decides."""
-    found = steps(KeptWish(2), copies("n0", "n1", "n2"))
-    assert (found.targets, [one.node for one in found.drop]) == ((), ["n2"])
-    assert steps(KeptWish(2), reversed(copies("n0", "n1", "n2"))).drop == found.drop
+    decision = steps(KeptWish(2), copies("n0", "n1", "n2"))
+    assert (decision.targets, [copied.node for copied in decision.drop]) == ((), ["n2"])
+    assert steps(KeptWish(2), reversed(copies("n0", "n1", "n2"))).drop == decision.drop
 
 
 def test_nothing_is_dropped_while_a_node_is_away_or_did_not_answer() -> None:
@@ -119,8 +119,8 @@ def test_two_nodes_that_decide_with_different_views_leave_the_promised_replicas(
     """Each drops surplus replicas by one order, so the first ones survive both."""
     every = copies("n0", "n1", "n2", "n3")
     for wish in (KeptWish(1), KeptWish(2)):
-        one, other = steps(wish, every[:3]).drop, steps(wish, every[1:]).drop
-        left = [copied for copied in every if copied not in (*one, *other)]
+        dropped, other = steps(wish, every[:3]).drop, steps(wish, every[1:]).drop
+        left = [copied for copied in every if copied not in (*dropped, *other)]
         assert len(left) >= wish.replicas
 
 
@@ -144,8 +144,8 @@ def test_a_full_disk_is_passed_over() -> None:
     assert other
     assert best not in other
     full = changed(FIVE, "n1", "n2", "n3", "n4", refused=True)
-    found = steps(KeptWish(2), copies("n0"), full)
-    assert (found.targets, found.short, found.reason) == ((), 1, "nodes refuse copies")
+    decision = steps(KeptWish(2), copies("n0"), full)
+    assert (decision.targets, decision.short, decision.reason) == ((), 1, "nodes refuse copies")
 
 
 def test_replicas_that_share_a_rack_are_spread_when_another_rack_has_room() -> None:
@@ -165,14 +165,14 @@ def test_a_node_without_a_rack_is_a_fault_domain_of_its_own() -> None:
 
 def test_more_replicas_than_nodes_are_shown_as_missing() -> None:
     """Nothing else can be done about them."""
-    found = steps(KeptWish(3), copies("n0", "n1"), FIVE[:2])
-    assert (found.targets, found.short, found.reason) == ((), 1, "2 of the nodes can have replicas")
+    decision = steps(KeptWish(3), copies("n0", "n1"), FIVE[:2])
+    assert (decision.targets, decision.short, decision.reason) == ((), 1, "2 of the nodes can have replicas")
 
 
 def test_without_any_replica_there_is_nothing_to_copy() -> None:
     """The object is shown as lost, or as unreachable."""
-    found = steps(THREE, [])
-    assert (found.source, found.targets, found.short) == (None, (), 3)
+    decision = steps(THREE, [])
+    assert (decision.source, decision.targets, decision.short) == (None, (), 3)
 
 
 @given(
@@ -203,16 +203,16 @@ def test_no_losses_short_of_all_replicas_lose_an_object(
         if event == "back":
             group.places = FIVE
         group.places = changed(group.places, *lost, usable=False)
-        group.there = [one for one in group.there if one.node not in lost]
+        group.there = [copied for copied in group.there if copied.node not in lost]
         if event in {"fill", "drain"}:
             group.places = changed(group.places, name, refused=event == "fill", draining=event == "drain")
-        found = group.settle(wish)
+        decision = group.settle(wish)
         assert group.there
         able = {
             place.name for place in group.places if place.usable and not place.refused and not place.draining
         }
         assert len(group.nodes) >= min(replicas, len(able))
-        assert found.short == max(replicas - len(group.nodes), 0)
+        assert decision.short == max(replicas - len(group.nodes), 0)
 
 
 # -- bytes --------------------------------------------------------------------------------------------
@@ -249,8 +249,8 @@ def test_a_replica_that_missed_a_write_is_behind_and_is_replaced() -> None:
     seen = noted(seen, {1: state(9), 2: state(7)})
     assert is_behind(state(7), state(9), seen)
     there = [Copied(1, "n0", state(9)), Copied(2, "n1", state(7)), Copied(3, "n2", state(9))]
-    found = steps(KeptWish(2), there, seen=seen)
-    assert ([one.object_id for one in found.drop], found.conflict, found.short) == ([2], (), 0)
+    decision = steps(KeptWish(2), there, seen=seen)
+    assert ([copied.object_id for copied in decision.drop], decision.conflict, decision.short) == ([2], (), 0)
     first = steps(KeptWish(2), there[:2], seen=seen)
     assert (first.drop, first.source, len(first.targets)) == ((), there[0], 1)
 
@@ -262,8 +262,8 @@ def test_replicas_that_were_both_written_conflict_and_are_left_alone() -> None:
     seen = noted(seen, {2: state(9)})
     there = [Copied(1, "n0", state(8)), Copied(2, "n1", state(9))]
     assert latest([state(8), state(9)], seen) == [state(8), state(9)]
-    found = steps(THREE, there, seen=seen)
-    assert (found.targets, found.drop, found.conflict) == ((), (), tuple(there))
+    decision = steps(THREE, there, seen=seen)
+    assert (decision.targets, decision.drop, decision.conflict) == ((), (), tuple(there))
     equal = [Copied(1, "n0", state(8, b"a")), Copied(2, "n1", state(8, b"b"))]
     assert len(steps(THREE, equal, seen=seen).conflict) == 2
 

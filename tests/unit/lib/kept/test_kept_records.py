@@ -26,7 +26,7 @@ def promise(number: int = 1, replicas: int = 3, version: int = 1, *, is_single: 
 
 def state(*promises: KeptPromise, **seen: tuple[Seen, ...]) -> KeptState:
     """A state with these promises and seen versions."""
-    return KeptState({one.key: one for one in promises}, seen)
+    return KeptState({kept.key: kept for kept in promises}, seen)
 
 
 def test_promises_and_versions_survive_their_stored_form() -> None:
@@ -48,10 +48,10 @@ def test_bytes_that_are_no_records_are_refused(data: bytes) -> None:
 
 def test_the_later_promise_wins_on_every_node_and_versions_unite() -> None:
     """In whatever order copies are merged; a clock that goes back does not undo a change."""
-    one = state(promise(replicas=2, version=5), a=(Seen(1, b"x", 1),))
+    earlier = state(promise(replicas=2, version=5), a=(Seen(1, b"x", 1),))
     other = state(promise(replicas=3, version=6), a=(Seen(2, b"y", 1),), b=(Seen(1, b"z", 2),))
-    merged = records.merged([one, other])
-    assert merged == records.merged([other, one, merged])
+    merged = records.merged([earlier, other])
+    assert merged == records.merged([other, earlier, merged])
     assert merged.promises == other.promises
     assert merged.seen == {"a": (Seen(1, b"x", 1), Seen(2, b"y", 1)), "b": (Seen(1, b"z", 2),)}
     future = state(promise(version=2**62))
@@ -81,7 +81,7 @@ def test_the_number_of_promises_is_limited() -> None:
         records.encode(state(*many))
     ended = [promise(number, 0, number, is_single=True) for number in range(limits.KEPT_ENDED_KEPT + 5)]
     left = records.decode(records.encode(state(*ended, *many[-9:]))).promises.values()
-    assert len([one for one in left if not one.replicas]) <= limits.KEPT_ENDED_KEPT
+    assert len([kept for kept in left if not kept.replicas]) <= limits.KEPT_ENDED_KEPT
 
 
 def test_ended_promises_for_groups_outlive_those_for_objects() -> None:
@@ -89,7 +89,7 @@ def test_ended_promises_for_groups_outlive_those_for_objects() -> None:
     groups = [KeptPromise(1, number.to_bytes(32, "little"), bytes(32), "g", 0) for number in range(1, 10)]
     objects = [promise(number, 0, 2, is_single=True) for number in range(limits.KEPT_ENDED_KEPT + 5)]
     left = records.decode(records.encode(state(*groups, *objects))).promises
-    assert {one.key for one in groups} <= left.keys()
+    assert {group.key for group in groups} <= left.keys()
     assert len(left) == len(groups) + limits.KEPT_ENDED_KEPT
 
 

@@ -41,15 +41,15 @@ def reading(
     )
 
 
-def change(read: Reading, nodes: list[Place], wish: int = 3, found: str | None = None) -> ListChange:
-    """Return the next change of a list; ``found`` are the replicas that were found."""
-    there = [member.node for member in read.sound] if found is None else found
+def change(read: Reading, nodes: list[Place], wish: int = 3, present: str | None = None) -> ListChange:
+    """Return the next change of a list; ``present`` are the replicas that were found."""
+    there = [member.node for member in read.sound] if present is None else present
     return next_change(read, [ON[name].object_id for name in there], nodes, KeptWish(wish), key="k")
 
 
-def removed(one: ListChange) -> str:
+def removed(planned: ListChange) -> str:
     """Return the nodes of the members to remove."""
-    return "".join(sorted(member.node for member in one.remove))
+    return "".join(sorted(member.node for member in planned.remove))
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ def test_a_lost_member_is_removed_even_if_no_node_takes_its_place() -> None:
 
 def test_a_damaged_replica_is_replaced_and_one_that_does_not_answer_now_is_not() -> None:
     """A failed read shows damage or nothing."""
-    damaged = change(reading("abc", "ab", unread={"c": DamagedError("x")}), places("abcd"), found="abc")
-    silent = change(reading("abc", "ab", unread={"c": UnreachableError("x")}), places("abcd"), found="abc")
+    damaged = change(reading("abc", "ab", unread={"c": DamagedError("x")}), places("abcd"), present="abc")
+    silent = change(reading("abc", "ab", unread={"c": UnreachableError("x")}), places("abcd"), present="abc")
     assert (damaged.target, removed(damaged)) == ("d", "c")
     assert removed(silent) == ""
 
 
 def test_a_replica_that_its_node_does_not_have_any_more_is_replaced() -> None:
     """The node answers, and has no such object."""
-    replaced = change(reading("abc", "ab"), places("abcd"), found="ab")
+    replaced = change(reading("abc", "ab"), places("abcd"), present="ab")
     assert replaced.target is not None
     assert removed(replaced) == "c"
 
@@ -132,4 +132,4 @@ def test_the_last_members_are_never_all_removed() -> None:
 
 def test_replicas_that_are_no_members_are_strays() -> None:
     """A copy that was not added is reported by its object id."""
-    assert change(reading("ab"), places("ab"), wish=2, found="abe").strays == (5,)
+    assert change(reading("ab"), places("ab"), wish=2, present="abe").strays == (5,)

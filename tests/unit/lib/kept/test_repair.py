@@ -82,7 +82,7 @@ async def fetched(path: Path, node: OwnersNode, *groups: bytes, data: bytes = GO
         reason = await fetch(cast("AsyncNode", node), wanted, fd, delay)
     finally:
         os.close(fd)
-    assert not any(one.is_open for one in node.there) or PAPERS not in wanted.groups
+    assert not any(reference.is_open for reference in node.there) or PAPERS not in wanted.groups
     assert all(count <= limits.KEPT_CHUNK_BYTES for count in waited)
     return reason, (path / "file").read_bytes() == data
 

@@ -126,13 +126,13 @@ class BlockingNode:
     def finish_writes(self, sizes: dict[Blocking, int]) -> dict[Blocking, DiosError | None]:
         """Commit and release."""
         errors: dict[Blocking, DiosError | None] = {}
-        for one in sizes:
+        for write in sizes:
             try:
-                one.finish()
+                write.finish()
             except DiosError as error:
-                errors[one] = error
+                errors[write] = error
             else:
-                errors[one] = None
+                errors[write] = None
         return errors
 
 

@@ -87,13 +87,13 @@ class Client:
         self.held: dict[int, int] = {}
 
     def _replica(self, object_id: int) -> Replica:
-        for node, one in self.cluster.replicas.items():
-            if one.member.object_id == object_id:
+        for node, replica in self.cluster.replicas.items():
+            if replica.member.object_id == object_id:
                 if (
                     self.cluster.reaches(self.name, node)
                     and self.cluster.random.random() >= self.cluster.loss
                 ):
-                    return one
+                    return replica
                 raise UnreachableError(f"{node} does not answer")
         raise StaleError("the object was destroyed")
 
@@ -101,13 +101,18 @@ class Client:
         """Return the operations of a step by object id; each takes effect at a moment of its own."""
         match step:
             case ReadReplicas(sizes):
-                return [(one, partial(self._read, one, size)) for one, size in sizes.items()]
+                return [
+                    (object_id, partial(self._read, object_id, size)) for object_id, size in sizes.items()
+                ]
             case HoldReplicas(ids, size, blank):
-                return [(one, partial(self._hold, one, size, blank=blank)) for one in ids]
+                return [(object_id, partial(self._hold, object_id, size, blank=blank)) for object_id in ids]
             case CommitReplicas(data, hold):
-                return [(one, partial(self._commit, one, data[one], hold=hold)) for one in data]
+                return [
+                    (object_id, partial(self._commit, object_id, data[object_id], hold=hold))
+                    for object_id in data
+                ]
             case ReleaseReplicas(ids):
-                return [(one, partial(self.release, one)) for one in ids]
+                return [(object_id, partial(self.release, object_id)) for object_id in ids]
         return []
 
     def look(self, *, fresh: bool) -> Sighting:
@@ -118,45 +123,45 @@ class Client:
             replicas = [self.cluster.replicas[node] for node in nodes]
             known = [node for node in self.cluster.replicas if node not in self.cluster.gone]
             self.sighting = Sighting(
-                tuple(one.member for one in replicas),
-                {one.member.object_id: one.v_w for one in replicas},
+                tuple(replica.member for replica in replicas),
+                {replica.member.object_id: replica.v_w for replica in replicas},
                 complete=len(nodes) == len(known),
             )
             return self.sighting
         return self.sighting._replace(complete=False)
 
     def _read(self, object_id: int, size: int) -> bytes:
-        one = self._replica(object_id)
-        if one.damaged:
+        replica = self._replica(object_id)
+        if replica.damaged:
             raise DamagedError("the disk has other bytes than were written")
-        return one.data[: size or None]
+        return replica.data[: size or None]
 
     def _hold(self, object_id: int, size: int, *, blank: bool) -> Held:
-        one = self._replica(object_id)
-        if one.holder is not None:
+        replica = self._replica(object_id)
+        if replica.holder is not None:
             raise Busy("another request holds the object")
-        if one.damaged and not blank:
+        if replica.damaged and not blank:
             raise DamagedError("the disk has other bytes than were written")
-        one.holder, self.held[object_id] = self, one.v_w
-        return Held(one.v_w, b"" if blank else one.data[:size].ljust(size, b"\0"))
+        replica.holder, self.held[object_id] = self, replica.v_w
+        return Held(replica.v_w, b"" if blank else replica.data[:size].ljust(size, b"\0"))
 
     def _commit(self, object_id: int, data: bytes, *, hold: bool) -> Committed:
         v_w = self.held.pop(object_id)
         try:
-            one = self._replica(object_id)
+            replica = self._replica(object_id)
         except DiosError:
             # Its node ends the request when it notices.
             self._end(object_id)
             raise
-        if one.holder is not self or one.v_w != v_w:
+        if replica.holder is not self or replica.v_w != v_w:
             raise Conflict("another request came between")
-        one.holder, one.data, one.v_w = None, data, v_w + 1
+        replica.holder, replica.data, replica.v_w = None, data, v_w + 1
         if self.cluster.random.random() < self.cluster.loss:
             raise UnreachableError("the answer was lost")
         is_held = hold and self.cluster.random.random() < 0.8
         if is_held:
-            one.holder, self.held[object_id] = self, one.v_w
-        return Committed(one.v_w, is_held)
+            replica.holder, self.held[object_id] = self, replica.v_w
+        return Committed(replica.v_w, is_held)
 
     def release(self, object_id: int) -> None:
         """End a request without a change."""
@@ -164,9 +169,9 @@ class Client:
             self._end(object_id)
 
     def _end(self, object_id: int) -> None:
-        for one in self.cluster.replicas.values():
-            if one.member.object_id == object_id and one.holder is self:
-                one.holder = None
+        for replica in self.cluster.replicas.values():
+            if replica.member.object_id == object_id and replica.holder is self:
+                replica.holder = None
 
     def run(self, steps: Steps[T], *, now: Callable[[], float] | None = None) -> Steps[T]:
         """Make the steps, with a pause before each operation; the pauses are what is yielded."""
@@ -280,7 +285,9 @@ def moving(client: Client, cluster: Cluster, history: History, moves: int) -> St
         for _ in range(cluster.random.randint(1, 60)):
             yield Wait(Busy(""))
         free = [node for node in nodes if node not in cluster.replicas and node not in cluster.gone]
-        sources = [one for one in cluster.replicas.values() if cluster.reaches(client.name, one.member.node)]
+        sources = [
+            source for source in cluster.replicas.values() if cluster.reaches(client.name, source.member.node)
+        ]
         if not free or not sources:
             continue
         member = cluster.store(cluster.random.choice(free), cluster.random.choice(sources).data)
@@ -296,8 +303,8 @@ def moving(client: Client, cluster: Cluster, history: History, moves: int) -> St
             outcome = yield from client.run(protocol.change_members(with_other))
         except DiosError:
             continue
-        for node, one in list(cluster.replicas.items()):
-            if one.member not in outcome.value.members and one.member in leaver:
+        for node, replica in list(cluster.replicas.items()):
+            if replica.member not in outcome.value.members and replica.member in leaver:
                 del cluster.replicas[node]
 
 
@@ -319,7 +326,7 @@ def troubling(cluster: Cluster, troubles: int) -> Steps[None]:
             cluster.cut.clear()
         if random.random() < 0.5 and cluster.replicas:
             # A request that its node ended, as after a restart.
-            random.choice(sorted(cluster.replicas.values(), key=lambda one: one.member)).holder = None
+            random.choice(sorted(cluster.replicas.values(), key=lambda replica: replica.member)).holder = None
     cluster.cut.clear()
     cluster.loss = 0.0
     for node in list(cluster.down):
@@ -439,7 +446,7 @@ def half_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def is_decided(value: Value, accepted: Collection[int], _: object) -> bool:
         return all(
-            len({one.object_id for one in group} & set(accepted)) >= max(len(group) // 2, 1)
+            len({member.object_id for member in group} & set(accepted)) >= max(len(group) // 2, 1)
             for group in value.groups
         )
 

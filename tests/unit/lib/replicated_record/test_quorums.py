@@ -19,10 +19,10 @@ def value(members: range, former: range = range(0)) -> Value:
 @pytest.mark.parametrize("number", range(1, 6))
 def test_each_read_quorum_meets_each_decision(number: int) -> None:
     """Each read quorum meets each decision."""
-    one = value(range(number))
+    record = value(range(number))
     sets = [set(ids) for size in range(number + 1) for ids in combinations(range(number), size)]
-    decisions = [ids for ids in sets if is_decided(one, ids, None)]
-    readers = [ids for ids in sets if is_latest(one, ids, None)]
+    decisions = [ids for ids in sets if is_decided(record, ids, None)]
+    readers = [ids for ids in sets if is_latest(record, ids, None)]
     assert min(map(len, decisions)) == number // 2 + 1
     assert min(map(len, readers)) == (number + 1) // 2
     assert all(ids & others for ids in decisions for others in [*decisions, *readers])
@@ -30,17 +30,17 @@ def test_each_read_quorum_meets_each_decision(number: int) -> None:
 
 def test_members_that_change_need_majorities_of_both_sets() -> None:
     """Members that change need majorities of both sets."""
-    one = value(range(1, 4), former=range(3, 6))
-    assert is_decided(one, {1, 2, 3, 4}, None)
-    assert not is_decided(one, {1, 2, 3}, None), "one of three former members"
-    assert not is_decided(one, {3, 4, 5}, None), "one of three members"
-    assert not is_latest(one, {1, 2}, None)
+    record = value(range(1, 4), former=range(3, 6))
+    assert is_decided(record, {1, 2, 3, 4}, None)
+    assert not is_decided(record, {1, 2, 3}, None), "one of three former members"
+    assert not is_decided(record, {3, 4, 5}, None), "one of three members"
+    assert not is_latest(record, {1, 2}, None)
 
 
 def test_members_that_exist_suffice_if_all_nodes_have_answered() -> None:
     """Members that exist suffice if all nodes have answered."""
-    one = value(range(1, 4))
-    assert not is_decided(one, {1}, None)
-    assert not is_decided(one, {1}, {1, 2})
-    assert is_decided(one, {1}, {1, 7})
-    assert not is_latest(one, set(), {7}), "no member is left"
+    record = value(range(1, 4))
+    assert not is_decided(record, {1}, None)
+    assert not is_decided(record, {1}, {1, 2})
+    assert is_decided(record, {1}, {1, 7})
+    assert not is_latest(record, set(), {7}), "no member is left"

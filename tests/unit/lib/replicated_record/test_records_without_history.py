@@ -62,7 +62,7 @@ def test_a_divided_record_is_read_with_all_its_contents_and_not_changed() -> Non
         assert set(read(cluster, name).divided) == {b"x y ", b"x z "}
         with pytest.raises(InvalidError, match="`dios group repair`"):
             write(cluster, b"w", name)
-    assert [one.data for one in cluster.replicas.values()] == [b"x y ", b"x z ", b"x z "]
+    assert [replica.data for replica in cluster.replicas.values()] == [b"x y ", b"x z ", b"x z "]
 
 
 def test_united_contents_begin_a_history_that_all_nodes_read() -> None:
@@ -81,11 +81,11 @@ def test_a_record_stays_divided_after_an_interrupted_attempt(headers: str) -> No
     """Replicas with a header that have accepted nothing still have different contents."""
     contents = {"a": b"x y ", "b": b"x z ", "c": b"x z "}
     cluster = divided(*contents.values())
-    members = tuple(one.member for one in cluster.replicas.values())
+    members = tuple(stored.member for stored in cluster.replicas.values())
     for node in headers:
-        one = cluster.replicas[node]
-        value = frame.decode(one.data, one.member).value._replace(members=members)
-        one.data, one.v_w = frame.encode(ReplicaState((1, 5), value)), 1
+        replica = cluster.replicas[node]
+        value = frame.decode(replica.data, replica.member).value._replace(members=members)
+        replica.data, replica.v_w = frame.encode(ReplicaState((1, 5), value)), 1
     for name in "abc":
         assert set(read(cluster, name).divided) == set(contents.values())
         with pytest.raises(InvalidError, match="`dios group repair`"):
@@ -99,10 +99,10 @@ def test_a_divided_record_is_united_with_every_replica_that_there_is(begun: bool
     """A divided record is united with every replica that there is."""
     cluster = divided(b"x ", b"x ", b"y ")
     if begun:
-        members = tuple(one.member for one in cluster.replicas.values())
-        for one in cluster.replicas.values():
-            value = frame.decode(one.data, one.member).value._replace(members=members)
-            one.data = frame.encode(ReplicaState((1, 5), value))
+        members = tuple(stored.member for stored in cluster.replicas.values())
+        for replica in cluster.replicas.values():
+            value = frame.decode(replica.data, replica.member).value._replace(members=members)
+            replica.data = frame.encode(ReplicaState((1, 5), value))
     cluster.down.add("c")
     with pytest.raises(UnreachableError):
         unite(cluster)
@@ -151,7 +151,7 @@ def test_uniting_that_is_cut_off_anywhere_drops_nothing(seed: int) -> None:
         unite(cluster)
     content = read(cluster, random.choice("ab")).value.content
     assert content is not None
-    assert set(content.split()) == {word for one in words for word in one.split()}
+    assert set(content.split()) == {word for text in words for word in text.split()}
 
 
 # -- a record without members -----------------------------------------------------------------------
@@ -281,10 +281,10 @@ def test_a_record_with_a_member_is_not_made_again() -> None:
     """A record with a member is not made again."""
     cluster = lost_record()
     cluster.gone.remove("b")
-    before = {node: one.data for node, one in cluster.replicas.items()}
+    before = {node: replica.data for node, replica in cluster.replicas.items()}
     with pytest.raises(InvalidError, match="has members"):
         restore(cluster)
-    assert {node: one.data for node, one in cluster.replicas.items()} == before
+    assert {node: replica.data for node, replica in cluster.replicas.items()} == before
     assert read(cluster, "d").value.content == b"x y "
 
 
@@ -360,7 +360,7 @@ def test_a_damaged_member_neither_counts_nor_prevents_a_decision() -> None:
     write(cluster, b"x")
     cluster.replicas["a"].damaged = True
     reading = read(cluster)
-    assert (reading.value.content, [one.node for one in reading.sound]) == (b"x ", ["b", "c"])
+    assert (reading.value.content, [member.node for member in reading.sound]) == (b"x ", ["b", "c"])
     assert isinstance(reading.unread["a"], DamagedError)
     outcome = write(cluster, b"y")
     assert {member.node for member in outcome.holders} == {"b", "c"}

@@ -118,14 +118,14 @@ def test_the_record_comes_before_an_answer_without_a_body(
 ) -> None:
     """Its head is all of it: with the length 0, or with a status that has no body."""
     status = b"200 OK" if length else b"204 No Content"
-    found = played(monkeypatch, [GET, END], b"HTTP/1.1 " + status + b"\r\n" + length + b"\r\n")
-    assert found == [RECORDED, RESPONSE, DONE]
+    events = played(monkeypatch, [GET, END], b"HTTP/1.1 " + status + b"\r\n" + length + b"\r\n")
+    assert events == [RECORDED, RESPONSE, DONE]
 
 
 def test_the_record_comes_before_the_answer_to_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """It declares a length and has no body."""
-    found = played(monkeypatch, [HEAD, END], b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n")
-    assert found == ["record HEAD ANSWERED", RESPONSE, DONE]
+    events = played(monkeypatch, [HEAD, END], b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n")
+    assert events == ["record HEAD ANSWERED", RESPONSE, DONE]
 
 
 def test_an_answer_of_unknown_length_ends_after_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +140,8 @@ ANSWER = (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n", b"abc")
 @pytest.mark.parametrize("frames", [[GET], [GET, (records.BODY, b"x")]], ids=["ends", "too long"])
 def test_a_request_that_is_cut_off_is_recorded(monkeypatch: pytest.MonkeyPatch, frames: list[Frame]) -> None:
     """By the end of the session, or by a body that is longer than declared."""
-    found = played(monkeypatch, frames, *ANSWER)
-    assert sum(each.startswith("record GET ") for each in found) == 1
+    events = played(monkeypatch, frames, *ANSWER)
+    assert sum(event.startswith("record GET ") for event in events) == 1
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_session_that_breaks_the_protocol_ends_the_gateway(
     monkeypatch: pytest.MonkeyPatch, frames: list[Frame]
 ) -> None:
     """With the error, after the record of the request that went out."""
-    found: list[str] = []
+    events: list[str] = []
     with pytest.raises(ProtocolError, match="was not due"):
-        played(monkeypatch, frames, *ANSWER, events=found)
-    assert sum(each.startswith("record GET ") for each in found) == 1
+        played(monkeypatch, frames, *ANSWER, events=events)
+    assert sum(event.startswith("record GET ") for event in events) == 1

@@ -158,10 +158,10 @@ def test_the_value_of_a_header_is_in_a_file(tmp_path: Path) -> None:
     key = tmp_path / "my=key:@ file"
     key.write_text("secret\n")
     key.chmod(0o600)
-    found = headers_from_variables(
+    headers = headers_from_variables(
         [f"https://a.example=Authorization:Bearer @{key}", f"https://a.example=X-Key:@{key}"]
     )
-    assert found == {"https://a.example": {"Authorization": "Bearer secret", "X-Key": "secret"}}
+    assert headers == {"https://a.example": {"Authorization": "Bearer secret", "X-Key": "secret"}}
 
 
 def test_a_file_that_others_can_read_has_no_secret(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ async def sent(*replicas: Replica, incomplete: bool = False, digest: bytes = DIG
         assert isinstance(answer, FilePart)
         got.extend(answer.data)
 
-    found = cast("Gathered[AsyncReference]", Gathered(list(replicas), incomplete=incomplete))
-    await send_object("a.txt", found, len(GOOD), digest, send)
+    gathered = cast("Gathered[AsyncReference]", Gathered(list(replicas), incomplete=incomplete))
+    await send_object("a.txt", gathered, len(GOOD), digest, send)
     return bytes(got)
 
 

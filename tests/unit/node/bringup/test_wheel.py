@@ -12,13 +12,13 @@ from dios.node.bringup import wheel
 
 def test_the_wheel_has_this_version_and_pip_takes_it(tmp_path: Path) -> None:
     """The wheel of the running version can be installed; every file is in its record; twice is the same."""
-    made = wheel.of_running_version()
-    assert made == wheel.of_running_version()
-    archive = zipfile.ZipFile(io.BytesIO(made.data))
+    built = wheel.of_running_version()
+    assert built == wheel.of_running_version()
+    archive = zipfile.ZipFile(io.BytesIO(built.data))
     record = next(name for name in archive.namelist() if name.endswith("/RECORD"))
     rows = list(csv.reader(io.StringIO(archive.read(record).decode())))
     assert [row[0] for row in rows] == archive.namelist()
-    (tmp_path / made.name).write_bytes(made.data)
+    (tmp_path / built.name).write_bytes(built.data)
     words = [
         "install",
         "--quiet",
@@ -28,7 +28,7 @@ def test_the_wheel_has_this_version_and_pip_takes_it(tmp_path: Path) -> None:
         "--target",
         str(tmp_path / "there"),
     ]
-    subprocess.run([sys.executable, "-m", "pip", *words, str(tmp_path / made.name)], check=True)
+    subprocess.run([sys.executable, "-m", "pip", *words, str(tmp_path / built.name)], check=True)
     there = tmp_path / "there"
     assert (there / "dios" / "py.typed").exists()
     assert (there / "bin" / "dios-node").exists()

@@ -30,14 +30,14 @@ def request_of(name: str = "n9") -> bytes:
 
 def changed(data: bytes) -> list[bytes]:
     """Return the data with each byte changed, and with several bytes changed."""
-    one = [data[:n] + bytes([value]) + data[n + 1 :] for n in range(len(data)) for value in CHANGED]
+    variants = [data[:n] + bytes([value]) + data[n + 1 :] for n in range(len(data)) for value in CHANGED]
     rng = Random(1)  # noqa: S311 - repeatable, nothing secret
     for _ in range(500):
         bent = bytearray(data)
         for _ in range(rng.randrange(2, 6)):
             bent[rng.randrange(len(bent))] = rng.randrange(256)
-        one.append(bytes(bent))
-    return one
+        variants.append(bytes(bent))
+    return variants
 
 
 def test_a_request_with_changed_bytes_is_refused() -> None:
@@ -46,19 +46,19 @@ def test_a_request_with_changed_bytes_is_refused() -> None:
     version = request.index(b"\x02\x01\x00")
     with pytest.raises(ProtocolError, match="version"):
         joining.requested_key(request[: version + 2] + b"\x20" + request[version + 3 :])
-    for each in changed(request):
+    for variant in changed(request):
         with contextlib.suppress(ProtocolError):
-            joining.requested_key(each)
+            joining.requested_key(variant)
 
 
 def test_a_certificate_with_changed_bytes_is_refused(tmp_path: Path) -> None:
     """The same for a node's certificate, alone and in its chain."""
     (n1,) = make_cluster(tmp_path, "n1")
-    for each in set(changed(n1.chain[0])) - {n1.chain[0]}:
+    for variant in set(changed(n1.chain[0])) - {n1.chain[0]}:
         with contextlib.suppress(ProtocolError):
-            certificates.card_of(each)
+            certificates.card_of(variant)
         with pytest.raises(ProtocolError):
-            certificates.check_signatures((each, *n1.chain[1:]))
+            certificates.check_signatures((variant, *n1.chain[1:]))
 
 
 async def test_an_internal_error_ends_one_admission_alone(monkeypatch: pytest.MonkeyPatch) -> None:

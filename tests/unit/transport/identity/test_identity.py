@@ -31,42 +31,45 @@ from tests.support.peers.statements import revoke
 
 def loaded(folder: Path) -> Identity:
     """The identity that must be there."""
-    found = load(folder)
-    assert found is not None
-    return found
+    own = load(folder)
+    assert own is not None
+    return own
 
 
 # -- making and loading -----------------------------------------------------------------------------
 def test_a_cluster_begins_with_one_node(tmp_path: Path) -> None:
     """The first node's identity is loaded as it was made, and its chain ends at the authority."""
-    made = create_cluster(tmp_path, name="n1")
-    found = loaded(tmp_path)
-    assert (found.node, found.name, found.cluster, found.secret) == (
-        made.node,
+    created = create_cluster(tmp_path, name="n1")
+    stored = loaded(tmp_path)
+    assert (stored.node, stored.name, stored.cluster, stored.secret) == (
+        created.node,
         "n1",
-        made.cluster,
-        made.secret,
+        created.cluster,
+        created.secret,
     )
-    assert 0 < made.node < 2**63
-    assert len(made.secret) == len(made.cluster) == 32
-    assert [card.role for card in cards_of(made.chain)] == [CertificateRole.NODE, CertificateRole.AUTHORITY]
-    check_signatures(made.chain)
+    assert 0 < created.node < 2**63
+    assert len(created.secret) == len(created.cluster) == 32
+    assert [card.role for card in cards_of(created.chain)] == [
+        CertificateRole.NODE,
+        CertificateRole.AUTHORITY,
+    ]
+    check_signatures(created.chain)
 
 
 def test_no_two_clusters_are_alike(tmp_path: Path) -> None:
     """Two clusters share neither id, authority nor secret."""
-    one, two = create_cluster(tmp_path / "a", name="n"), create_cluster(tmp_path / "b", name="n")
-    assert one.node != two.node
-    assert one.cluster != two.cluster
-    assert one.secret != two.secret
+    first, two = create_cluster(tmp_path / "a", name="n"), create_cluster(tmp_path / "b", name="n")
+    assert first.node != two.node
+    assert first.cluster != two.cluster
+    assert first.secret != two.secret
 
 
 def test_the_authoritys_key_is_kept_nowhere(tmp_path: Path) -> None:
     """The only private key of a new cluster is the node's own."""
-    made = create_cluster(tmp_path, name="n1")
-    keys = [path.name for path in made.folder.iterdir() if b"PRIVATE KEY" in path.read_bytes()]
+    created = create_cluster(tmp_path, name="n1")
+    keys = [path.name for path in created.folder.iterdir() if b"PRIVATE KEY" in path.read_bytes()]
     assert keys == ["node.key"]
-    assert cards_of(made.chain)[1].key != cards_of(made.chain)[0].key
+    assert cards_of(created.chain)[1].key != cards_of(created.chain)[0].key
 
 
 def test_a_directory_has_one_identity(tmp_path: Path) -> None:
@@ -95,11 +98,11 @@ def test_a_name_fits_a_certificate_and_a_table(tmp_path: Path, name: str) -> Non
 
 def test_the_secret_and_the_keys_are_shown_nowhere(tmp_path: Path) -> None:
     """The text of an identity holds no secret, and only the owner can read its files."""
-    made = create_cluster(tmp_path, name="n1")
-    assert made.secret.hex() not in repr(made)
-    assert str(made.secret)[2:-1] not in repr(made)
-    assert {stat.S_IMODE(path.stat().st_mode) for path in made.folder.iterdir()} == {0o600}
-    assert stat.S_IMODE(made.folder.stat().st_mode) == 0o700
+    created = create_cluster(tmp_path, name="n1")
+    assert created.secret.hex() not in repr(created)
+    assert str(created.secret)[2:-1] not in repr(created)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in created.folder.iterdir()} == {0o600}
+    assert stat.S_IMODE(created.folder.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("name", ["node.key", "cluster.secret"])
@@ -169,18 +172,18 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 # -- the counter of starts --------------------------------------------------------------------------
 def test_every_start_has_an_epoch_of_its_own(tmp_path: Path) -> None:
     """Epochs count up from 1, over restarts, and a counter that cannot be read is never begun anew."""
-    made = create_cluster(tmp_path, name="n1")
+    created = create_cluster(tmp_path, name="n1")
     assert [next_epoch(tmp_path) for _ in range(3)] == [1, 2, 3]
     for broken in ("", "-2", "many"):
-        (made.folder / "epoch").write_text(broken)
+        (created.folder / "epoch").write_text(broken)
         with pytest.raises(DamagedError, match="higher than any before"):
             next_epoch(tmp_path)
 
 
 def test_epochs_end_before_other_nodes_refuse_them(tmp_path: Path) -> None:
     """The last epoch that a message can carry is the last start; then the error names the way out."""
-    made = create_cluster(tmp_path, name="n1")
-    (made.folder / "epoch").write_text(str(limits.EPOCH_MAX - 1))
+    created = create_cluster(tmp_path, name="n1")
+    (created.folder / "epoch").write_text(str(limits.EPOCH_MAX - 1))
     assert next_epoch(tmp_path) == limits.EPOCH_MAX
     with pytest.raises(DamagedError, match="new data directory"):
         next_epoch(tmp_path)
@@ -269,15 +272,15 @@ def test_a_cluster_has_room_for_so_many(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_key_and_certificate_belong_together(tmp_path: Path) -> None:
     """A key that was exchanged for another is noticed when the identity is loaded."""
-    made = create_cluster(tmp_path, name="n1")
-    (made.folder / "node.key").write_bytes(pem_of_key(Ed25519PrivateKey.generate()))
+    created = create_cluster(tmp_path, name="n1")
+    (created.folder / "node.key").write_bytes(pem_of_key(Ed25519PrivateKey.generate()))
     with pytest.raises(DamagedError):
         load(tmp_path)
 
 
 def test_a_copied_directory_is_the_same_node(tmp_path: Path) -> None:
     """An identity means the same wherever its directory is moved."""
-    made = create_cluster(tmp_path / "a", name="n1")
+    created = create_cluster(tmp_path / "a", name="n1")
     shutil.move(tmp_path / "a", tmp_path / "b")
-    assert loaded(tmp_path / "b").node == made.node
+    assert loaded(tmp_path / "b").node == created.node
     assert os.listdir(tmp_path) == ["b"]  # noqa: PTH208 - names are what is compared

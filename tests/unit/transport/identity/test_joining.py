@@ -130,7 +130,7 @@ async def test_of_two_at_once_one_gets_in(tmp_path: Path) -> None:
     outcomes: list[str] = []
     async with open_door(n1) as door, trio.open_nursery() as nursery:
 
-        async def one(name: str) -> None:
+        async def try_join(name: str) -> None:
             try:
                 await join(door.listener.address, token, name=name, directory=tmp_path / name)
                 outcomes.append("in")
@@ -138,7 +138,7 @@ async def test_of_two_at_once_one_gets_in(tmp_path: Path) -> None:
                 outcomes.append("used up" if "used up" in str(error) else str(error))
 
         for name in ("n2", "n3", "n4"):
-            nursery.start_soon(one, name)
+            nursery.start_soon(try_join, name)
     assert sorted(outcomes) == ["in", "used up", "used up"]
     assert len(n1.trust.known) == 2
 
@@ -151,15 +151,15 @@ async def test_of_two_names_alike_one_gets_in(tmp_path: Path) -> None:
     async with open_door(n1) as door:
         async with trio.open_nursery() as nursery:
 
-            async def one(folder: str) -> None:
+            async def try_join(folder: str) -> None:
                 try:
                     await join(door.listener.address, token, name="n2", directory=tmp_path / folder)
                     outcomes.append("in")
                 except ExistsError:
                     outcomes.append("taken")
 
-            nursery.start_soon(one, "a")
-            nursery.start_soon(one, "b")
+            nursery.start_soon(try_join, "a")
+            nursery.start_soon(try_join, "b")
         assert sorted(outcomes) == ["in", "taken"]
         await join(door.listener.address, token, name="n3", directory=tmp_path / "c")
 
@@ -289,11 +289,11 @@ async def test_a_whole_cluster_joins_at_once(tmp_path: Path) -> None:
     nodes: list[Identity] = []
     async with open_door(n1) as door, trio.open_nursery() as nursery:
 
-        async def one(name: str) -> None:
+        async def join_node(name: str) -> None:
             nodes.append(await join(door.listener.address, token, name=name, directory=tmp_path / name))
 
         for number in range(10):
-            nursery.start_soon(one, f"m{number}")
+            nursery.start_soon(join_node, f"m{number}")
     assert len({node.node for node in nodes}) == 10
     assert {node.cluster for node in nodes} == {n1.cluster}
 

@@ -45,12 +45,14 @@ def test_a_token_of_this_version_is_read() -> None:
 
 def test_a_chain_of_this_version_is_read() -> None:
     """Certificates that were once signed still hold, and say the same."""
-    chain = tuple(bytes.fromhex(each) for each in VECTORS["chain"].values())
+    chain = tuple(bytes.fromhex(text) for text in VECTORS["chain"].values())
     check_signatures(chain)
     assert [f"{card.role} {card.name} {card.number:016x}" for card in cards_of(chain)] == list(
         VECTORS["cards"]
     )
-    assert {key.hex() for key in (card_of(each).key for each in chain)} == set(VECTORS["cards"].values())
+    assert {key.hex() for key in (card_of(certificate).key for certificate in chain)} == set(
+        VECTORS["cards"].values()
+    )
 
 
 def test_lists_of_this_version_are_read_and_written() -> None:
@@ -61,7 +63,7 @@ def test_lists_of_this_version_are_read_and_written() -> None:
     assert trust.statements_of((statement,)).hex() == stored["revoked"]
     read = statements.read(statement, bytes.fromhex(stored["authority"]))
     assert (read.number, read.removed) == (3, {7: 0, 2**63 - 2: 7})
-    assert read.kept == {**{each.node: each.key for each in KNOWN}, read.signer.number: read.signer.key}
+    assert read.kept == {**{known.node: known.key for known in KNOWN}, read.signer.number: read.signer.key}
 
 
 def test_the_conversation_of_this_version_is_read_and_written() -> None:

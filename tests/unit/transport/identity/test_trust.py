@@ -28,13 +28,15 @@ def refusal(at: Identity, peer: Identity) -> str:
 
 def meet(nodes: list[Identity]) -> None:
     """All know each other, as after a first connection."""
-    for one, other in itertools.permutations(nodes, 2):
-        one.trust.note(known_of(other.cards))
+    for node, other in itertools.permutations(nodes, 2):
+        node.trust.note(known_of(other.cards))
 
 
-def tell(one: Identity, *others: Identity) -> list[bool]:
+def tell(teller: Identity, *others: Identity) -> list[bool]:
     """One node sends all statements that it believes to others; whether they changed anything, for each."""
-    return [sum(merge(other.trust, each) for each in one.trust.statements) > 0 for other in others]
+    return [
+        sum(merge(other.trust, statement) for statement in teller.trust.statements) > 0 for other in others
+    ]
 
 
 def stated(
@@ -45,7 +47,7 @@ def stated(
     extra: Mapping[int, bytes] | None = None,
 ) -> bytes:
     """What whoever has the key of a node can state, however true."""
-    own: dict[int, bytes] = {each.node: each.card.key for each in (by, *kept)}
+    own: dict[int, bytes] = {member.node: member.card.key for member in (by, *kept)}
     return statements.make(by.chain, by.key(), number, removed, {**own, **(extra or {})}).data
 
 
@@ -99,8 +101,8 @@ def test_who_is_kept_by_any_member_stays(tmp_path: Path) -> None:
     n3.trust.note(known_of(n6.cards))
     lists = [revoke(n2.trust, bad.node), revoke(n3.trust, bad.node)]
     for at, order in ((n1, lists), (n4, lists[::-1])):
-        for each in order:
-            merge(at.trust, each)
+        for statement in order:
+            merge(at.trust, statement)
         assert [refusal(at, node) for node in (n5, n6)] == ["", ""]
         assert refusal(at, sleeper(bad, tmp_path / at.name, f"late-{at.name}"))
 
@@ -135,8 +137,8 @@ def test_statements_are_merged_in_any_order(tmp_path: Path, seed: int) -> None:
     said = [revoke(n1.trust, n4.node), revoke(n2.trust, n5.node), revoke(n1.trust, n5.node)]
     said.append(revoke(n2.trust, n6.node))
     for _ in range(3):
-        for each, at in rng.sample(list(itertools.product(said, (n1, n2, n3))), 12):
-            merge(at.trust, each)
+        for statement, at in rng.sample(list(itertools.product(said, (n1, n2, n3))), 12):
+            merge(at.trust, statement)
     assert n1.trust.digest == n2.trust.digest == n3.trust.digest
     assert n3.revoked == {n4.node, n5.node, n6.node}
     assert refusal(n1, n5) == "n5 was revoked"
@@ -259,15 +261,15 @@ def test_members_that_remove_each_other_in_a_circle_do_not_change_a_mind_for_eve
     """Three statements of which each voids the next may arrive often: a node comes to rest, and goes on."""
     n1, n2, *circle = make_cluster(tmp_path, "n1 n2 b1 b2 b3")
     meet([n1, n2, *circle])
-    said = [stated(each, 1, {circle[place - 2].node: 0}) for place, each in enumerate(circle)]
+    said = [stated(author, 1, {circle[place - 2].node: 0}) for place, author in enumerate(circle)]
     # Each one that arrives voids the one that the node believes.
     changes = [merge(n1.trust, said[-place % 3]) for place in range(60)]
     assert any(changes)
     assert not any(changes[-12:])
-    for each in circle:
-        revoke(n1.trust, each.node)
+    for member in circle:
+        revoke(n1.trust, member.node)
     tell(n1, n2)
-    assert n1.revoked == n2.revoked == {each.node for each in circle}
+    assert n1.revoked == n2.revoked == {author.node for author in circle}
 
 
 def test_one_member_fills_no_table_of_others(tmp_path: Path) -> None:
@@ -319,10 +321,10 @@ def test_two_statements_with_one_number_are_one_everywhere(tmp_path: Path) -> No
     """A member that tells each node something else under the same number is understood alike by all."""
     n1, n2, bad = make_cluster(tmp_path, "n1 n2 bad")
     meet([n1, n2, bad])
-    one, other = stated(bad, 3, {7: 0}), stated(bad, 3, {8: 0})
-    for at, order in ((n1, (one, other)), (n2, (other, one))):
-        for each in order:
-            merge(at.trust, each)
+    first, other = stated(bad, 3, {7: 0}), stated(bad, 3, {8: 0})
+    for at, order in ((n1, (first, other)), (n2, (other, first))):
+        for statement in order:
+            merge(at.trust, statement)
         assert not merge(at.trust, stated(bad, 2, {9: 0}))
     assert n1.trust.digest == n2.trust.digest
 
@@ -389,9 +391,9 @@ def test_a_tokens_key_states_nothing(tmp_path: Path) -> None:
     (n1,) = make_cluster(tmp_path, "n1")
     token = tokens.read(tokens.issue(n1))
     chain = (token.certificate, *n1.chain)
-    made = statements.make(chain, token.key, 1, {}, {})
+    statement = statements.make(chain, token.key, 1, {}, {})
     with pytest.raises(ProtocolError, match="no node's"):
-        merge(n1.trust, made.data)
+        merge(n1.trust, statement.data)
 
 
 def test_the_longest_statement_fits_its_bound(tmp_path: Path) -> None:
@@ -490,11 +492,11 @@ async def test_the_event_loop_goes_on_while_a_list_is_written(
         goes_on.set()
     assert n1.revoked == {7, 8, n2.node}
     assert n3.revoked == {7, n2.node}
-    for each in (n1, n3):
-        again = load(each.folder.parent)
+    for node in (n1, n3):
+        again = load(node.folder.parent)
         assert again is not None
-        assert again.revoked == each.revoked
-        assert set(again.trust.known) == set(each.trust.known)
+        assert again.revoked == node.revoked
+        assert set(again.trust.known) == set(node.trust.known)
 
 
 async def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,7 +526,7 @@ def test_lists_of_the_first_version_are_read(tmp_path: Path) -> None:
     stranger = sleeper(n2, tmp_path)
     kept = [(node.node, node.card.key) for node in (n3, stranger)]
     (n1.folder / "revoked").write_bytes(msgspec.msgpack.encode((1, [n2.node], sorted(kept))))
-    known = [(each.node, each.name, each.key) for each in n1.trust.known]
+    known = [(entry.node, entry.name, entry.key) for entry in n1.trust.known]
     (n1.folder / "known").write_bytes(msgspec.msgpack.encode((1, known)))
     again = load(tmp_path / "n1")
     assert again is not None

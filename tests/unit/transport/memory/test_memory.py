@@ -161,8 +161,8 @@ def test_a_memory_nobody_saw_is_used_again() -> None:
     assert pool.reused == 1
     third = pool.take(PAGE)
     assert third is not first
-    for each in (second, third):
-        pool.give_back(each)
+    for memory in (second, third):
+        pool.give_back(memory)
     pool.close()
 
 
@@ -197,13 +197,13 @@ def test_a_memory_whose_holders_ended_is_used_again() -> None:
 def test_nobody_but_the_node_writes_a_pooled_memory() -> None:
     """The descriptor of a pooled memory cannot be mapped for writing."""
     pool = MemoryPool()
-    one = pool.take(10)
-    fd = one.hand_out()
+    memory = pool.take(10)
+    fd = memory.hand_out()
     # Neither through what a reader gets, nor through an open file that could be written.
     refused(fd, {errno.EACCES, errno.EPERM, errno.EBADF})
-    refused(one.fd, {errno.EPERM})
+    refused(memory.fd, {errno.EPERM})
     os.close(fd)
-    pool.give_back(one)
+    pool.give_back(memory)
     pool.close()
 
 
@@ -212,10 +212,10 @@ def test_the_pool_is_bounded() -> None:
     pool = MemoryPool(bytes_max=2 * PAGE)
     taken = [pool.take(PAGE) for _ in range(3)]
     huge = pool.take(3 * PAGE)
-    for each in [*taken, huge]:
-        pool.give_back(each)
+    for memory in [*taken, huge]:
+        pool.give_back(memory)
     assert pool.free_bytes == 2 * PAGE
-    assert [each.fd >= 0 for each in [*taken, huge]] == [False, True, True, False]
+    assert [pooled.fd >= 0 for pooled in [*taken, huge]] == [False, True, True, False]
     pool.close()
     assert pool.free_bytes == 0
 

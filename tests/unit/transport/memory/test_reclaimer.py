@@ -23,21 +23,21 @@ def is_open(fd: int) -> bool:
 
 def test_small_memory_is_freed_at_once() -> None:
     """A memory below the bound starts no thread."""
-    one = Reclaimer()
+    memory_reclaimer = Reclaimer()
     fd = memfd.create_memory(mmap.PAGESIZE)
-    one.close(fd, mmap.PAGESIZE, mmap.mmap(fd, mmap.PAGESIZE))
+    memory_reclaimer.close(fd, mmap.PAGESIZE, mmap.mmap(fd, mmap.PAGESIZE))
     assert not is_open(fd)
 
 
 def test_large_memory_is_freed_with_its_mapping() -> None:
     """A large memory and its mapping are gone once the thread is idle, and other holders keep their bytes."""
-    one = Reclaimer()
+    memory_reclaimer = Reclaimer()
     fd = memfd.create_memory(RECLAIM_BYTES_MIN)
     mapping = mmap.mmap(fd, RECLAIM_BYTES_MIN)
     mapping[-3:] = b"end"
     other = os.dup(fd)
-    one.close(fd, RECLAIM_BYTES_MIN, mapping)
-    one.wait_idle()
+    memory_reclaimer.close(fd, RECLAIM_BYTES_MIN, mapping)
+    memory_reclaimer.wait_idle()
     assert not is_open(fd)
     assert mapping.closed
     assert os.pread(other, 3, RECLAIM_BYTES_MIN - 3) == b"end"
@@ -47,11 +47,11 @@ def test_large_memory_is_freed_with_its_mapping() -> None:
 def test_who_wants_more_memory_waits_for_what_is_not_freed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """With more bytes waiting than the bound, the thread that wants memory waits until they are freed."""
     monkeypatch.setattr(reclaimer, "RECLAIM_BACKLOG_BYTES_MAX", RECLAIM_BYTES_MIN - 1)
-    one = Reclaimer()
+    memory_reclaimer = Reclaimer()
     fd = memfd.create_memory(RECLAIM_BYTES_MIN)
-    one.close(fd, RECLAIM_BYTES_MIN)
-    one.wait_for_room()
-    assert not one.is_behind
+    memory_reclaimer.close(fd, RECLAIM_BYTES_MIN)
+    memory_reclaimer.wait_for_room()
+    assert not memory_reclaimer.is_behind
     assert not is_open(fd)
 
 

@@ -17,23 +17,23 @@ _COUNT = 20
 @pytest.fixture
 def rings() -> Iterator[list[Ends]]:
     """Several of the smallest rings."""
-    made = [Ends() for _ in range(_COUNT)]
-    yield made
-    for each in made:
-        each.close()
+    pairs = [Ends() for _ in range(_COUNT)]
+    yield pairs
+    for pair in pairs:
+        pair.close()
 
 
 @pytest.fixture
 def waits() -> Iterator[WaitSet]:
     """An empty set."""
-    made = WaitSet()
-    yield made
-    made.close()
+    created = WaitSet()
+    yield created
+    created.close()
 
 
 def test_a_message_between_two_waits_is_found(rings: list[Ends], waits: WaitSet) -> None:
     """An end that had nothing at the first wait is returned by the second one."""
-    waits.replace(each.reader for each in rings)
+    waits.replace(ring.reader for ring in rings)
     assert waits.wait(0) is None
     rings[7].writer.send(b"x")
     assert waits.wait() is rings[7].reader
@@ -52,7 +52,7 @@ def test_only_ends_with_news_are_looked_at(
         return is_ready(end)
 
     monkeypatch.setattr("dios.transport.rings.wait_set.is_ready", look)
-    waits.replace(each.reader for each in rings)
+    waits.replace(ring.reader for ring in rings)
     assert waits.wait(0) is None
     assert len(looks) == _COUNT
     looks.clear()
@@ -66,21 +66,21 @@ def test_only_ends_with_news_are_looked_at(
 
 def test_busy_ends_are_returned_in_turns(rings: list[Ends], waits: WaitSet) -> None:
     """An end that always has a message does not hide another one."""
-    waits.replace(each.reader for each in rings)
-    for each in rings[:3]:
-        each.writer.send_many([b"x"] * 10)
-    found = [waits.wait() for _ in range(6)]
+    waits.replace(ring.reader for ring in rings)
+    for busy in rings[:3]:
+        busy.writer.send_many([b"x"] * 10)
+    ready = [waits.wait() for _ in range(6)]
     assert (
-        {id(end) for end in found[:3]}
-        == {id(end) for end in found[3:]}
-        == {id(each.reader) for each in rings[:3]}
+        {id(end) for end in ready[:3]}
+        == {id(end) for end in ready[3:]}
+        == {id(ring.reader) for ring in rings[:3]}
     )
 
 
 def test_an_end_that_was_used_otherwise_is_waited_for_again(rings: list[Ends], waits: WaitSet) -> None:
     """A wait of the end itself replaces the announced one; the next message is found all the same."""
     reader, writer = rings[0].reader, rings[0].writer
-    waits.replace(each.reader for each in rings)
+    waits.replace(ring.reader for ring in rings)
     assert waits.wait(0) is None
     assert reader.arm()
     reader.disarm(woken=False)
@@ -90,7 +90,7 @@ def test_an_end_that_was_used_otherwise_is_waited_for_again(rings: list[Ends], w
 
 def test_closed_ends_are_ready_and_others_no_longer_count(rings: list[Ends], waits: WaitSet) -> None:
     """A closed member is returned; an end that was taken out is not, and its descriptor can be used again."""
-    waits.replace(each.reader for each in rings)
+    waits.replace(ring.reader for ring in rings)
     assert waits.wait(0) is None
     rings[1].reader.close()
     assert waits.wait() is rings[1].reader
@@ -119,13 +119,13 @@ def test_no_message_and_no_room_is_missed(seed: int, rings: list[Ends], waits: W
     source = random.Random(seed)  # noqa: S311 - no secret
     sent = [0] * _COUNT
     members: list[int] = []
-    readers: dict[RingEnd, int] = {each.reader: number for number, each in enumerate(rings)}
+    readers: dict[RingEnd, int] = {ring.reader: number for number, ring in enumerate(rings)}
     for _ in range(400):
         action = source.randrange(6)
         number = source.randrange(_COUNT)
         if action == 0:
             members = source.sample(range(_COUNT), source.randrange(1, _COUNT))
-            waits.replace(rings[each].reader for each in members)
+            waits.replace(rings[member].reader for member in members)
         elif action == 1 and rings[number].writer.room > RING // 3:
             rings[number].writer.send(bytes(source.randrange(RING // 3)))
             sent[number] += 1
@@ -135,9 +135,9 @@ def test_no_message_and_no_room_is_missed(seed: int, rings: list[Ends], waits: W
         elif action == 3 and not sent[number] and rings[number].reader.arm():
             rings[number].reader.disarm(woken=source.random() < 0.5)
         else:
-            ready = {each for each in members if sent[each]}
-            found = waits.wait(0)
-            assert (None if found is None else readers[found] in ready) == (True if ready else None)
-            if found is None:
+            ready = {member for member in members if sent[member]}
+            end = waits.wait(0)
+            assert (None if end is None else readers[end] in ready) == (True if ready else None)
+            if end is None:
                 # All that was read is given back, so that a long message finds its room.
-                assert all(rings[each].writer.room == RING for each in members)
+                assert all(rings[member].writer.room == RING for member in members)

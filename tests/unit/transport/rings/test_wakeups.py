@@ -26,9 +26,9 @@ from tests.support.host.ring_ends import RING, Ends, write_control
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     """The smallest ring there is."""
-    made = Ends()
-    yield made
-    made.close()
+    pair = Ends()
+    yield pair
+    pair.close()
 
 
 def hostile_socket(ends: Ends, mode: Mode) -> socket.socket:
@@ -144,13 +144,13 @@ async def test_an_end_that_hangs_up_is_closed(ends: Ends) -> None:
 
 def test_no_descriptors_through_wake_ups() -> None:
     """The ends of a stream cannot send each other descriptors."""
-    one, other = create_wakeups()
-    with one, other:
+    sender, other = create_wakeups()
+    with sender, other:
         with pytest.raises(PermissionError):
-            _send_descriptor(one)
+            _send_descriptor(sender)
         with pytest.raises(PermissionError):
             _send_descriptor(other)
-        wake(one)
+        wake(sender)
         assert receive_wakeups(other) == 1
 
 

@@ -46,7 +46,7 @@ def test_whatever_is_altered_is_left_out() -> None:
     ]
     altered += [datagram[:length] for length in range(len(datagram))]
     altered += [datagram + b"\0", b"\0" + datagram]
-    assert all(announce.decode(each, CLUSTER, SECRET) is None for each in altered)
+    assert all(announce.decode(variant, CLUSTER, SECRET) is None for variant in altered)
 
 
 def test_other_clusters_are_left_out() -> None:
@@ -96,9 +96,9 @@ class Ear:
         self.heard: list[ReceivedAnnouncement] = []
         self._changed = trio.Event()
 
-    def __call__(self, found: ReceivedAnnouncement) -> None:
+    def __call__(self, announcement: ReceivedAnnouncement) -> None:
         """Note it."""
-        self.heard.append(found)
+        self.heard.append(announcement)
         self._changed.set()
 
     async def wait(self, ready: Callable[[list[ReceivedAnnouncement]], bool]) -> None:
@@ -131,8 +131,8 @@ async def test_what_strangers_send_is_not_heard_and_not_answered(place: Multicas
         async with trio.open_nursery() as nursery:
             nursery.start_soon(announce.announce, ONE, ear, place)
             while not ear.heard:
-                for each in [*rubbish, datagram]:
-                    stranger.sendto(each, (place.group, place.port))
+                for packet in [*rubbish, datagram]:
+                    stranger.sendto(packet, (place.group, place.port))
                 with trio.move_on_after(0.2):
                     await ear.wait(bool)
             nursery.cancel_scope.cancel()
@@ -155,4 +155,4 @@ async def test_what_is_sent_to_this_machine_alone_is_not_heard(place: MulticastN
                 with trio.move_on_after(0.2):
                     await ear.wait(bool)
             nursery.cancel_scope.cancel()
-    assert {found.node for found in ear.heard} == {TWO.node}
+    assert {announcement.node for announcement in ear.heard} == {TWO.node}

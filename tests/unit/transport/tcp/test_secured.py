@@ -15,12 +15,12 @@ from tests.support.peers.connections import connected, listening, make_cluster
 
 async def collect(end: Secured, count: int) -> list[bytes]:
     """The next ``count`` bodies."""
-    found: list[bytes] = []
-    while len(found) < count:
+    collected: list[bytes] = []
+    while len(collected) < count:
         bodies = await end.receive()
         assert bodies, "the connection ended early"
-        found += bodies
-    return found
+        collected += bodies
+    return collected
 
 
 def send_for_ever(end: Secured, frame: bytes) -> None:
@@ -247,12 +247,12 @@ async def test_urgent_frames_overtake_others_without_starving_them(tmp_path: Pat
         urgent = 3 * limits.DCP_CONTROL_RUN_MAX
         for _ in range(urgent):
             dialled.send_nowait(frame_of(b"urgent"), urgent=True)
-        found = [body[:1] for body in await collect(accepted, sent + urgent)]
-        last = len(found) - found[::-1].index(b"u")
-        before = found[:last].count(b"b")
+        initials = [body[:1] for body in await collect(accepted, sent + urgent)]
+        last = len(initials) - initials[::-1].index(b"u")
+        before = initials[:last].count(b"b")
         assert before < sent - 32, "the urgent frames come before most of the queue"
-        first = found.index(b"u")
-        assert found[first:last].count(b"b") >= 2, "some of the others come between them"
+        first = initials.index(b"u")
+        assert initials[first:last].count(b"b") >= 2, "some of the others come between them"
 
 
 async def test_small_frames_of_one_turn_are_one_record(tmp_path: Path) -> None:

@@ -484,8 +484,8 @@ async def test_both_ends_on_trio(pair: tuple[socket.socket, socket.socket]) -> N
 
             async def echo() -> None:
                 while bodies := await channel.receive():
-                    for each in bodies:
-                        channel.send_nowait(framed(each * 4))
+                    for part in bodies:
+                        channel.send_nowait(framed(part * 4))
                 channel.close()
 
             nursery.start_soon(echo)

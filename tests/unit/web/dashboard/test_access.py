@@ -44,8 +44,8 @@ class Browser:
 
         scope: Scope = {"type": kind, "path": path, "method": method, "headers": headers}
         await self.gate(scope, receive, send)
-        found = answers[0].get("headers")
-        for key, value in found if isinstance(found, list) else ():
+        sent_headers = answers[0].get("headers")
+        for key, value in sent_headers if isinstance(sent_headers, list) else ():
             if key == b"set-cookie":
                 assert b"HttpOnly" in value
                 assert b"SameSite=Strict" in value

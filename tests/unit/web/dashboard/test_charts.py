@@ -33,7 +33,7 @@ def test_colours_show_states_and_failures() -> None:
     """A task that was killed has another colour than one that ended well or that runs."""
     killed = Status("1", "", TaskState.ENDED, cause=Cause.KILLED)
     well = Status("1", "", TaskState.ENDED, cause=Cause.EXITED)
-    assert len({charts.colour_of(one) for one in (killed, well, _task("n1", 1, 0))}) == 3
+    assert len({charts.colour_of(task) for task in (killed, well, _task("n1", 1, 0))}) == 3
 
 
 def test_further_tasks_of_a_sankey_diagram_are_one_vertex() -> None:

@@ -50,12 +50,12 @@ class Node:
 
 def test_text_is_what_prometheus_reads() -> None:
     """Prometheus' own parser finds every reading, and no malformed or unknown one."""
-    found = {
+    readings = {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text_of(of_node(ROWS)))
         for sample in family.samples
     }
-    assert found == {
+    assert readings == {
         ("dios_calls_total", (("call", "Stat"), ("outcome", "ok"))): 3,
         ("dios_call_latency_seconds_bucket", (("call", "Stat"), ("le", "1e-06"))): 1,
         ("dios_call_latency_seconds_bucket", (("call", "Stat"), ("le", "2e-06"))): 2,
@@ -69,7 +69,7 @@ def test_text_is_what_prometheus_reads() -> None:
 @pytest.mark.parametrize("answer", [None, [], {"ok": False}, {"ok": True, "nodes": 5, "last_round": []}])
 def test_malformed_answers_of_a_scheduler_lose_nothing_else(answer: object) -> None:
     """The node's metrics are read even if the scheduler's answer makes no sense."""
-    metrics = {one.metric for one in read_all(Node(answer))}
+    metrics = {reading.metric for reading in read_all(Node(answer))}
     assert {"dios_calls_total", "dios_scheduler_up"} <= metrics
 
 
@@ -85,13 +85,13 @@ def test_scheduler_and_shares() -> None:
         "principals": [{"principal": "uid:1", "share": 0.5, "credit": -0.1}],
         "rates_by": {"algorithm": "dc-drf", "seconds": 0.2, "epsilon": 0.01},
     }
-    found = {(one.metric, *one.labels.values()): one.value for one in read_all(Node(answer))}
-    assert found["dios_scheduler_up",] == 1
-    assert found["dios_scheduler_round_seconds", "solve"] == 0.25
-    assert found["dios_scheduler_reserved_cpus", "n1"] == 1.5
-    assert found["dios_share_credit", "uid:1"] == -0.1
-    assert found["dios_rates_solve_seconds", "dc-drf"] == 0.2
-    assert found["dios_rates_epsilon",] == 0.01
+    values = {(reading.metric, *reading.labels.values()): reading.value for reading in read_all(Node(answer))}
+    assert values["dios_scheduler_up",] == 1
+    assert values["dios_scheduler_round_seconds", "solve"] == 0.25
+    assert values["dios_scheduler_reserved_cpus", "n1"] == 1.5
+    assert values["dios_share_credit", "uid:1"] == -0.1
+    assert values["dios_rates_solve_seconds", "dc-drf"] == 0.2
+    assert values["dios_rates_epsilon",] == 0.01
 
 
 def test_names_follow_the_conventions() -> None:
@@ -128,7 +128,9 @@ def test_rules_and_dashboard_use_existing_metrics() -> None:
     """No rule and no panel asks for a metric that does not exist."""
     text = (METRICS / "alerts.yml").read_text() + (METRICS / "grafana" / "dashboard.json").read_text()
     used = set(re.findall(r"\b(?:dios|process)_[a-z_]+[a-z]\b", text)) - {"dios_metrics"}
-    known = set(FAMILIES) | {f"{name}_bucket" for name, one in FAMILIES.items() if one.kind is Kind.HISTOGRAM}
+    known = set(FAMILIES) | {
+        f"{name}_bucket" for name, family in FAMILIES.items() if family.kind is Kind.HISTOGRAM
+    }
     assert used <= known
 
 

@@ -40,6 +40,6 @@ def test_a_report_is_read_from_the_socket_and_is_harmless(tmp_path: Path) -> Non
     assert sample_of({"cores": [{"core": "x", "dropped": 5}, 7], "dropped": []}).cores[0].packets == 0
     with serve_statistics("f", lambda: {"seconds": 2.0, "function": "\x1b"}, tmp_path):
         (tmp_path / "gone.sock").touch()
-        found, silent = read_functions(tmp_path)
-    assert (found["f"].at_s, found["f"].function, silent) == (2.0, "\\x1b", 1)
+        functions, silent = read_functions(tmp_path)
+    assert (functions["f"].at_s, functions["f"].function, silent) == (2.0, "\\x1b", 1)
     assert next(iter(_sample(1.0, 0, 0).dropped)).isprintable()

@@ -69,11 +69,11 @@ class _Session:
         if task.label == "forgotten":
             raise NoSuchTaskError("gone")
         given = SimpleNamespace(fingerprint="x", size=100)
-        made = SimpleNamespace(fingerprint="y", size=7)
-        found = SimpleNamespace(
-            cpu_ms=1500, memory_bytes=4, inputs=(given, given), outputs=(given, made), status=task
+        output = SimpleNamespace(fingerprint="y", size=7)
+        description = SimpleNamespace(
+            cpu_ms=1500, memory_bytes=4, inputs=(given, given), outputs=(given, output), status=task
         )
-        return cast("Description", found)
+        return cast("Description", description)
 
 
 async def test_the_use_is_read_in_turns_and_once_for_ended_tasks() -> None:

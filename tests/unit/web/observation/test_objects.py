@@ -15,9 +15,9 @@ def _waiting(objects: str, requests: int = 0) -> dict[str, object]:
 
 def test_a_task_is_awaited_for_its_end() -> None:
     """A call that watches a task waits for that task, whoever else has references to it."""
-    found = waits([_waiting("other blob")], [_reference("writer", 2)], {"other": "TASK"})
-    assert found[0] == Wait("reader", "Select", "other", ("other",), "it has to end")
-    assert found[1].awaited == ("writer",)
+    waiting = waits([_waiting("other blob")], [_reference("writer", 2)], {"other": "TASK"})
+    assert waiting[0] == Wait("reader", "Select", "other", ("other",), "it has to end")
+    assert waiting[1].awaited == ("writer",)
 
 
 def test_open_requests_come_before_mere_rights() -> None:
@@ -25,16 +25,16 @@ def test_open_requests_come_before_mere_rights() -> None:
     references = [_reference("reader", 3, 1), _reference("writer", 2), _reference("other", 1)]
     assert waits([_waiting("blob")], references, {})[0].awaited == ("writer",)
     references.append(_reference("busy", 1, buffers=2))
-    (found,) = waits([_waiting("blob")], references, {})
-    assert found.awaited == ("busy",)
-    assert "open request" in found.reason
+    (wait,) = waits([_waiting("blob")], references, {})
+    assert wait.awaited == ("busy",)
+    assert "open request" in wait.reason
 
 
 def test_the_number_of_awaited_tasks_is_bounded() -> None:
     """Of many tasks that may end a wait the first are named, and the number of the others."""
-    (found,) = waits([_waiting("blob")], [_reference(f"{n}", 2) for n in range(100)], {})
-    assert len(found.awaited) == 5
-    assert "95 more" in found.reason
+    (wait,) = waits([_waiting("blob")], [_reference(f"{n}", 2) for n in range(100)], {})
+    assert len(wait.awaited) == 5
+    assert "95 more" in wait.reason
 
 
 def test_calls_without_objects_wait_for_a_node() -> None:

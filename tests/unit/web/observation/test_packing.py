@@ -36,10 +36,10 @@ ANSWER = {
 
 def test_demands_are_sums_of_members_by_job() -> None:
     """Members of a job are added at each change, for all nodes or one, next to the capacity."""
-    found = demands(ANSWER, PROCESSORS)
-    assert found.times == [90.0, 100.0, 110.0, 120.0, 160.0]
-    assert found.by_job == {"a\\x1b (uid:1)": [2, 2, 4, 0, 0], "7 (None)": [0] * 5}
-    assert found.capacity == 6
+    totals = demands(ANSWER, PROCESSORS)
+    assert totals.times == [90.0, 100.0, 110.0, 120.0, 160.0]
+    assert totals.by_job == {"a\\x1b (uid:1)": [2, 2, 4, 0, 0], "7 (None)": [0] * 5}
+    assert totals.capacity == 6
     assert demands(ANSWER, MEMORY, "n1").by_job["a\\x1b (uid:1)"] == [1, 1, 1, 0, 0]
     assert demands(ANSWER, MEMORY, "n1").capacity == 8
 

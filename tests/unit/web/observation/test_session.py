@@ -65,7 +65,7 @@ def test_an_action_on_a_task_leaves_no_reference() -> None:
     session = ClusterSession(lambda: cast("Node", node))
     try:
         status = Status("ab", "", TaskState.RUNNING, name=b"n")
-        asyncio.run(session.act_on_task(status, lambda found: found.kill()))
+        asyncio.run(session.act_on_task(status, lambda task: task.kill()))
     finally:
         session.close()
     task.kill.assert_called_once_with()

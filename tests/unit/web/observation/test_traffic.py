@@ -39,10 +39,10 @@ def test_a_silent_node_is_left_out_and_versions_are_harmless() -> None:
         Member(1, name, "", "", NodeStatus.ALIVE, False, 1, 0, 0, 2, 0, here)
         for name, here in (("n1", True), ("n2", False))
     ]
-    found = read_traffic(cast("Node", _Node()), members)
-    assert list(found) == ["n1"]
-    assert found["n1"].version.isprintable()
-    assert (found["n1"].sent, found["n1"].received, found["n1"].round_trip_ms) == (5, 0, None)
+    traffic = read_traffic(cast("Node", _Node()), members)
+    assert list(traffic) == ["n1"]
+    assert traffic["n1"].version.isprintable()
+    assert (traffic["n1"].sent, traffic["n1"].received, traffic["n1"].round_trip_ms) == (5, 0, None)
     assert read_links(cast("Node", _Node())) is None
     with_links = read_traffic(cast("Node", _Node()), members, {"n1": LinkReading(True, 0, 0, 1.0, None, 2.5)})
     assert with_links["n1"].round_trip_ms == 2.5
@@ -61,14 +61,14 @@ def test_links_are_read_from_the_metrics() -> None:
         metric("connected", "n3", 0),
         {"metric": "dios_peer_bytes_sent_total", "labels": "", "value": 7},
     ]
-    found = read_links(cast("Node", SimpleNamespace(read_table=lambda _name: rows)))
-    assert found is not None
-    assert list(found) == ["n2\\x1b", "n3"]
-    now = found["n2\\x1b"]._replace(at_s=12.0)
+    links = read_links(cast("Node", SimpleNamespace(read_table=lambda _name: rows)))
+    assert links is not None
+    assert list(links) == ["n2\\x1b", "n3"]
+    now = links["n2\\x1b"]._replace(at_s=12.0)
     assert link_row("n2", None, now) == ("n2", "up", "", "", "0.0", "0.0", "", "1.5")
     earlier = now._replace(sent=1_000, at_s=10.0)
     assert link_row("n2", earlier, now)[:4] == ("n2", "up", "2.0", "0.0")
-    assert link_row("n3", None, found["n3"])[:2] == ("n3", "down")
+    assert link_row("n3", None, links["n3"])[:2] == ("n3", "down")
 
 
 def test_a_rate_needs_two_readings_of_one_process() -> None:

@@ -39,7 +39,7 @@ def test_tasks_of_a_dead_node_stay_in_the_picture() -> None:
     there = Status("ab", "", TaskState.RUNNING, started_ns=1, node="n3")
     here = Status("cd", "", TaskState.RUNNING, started_ns=2, node="n1")
     before = view(NodeStatus.ALIVE, there, here)
-    assert [one.fingerprint for one in with_unseen(view(NodeStatus.ALIVE, here), before).tasks] == ["cd"]
+    assert [task.fingerprint for task in with_unseen(view(NodeStatus.ALIVE, here), before).tasks] == ["cd"]
     suspected = with_unseen(view(NodeStatus.SUSPECT, here), before)
     assert suspected.tasks == [there, here]
     lost, _ = with_unseen(view(NodeStatus.DEAD, here), suspected).tasks

@@ -45,10 +45,10 @@ def _answer(word: str) -> dict[str, object]:
 def test_the_page_has_all_parts_and_no_markup_of_others() -> None:
     """Path, other machines, excluded ones with names, limits and words; hostile text adds no element."""
     page = decision_page(_answer(EVIL), 9 * S, (EVIL, "uid:5/payroll"))
-    found = Elements()
-    found.feed(page)
-    assert not found.tags & {"script", "img", "link", "iframe", "object", "a"}
-    assert not {name for name in found.attributes if name.startswith("on") or name in {"src", "href"}}
+    elements = Elements()
+    elements.feed(page)
+    assert not elements.tags & {"script", "img", "link", "iframe", "object", "a"}
+    assert not {name for name in elements.attributes if name.startswith("on") or name in {"src", "href"}}
     assert not set(page) & {"\x1b", "\u202e"}
     assert page.count("&lt;script&gt;") > 8
     for words in ("task aa00", "+28", "2 slots free", "and 1 more", "bottleneck", "12 in all", "/payroll"):

@@ -67,10 +67,10 @@ def test_the_page_has_all_parts_and_no_markup_of_others() -> None:
     view = ClusterView(1.0, (), TASKS, {}, shares, (EVIL,))
     report = JobReport(mark, tasks, view, {"dd00": [EVIL, "no room"]}, {"bb00": 1500}, {EVIL: EVIL}, 9 * S)
     page = page_of(report)
-    found = Elements()
-    found.feed(page)
-    assert not found.tags & {"script", "img", "link", "iframe", "object", "a"}
-    assert not {name for name in found.attributes if name.startswith("on") or name in {"src", "href"}}
+    elements = Elements()
+    elements.feed(page)
+    assert not elements.tags & {"script", "img", "link", "iframe", "object", "a"}
+    assert not {name for name in elements.attributes if name.startswith("on") or name in {"src", "href"}}
     assert not set(page) & {"\x1b", "\u202e"}
     assert page.count("&lt;script&gt;") > 8
     for words in ("2 of 4 tasks have ended, 1 of them badly", "1.50 s of 1 tasks", "no room", "memory"):

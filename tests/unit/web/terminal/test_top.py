@@ -35,8 +35,8 @@ def test_tasks_are_sorted_by_values_and_filtered_by_any_cell() -> None:
     """Durations are compared as numbers; ended tasks are shown on request."""
 
     def marks(column: str, *, reverse: bool = False, ended: bool = False, word: str = "") -> list[str]:
-        found = chosen_tasks(TASKS, 20 * S, column, reverse=reverse, ended=ended, word=word)
-        return [task.fingerprint for task in found]
+        chosen = chosen_tasks(TASKS, 20 * S, column, reverse=reverse, ended=ended, word=word)
+        return [task.fingerprint for task in chosen]
 
     assert marks("SECONDS") == ["aa", "bb"]
     assert marks("NODE") == ["bb", "aa"]
