@@ -143,7 +143,7 @@ if TYPE_CHECKING:
     from dios.lib.executor.executor import Executor
     from dios.lib.executor.nested import current_executor
     from dios.lib.executor.references import ValueReference, get, put
-    from dios.lib.executor.trusted_results import allow
+    from dios.lib.executor.results.class_forms import allow
     from dios.lib.sandbox.bounds import SandboxBounds
     from dios.lib.sandbox.result import SandboxFailure, SandboxResult, SandboxTable
     from dios.lib.sandbox.sandbox import Sandbox
@@ -326,7 +326,7 @@ _HOMES = {
     "dios.lib.executor.executor": "Executor",
     "dios.lib.executor.nested": "current_executor",
     "dios.lib.executor.references": "ValueReference get put",
-    "dios.lib.executor.trusted_results": "allow",
+    "dios.lib.executor.results.class_forms": "allow",
     "dios.lib.sandbox.bounds": "SandboxBounds",
     "dios.lib.sandbox.result": "SandboxFailure SandboxResult SandboxTable",
     "dios.lib.sandbox.sandbox": "Sandbox",

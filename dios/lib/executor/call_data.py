@@ -27,6 +27,7 @@ from dios.lib.executor.values import (
     STORED_BYTES_MIN,
     CallPickler,
     Encoded,
+    ResultKind,
     SharedHead,
     named_errors,
 )
@@ -381,5 +382,5 @@ def stored_reference(store: DataStore, value: object) -> ValueReference[object]:
     pickler = CallPickler(file, leave_out)
     with named_errors("the value"):
         pickler.dump(value)
-    blob = create_blob(store.node, Encoded(plain=False, body=file.getvalue(), buffers=buffers).parts())
+    blob = create_blob(store.node, Encoded(ResultKind.PICKLE, file.getvalue(), buffers).parts())
     return ValueReference(store.keep(blob), frozenset(pickler.modules))

@@ -1,17 +1,18 @@
-"""Calls and results as bytes: plain values quickly, everything else as a pickle.
+"""Calls and results as bytes.
 
-A call goes to a sandbox, so its pickle may run any code there. A result comes from a sandbox, so the caller
-loads it with ``trusted_results``, unless it trusts the workers.
+A call goes to a sandbox, so it is a pickle, which may run any code there. A result comes from a sandbox, so
+it has the closed format of ``results``, unless the caller trusts the workers.
 """
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 import struct
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
@@ -22,7 +23,17 @@ from dios.errors import InvalidError
 from dios.lib.executor.blobs import BUFFER_BYTES_MIN, Part, aligned
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.local_modules import LocalModules
-from dios.lib.executor.trusted_results import ResultPickler, load
+from dios.lib.executor.results.forms import DecodeTimeoutError
+from dios.lib.executor.results.harmless import (
+    TRACEBACK_CHARS_MAX,
+    clean_text,
+    make_harmless,
+    message_of,
+    notes_of,
+    substitute,
+)
+from dios.lib.executor.results.reader import read_plain, read_plain_tuple, read_value
+from dios.lib.executor.results.writer import plain_body, write_value
 
 Arguments: TypeAlias = "tuple[tuple[object, ...], dict[str, object]]"
 
@@ -35,14 +46,18 @@ PLAIN_CALL: Final = _PLAIN
 PICKLED_CALL: Final = _PICKLE
 SHARED_CALL: Final = b"s"
 """The first byte of a call with values in blobs. The size of a ``SharedHead``, it and a pickle follow."""
+_PARTS: Final = b"r"
+"""The first byte of a result with parts."""
+_MESSAGE_ALIGNMENT: Final = 16
+"""The place of each part in a message is a multiple of this."""
+EXCEPTION_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A larger exception is sent as text."""
 _SIZE: Final = struct.Struct("<Q")
-_COUNT: Final = struct.Struct("<I")
 _LEAST_SIZES: Final = 2
 """A result in a blob has a kind and the size of its body."""
 
 _SCALARS: Final = frozenset({int, float, str, bytes, bool, type(None)})
 _pack: Final = msgspec.msgpack.Encoder().encode
-_unpack: Final = msgspec.msgpack.Decoder().decode
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - like the one of multiprocessing
@@ -81,7 +96,19 @@ class CallPickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Note the module of a function, a class or an object."""
         named = value if isinstance(value, type | FunctionType) else type(value)
         self.modules.add(value.__name__ if isinstance(value, ModuleType) else str(named.__module__))
-        return super().reducer_override(value)
+        reduced = super().reducer_override(value)
+        return _with_all_members(value, reduced) if isinstance(value, enum.EnumMeta) else reduced
+
+
+def _with_all_members(cls: enum.EnumMeta, reduced: object) -> object:
+    """Return a reduced class with all members: cloudpickle leaves out those of flags with several bits."""
+    if not isinstance(reduced, tuple):
+        return reduced
+    make, arguments, (state, slots), *others = reduced
+    members: dict[str, enum.Enum] = dict(cls.__members__)
+    values = {name: member.value for name, member in members.items()}
+    state = {name: attribute for name, attribute in state.items() if name not in members}
+    return make, (*arguments[:3], values, *arguments[4:]), (state, slots), *others
 
 
 def encode_call_function(
@@ -142,11 +169,32 @@ def named_errors(subject: str, *others: type[Exception]) -> Iterator[None]:
 
 
 # -- results ----------------------------------------------------------------------------------------
-class Encoded(NamedTuple):
-    """A result as its parts: plain or a pickle, and the buffers of the pickle."""
+class ResultKind(enum.IntEnum):
+    """The form of a result's body."""
 
-    plain: bool
-    body: bytes
+    PLAIN = 0
+    """A scalar, or a list of scalars, in MessagePack."""
+    PICKLE = 1
+    """A pickle, for callers who trust the workers."""
+    CLOSED = 2
+    """A value in the closed format of ``results``."""
+    TUPLE = 3
+    """A tuple of scalars, as PLAIN has them as a list."""
+    BYTES = 4
+    """One ``bytes`` object."""
+
+
+_KINDS: Final = {kind.value: kind for kind in ResultKind}
+_PREFIXES: Final = {ResultKind.PLAIN: _PLAIN, ResultKind.TUPLE: b"t", ResultKind.BYTES: b"b"}
+"""The first byte of a result without parts, by its kind."""
+_KIND_OF_PREFIX: Final = {prefix[0]: kind for kind, prefix in _PREFIXES.items()}
+
+
+class Encoded(NamedTuple):
+    """A result as its parts: the body, and the buffers that it needs."""
+
+    kind: ResultKind
+    body: bytes | memoryview
     buffers: list[memoryview]
 
     @property
@@ -156,54 +204,68 @@ class Encoded(NamedTuple):
 
     def joined(self) -> bytes:
         """Return the result as the body of a message."""
-        if self.plain:
-            return _PLAIN + self.body
-        sizes = b"".join(_SIZE.pack(len(buffer)) for buffer in self.buffers)
-        return b"".join((_PICKLE, _COUNT.pack(len(self.buffers)), sizes, *self.buffers, self.body))
+        if self.kind in _PREFIXES:
+            return _PREFIXES[self.kind] + self.body
+        end = len(_PARTS)
+        parts: list[Part] = [_PARTS]
+        for part in self.parts():
+            parts += (bytes(_message_place(end) - end), part)
+            end = _message_place(end) + len(part)
+        return b"".join(parts)
 
     def parts(self) -> list[Part]:
         """Return the result as the parts of a blob; ``taken_apart`` reads them."""
-        sizes = [0 if self.plain else 1, len(self.body), *map(len, self.buffers)]
+        sizes = [self.kind, len(self.body), *map(len, self.buffers)]
         return [b"".join(map(_SIZE.pack, (len(sizes), *sizes))), self.body, *self.buffers]
 
 
-def taken_apart(view: memoryview) -> tuple[bool, memoryview, list[memoryview]]:
-    """Return what ``Encoded`` has of the bytes of a blob. Raises UntrustedResultError if they do not fit."""
-    sizes = []
-    end = _SIZE.size
-    with suppress(struct.error):
-        count = _SIZE.unpack_from(view)[0]
-        end = (1 + count) * _SIZE.size
-        if count >= _LEAST_SIZES and end <= len(view):
-            sizes = [_SIZE.unpack_from(view, (1 + number) * _SIZE.size)[0] for number in range(count)]
-    parts = []
-    for size in sizes[1:]:
-        place = aligned(end)
-        end = place + size
-        parts.append(view[place:end])
-    if not parts or end != len(view) or sizes[0] > 1:
-        raise UntrustedResultError("the result is in a blob whose bytes are not those of a result")
-    return not sizes[0], parts[0], parts[1:]
+def _message_place(end: int) -> int:
+    """Return the next place at which a part of a message may begin."""
+    return -(-end // _MESSAGE_ALIGNMENT) * _MESSAGE_ALIGNMENT
+
+
+def taken_apart(view: memoryview, place: Callable[[int], int] = aligned) -> Encoded:
+    """Return the result in the bytes of a blob; with another function for the places, in other bytes.
+
+    Raises UntrustedResultError if the bytes are not those of a result.
+    """
+    count = _SIZE.unpack_from(view)[0] if len(view) >= _SIZE.size else 0
+    end = (1 + count) * _SIZE.size
+    if count >= _LEAST_SIZES and end <= len(view):
+        kind, *sizes = view[_SIZE.size : end].cast("Q")
+        parts = []
+        for size in sizes:
+            start = place(end)
+            end = start + size
+            parts.append(view[start:end])
+        if kind in _KINDS and end == len(view):
+            return Encoded(_KINDS[kind], parts[0], parts[1:])
+    raise UntrustedResultError("the bytes of the result are not those of a result: call the function again")
 
 
 def encode_parts(value: object, *, trust: bool = False) -> Encoded:
-    """Return a result as parts, in a worker. Raise whatever the pickling of its parts raises.
+    """Return a result as parts, in a worker. Raise whatever the parts raise when they are taken apart.
 
-    With ``trust`` the caller loads it as a pickle of any classes.
+    With ``trust`` the caller loads it as a pickle of any classes. Raises UntrustedResultError for a value
+    that the caller would refuse, or that would change on its way.
     """
-    kind = type(value)
-    if kind in _SCALARS or (kind is list and _SCALARS.issuperset(map(type, cast("list[object]", value)))):
-        try:
-            return Encoded(plain=True, body=_pack(value), buffers=[])
-        except (OverflowError, UnicodeEncodeError):
-            pass
+    if type(value) is bytes:
+        return Encoded(ResultKind.BYTES, value, [])
+    plain = plain_body(value)
+    if plain is not None:
+        return Encoded(ResultKind.TUPLE if type(value) is tuple else ResultKind.PLAIN, plain, [])
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
-    if trust:
+    try:
+        if not trust:
+            return Encoded(ResultKind.CLOSED, *write_value(value))
         cloudpickle.Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
-    else:
-        ResultPickler(file, buffers).dump(value)
-    return Encoded(plain=False, body=file.getvalue(), buffers=[buffer.raw() for buffer in buffers])
+    except SystemExit as error:
+        # It would end the worker, and is the error of this call alone.
+        raise TypeError(
+            "the result cannot be sent: an object of it ended the program when it was reduced"
+        ) from error
+    return Encoded(ResultKind.PICKLE, file.getvalue(), [buffer.raw() for buffer in buffers])
 
 
 def encode_result(value: object, *, trust: bool = False) -> bytes:
@@ -211,67 +273,108 @@ def encode_result(value: object, *, trust: bool = False) -> bytes:
     return encode_parts(value, trust=trust).joined()
 
 
-def decode_result(data: bytes | bytearray, *, trust: bool) -> object:
+def decode_result(data: bytes | bytearray, *, trust: bool, deadline: float | None = None) -> object:
     """Return a result, in its caller. Raises UntrustedResultError for what a worker may not send.
 
-    Arrays use the memory of ``data``, and are writable if it is.
+    Arrays use the memory of ``data``, and are writable if it is. Raises DecodeTimeoutError after
+    ``deadline``, a time of ``time.monotonic``; a pickle is not interrupted.
     """
     view = memoryview(data)
     if data[:1] == _PLAIN:
-        return _unpacked(view[1:])
-    buffers = []
-    try:
-        count = _COUNT.unpack_from(view, 1)[0]
-        place = 1 + _COUNT.size + count * _SIZE.size
-        for index in range(count):
-            size = _SIZE.unpack_from(view, 1 + _COUNT.size + index * _SIZE.size)[0]
-            buffers.append(view[place : place + size])
-            place += size
-    except struct.error as error:
-        raise UntrustedResultError(f"the result cannot be decoded: {error}") from None
-    return _loaded(view[place:], buffers, trust=trust)
+        return read_plain(view[1:])
+    kind = _KIND_OF_PREFIX.get(data[0]) if data else None
+    if kind is not None:
+        return _decoded(Encoded(kind, view[1:], []), trust, deadline)
+    if data[:1] != _PARTS:
+        raise UntrustedResultError("the result begins with unknown bytes: call the function again")
+    # Places count from the first byte of the message.
+    return _decoded(taken_apart(view[_MESSAGE_ALIGNMENT:], _message_place), trust, deadline)
 
 
-def decode_stored(view: memoryview, *, trust: bool) -> object:
+def decode_stored(view: memoryview, *, trust: bool, deadline: float | None = None) -> object:
     """Return the result in a blob; the same errors. Arrays use the memory of the blob."""
-    plain, body, buffers = taken_apart(view)
-    return _unpacked(body) if plain else _loaded(body, buffers, trust=trust)
+    return _decoded(taken_apart(view), trust, deadline)
 
 
-def _unpacked(body: memoryview) -> object:
-    try:
-        return _unpack(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UntrustedResultError(f"the result cannot be decoded: {error}") from None
+def _decoded(encoded: Encoded, trust: bool, deadline: float | None) -> object:  # noqa: FBT001 - the caller's
+    kind, body, buffers = encoded
+    if kind is ResultKind.CLOSED:
+        return read_value(body, buffers, deadline)
+    if kind is ResultKind.PLAIN:
+        return read_plain(body)
+    if kind is ResultKind.TUPLE:
+        return read_plain_tuple(body)
+    if kind is ResultKind.BYTES:
+        return bytes(body)
+    if not trust:
+        raise UntrustedResultError(
+            "the result is a pickle, which a caller does not load from a sandboxed worker. Make the executor "
+            "with trust=True if you trust the code that ran"
+        )
+    return pickle.loads(body, buffers=buffers)  # noqa: S301 - the caller said that it trusts the code
 
 
-def _loaded(body: memoryview, buffers: list[memoryview], *, trust: bool) -> object:
-    if trust:
-        return pickle.loads(body, buffers=buffers)  # noqa: S301 - the caller said that it trusts the code
-    return load(bytes(body), buffers)
+# -- exceptions -------------------------------------------------------------------------------------
+class _Report(msgspec.Struct, frozen=True, array_like=True):
+    """An exception as text, and as a result if it has that form."""
+
+    traceback: str
+    bases: list[str]
+    """The names of the class and its bases."""
+    message: str
+    notes: list[str]
+    error: bytes
+
+
+_report: Final = msgspec.msgpack.Decoder(_Report)
 
 
 def encode_exception(error: BaseException, *, trust: bool = False) -> bytes:
-    """Return an exception and its traceback, in a worker; its text alone if it cannot be pickled."""
+    """Return an exception and its traceback, in a worker; its text alone if it has no other form."""
     text = "".join(traceback.format_exception(error))
     error = error.with_traceback(None)
     try:
-        return encode_result((error, text), trust=trust)
-    except Exception:  # noqa: BLE001 - exceptions have any attributes
-        return encode_result((None, text), trust=trust)
+        encoded = encode_result(error, trust=trust)
+    except (Exception, SystemExit):  # noqa: BLE001 - exceptions have any attributes
+        encoded = b""
+    if len(encoded) > EXCEPTION_BYTES_MAX:
+        encoded = b""
+    return _pack(
+        _Report(
+            clean_text(text, TRACEBACK_CHARS_MAX),
+            [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__],
+            message_of(error),
+            notes_of(error),
+            encoded,
+        )
+    )
 
 
-def decode_exception(data: bytes | bytearray, *, trust: bool) -> BaseException:
-    """Return the exception of a call, in its caller, with the traceback of the worker as its cause."""
-    decoded = decode_result(data, trust=trust)
-    if isinstance(decoded, tuple) and len(decoded) == 2 and isinstance(decoded[1], str):
-        error, text = decoded[0], decoded[1]
-        # SystemExit or KeyboardInterrupt of a worker must not end the caller.
-        if not isinstance(error, Exception):
-            error = RuntimeError(text.strip().rpartition("\n")[2])
-        error.__cause__ = RemoteTraceback(text)
-        return cast("BaseException", error)
-    return RuntimeError("the worker reported an exception in an unknown form")
+def decode_exception(data: bytes | bytearray, *, trust: bool, deadline: float | None = None) -> BaseException:
+    """Return the exception of a call, in its caller, with the traceback of the worker as its cause.
+
+    An exception of a class that this program does not know, or that is not accepted, becomes the nearest
+    built-in exception with the same text and notes. Control characters in its texts are escaped.
+    """
+    try:
+        report = _report.decode(data)
+    except msgspec.DecodeError:
+        return RuntimeError("the worker reported an exception in an unknown form")
+    error: object = None
+    if report.error:
+        try:
+            error = decode_result(bytearray(report.error), trust=trust, deadline=deadline)
+        except DecodeTimeoutError:
+            raise
+        except Exception:  # noqa: BLE001 - a pickle of a trusted worker may need what is not here
+            error = None
+    # SystemExit or KeyboardInterrupt of a worker must not end the caller.
+    if not issubclass(type(error), Exception) or not make_harmless(cast("Exception", error)):
+        error = substitute(report.bases, report.message, report.notes)
+        make_harmless(error)
+    exception = cast("Exception", error)
+    exception.__cause__ = RemoteTraceback(clean_text(report.traceback, TRACEBACK_CHARS_MAX))
+    return exception
 
 
 # -- functions that need not be sent again ----------------------------------------------------------
