@@ -35,8 +35,8 @@ from dios.node import machine
 from dios.node.addresses import checked_address, checked_label, is_unspecified, split_address
 from dios.node.devices import DeviceSetting, read_devices
 from dios.node.limit_text import WORD_OF, parse_size, parse_time_ms, read_bounds
+from dios.node.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.trusted_files import require_trusted
-from dios.web.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.wire import node_labels
 from dios.wire.messages import Bound
 from dios.wire.suggestions import suggestion

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dios.web.metrics.families import FAMILIES, Family, Kind
-from dios.web.metrics.readings import Reading
+from dios.node.metrics.family import Kind, MetricForm, Reading
+from dios.node.metrics.registry import FAMILIES
 
 
 class ReadingsCollector(Collector):
@@ -29,7 +29,7 @@ class ReadingsCollector(Collector):
                 yield _family(metric, family, by_metric[metric])
 
 
-def _family(metric: str, family: Family, readings: Iterable[Reading]) -> Metric:
+def _family(metric: str, family: MetricForm, readings: Iterable[Reading]) -> Metric:
     scale = family.scale
     if family.kind is Kind.HISTOGRAM:
         histogram = HistogramMetricFamily(metric, family.help, labels=family.labels)
@@ -47,7 +47,7 @@ def _family(metric: str, family: Family, readings: Iterable[Reading]) -> Metric:
     return collected
 
 
-def _values(family: Family, reading: Reading) -> list[str]:
+def _values(family: MetricForm, reading: Reading) -> list[str]:
     return [reading.labels.get(label, "") for label in family.labels]
 
 

@@ -14,7 +14,7 @@ from dios import limits
 from dios.installation import extra_command
 from dios.node.settings import Settings
 
-_MODULE: Final = "dios.web.metrics.exporter"
+_MODULE: Final = "dios.node.metrics.exporter"
 
 _log: Final = logging.getLogger(__name__)
 

@@ -12,10 +12,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dios.errors import InvalidError
-from dios.web.metrics.families import FAMILIES, Kind
-from dios.web.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
-from dios.web.metrics.readings import of_node, read_all
-from dios.web.metrics.text import text_of
+from dios.node.metrics.family import Kind
+from dios.node.metrics.of_node import of_node
+from dios.node.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
+from dios.node.metrics.registry import FAMILIES, read_all
+from dios.node.metrics.text import text_of
 
 ROOT = Path(__file__).resolve().parents[4]
 METRICS = ROOT / "cluster" / "metrics"

@@ -20,9 +20,10 @@ from prometheus_client.registry import Collector
 
 from dios.client.sync.node import connect
 from dios.errors import DiosError, InvalidError
-from dios.web.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
-from dios.web.metrics.readings import Reading, read_all
-from dios.web.metrics.text import ReadingsCollector
+from dios.node.metrics.family import Reading
+from dios.node.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
+from dios.node.metrics.registry import read_all
+from dios.node.metrics.text import ReadingsCollector
 from dios.wire.addresses import listen_advice
 
 _log: Final = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def start(node: str | Path | None, place: ExporterPlace, tls: TlsFiles | None = 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``python -m dios.web.metrics.exporter SOCKET HOST:PORT [TLS FILES]`` until stdin ends.
+    """Run ``python -m dios.node.metrics.exporter SOCKET HOST:PORT [TLS FILES]`` until stdin ends.
 
     The node that starts this process holds the other end of stdin, so that they end together.
     """
