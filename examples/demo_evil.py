@@ -27,7 +27,7 @@ try:
 
     import dios
     from dios.host.audit.reader import AuditReader
-    from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+    from dios.host.confinement.mechanisms import obstacle_to_pure, probe
     from dios.lib import mapreduce
     from examples.demo import running_cluster
     from examples.evil_attempts import ALL, CHAPTERS, Attempt, Chapter

@@ -33,13 +33,13 @@ from dios.core.events import (
 from dios.core.machine import Core
 from dios.errors import MESSAGE_CHARS_MAX, DiosError
 from dios.host.audit.log import AuditLog
+from dios.host.confinement.mechanisms import Probe, all_unknown
 from dios.host.handover.format import HostState
 from dios.host.loop.entropy import Entropy
 from dios.host.loop.node_log import NodeLog, close_log, open_log
 from dios.host.process.session_server import SessionServer
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote
-from dios.host.sandbox.mechanisms import Probe, all_unknown
 from dios.ids import Principal
 from dios.installation import version
 from dios.node import log_table, restart_status

@@ -19,17 +19,17 @@ from typing import Final, NamedTuple
 from dios import limits
 from dios.client.locate import BORDER_SOCKET_NAME, PID_FILE_NAME, SETTINGS_FILE_NAME
 from dios.errors import InvalidError
+from dios.host.confinement.native_programs import (
+    PROGRAM_FILES_MAX,
+    PROGRAM_NAME,
+    PROGRAMS_MAX,
+    ProgramSetting,
+)
 from dios.host.process.template_setting import (
     TEMPLATE_MEMORY_BYTES_DEFAULT,
     TEMPLATE_NAME_CHARS_MAX,
     TEMPLATES_MAX,
     TemplateSetting,
-)
-from dios.host.sandbox.native_programs import (
-    PROGRAM_FILES_MAX,
-    PROGRAM_NAME,
-    PROGRAMS_MAX,
-    ProgramSetting,
 )
 from dios.node import machine
 from dios.node.addresses import checked_address, checked_label, is_unspecified, split_address

@@ -13,7 +13,7 @@ from typing import Final
 
 from dios.client import task_main
 from dios.client.sync.connection import Connection
-from dios.host.sandbox import landlock, linux_calls, lockdown, private_folder, privileges
+from dios.host.confinement import landlock, linux_calls, lockdown, private_folder, privileges
 from labs.benchmarks.step_marks import after, before
 
 MARKS: Final[list[tuple[str, int, int]]] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dios import limits
-from dios.host.sandbox.mechanisms import LOST_WITHOUT, Availability, Mechanism, probe
+from dios.host.confinement.mechanisms import LOST_WITHOUT, Availability, Mechanism, probe
 from dios.installation import extra_command
 from dios.node.doctor import processor
 from dios.node.doctor.diagnosis import Diagnosis, DoctorFinding, DoctorLevel, examine

@@ -20,7 +20,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from dios.host.sandbox import policy
+from dios.host.confinement import policy
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster"

@@ -27,6 +27,17 @@ from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
 from dios import limits
+from dios.host.confinement import (
+    limits_of_task,
+    linux_calls,
+    lockdown,
+    namespaces,
+    native_programs,
+    private_folder,
+    privileges,
+    syscall_numbers,
+    view,
+)
 from dios.host.process import fork_handlers, template_supervisor
 from dios.host.process.process_table import ProcessTable
 from dios.host.process.template_supervisor import TemplateSupervisor
@@ -53,17 +64,6 @@ from dios.host.process.zygote_messages import (
     ZygoteSetup,
     decode_to_zygote,
     encode,
-)
-from dios.host.sandbox import (
-    limits_of_task,
-    linux_calls,
-    lockdown,
-    namespaces,
-    native_programs,
-    private_folder,
-    privileges,
-    syscall_numbers,
-    view,
 )
 from dios.transport.unix.client import descriptors_of
 from dios.wire.types import Brand

@@ -21,10 +21,9 @@ from typing import Final
 from dios import limits
 from dios.client.enforcement import enforcement_text
 from dios.errors import DiosError, InvalidError
-from dios.host.machine.power import PowerMeter
-from dios.host.sandbox import cgroups, limits_of_task, syscall_numbers
-from dios.host.sandbox.enforcement import CPU, MEMORY, PIN, enforcement
-from dios.host.sandbox.mechanisms import (
+from dios.host.confinement import cgroups, limits_of_task, syscall_numbers
+from dios.host.confinement.enforcement import CPU, MEMORY, PIN, enforcement
+from dios.host.confinement.mechanisms import (
     LOST_WITHOUT,
     Availability,
     Mechanism,
@@ -32,6 +31,7 @@ from dios.host.sandbox.mechanisms import (
     obstacle_to_pure,
     probe,
 )
+from dios.host.machine.power import PowerMeter
 from dios.installation import extra_command
 from dios.lib.sandbox.network.authorities import BEGIN, authorities
 from dios.node import machine

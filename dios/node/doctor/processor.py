@@ -15,7 +15,7 @@ from typing import Final
 
 from dios import limits
 from dios.errors import DiosError
-from dios.host.sandbox import cgroups, linux_calls
+from dios.host.confinement import cgroups, linux_calls
 from dios.node import daemon
 from dios.node.settings import load
 
@@ -25,7 +25,7 @@ _AGAIN: Final = "optional: run this again when the machine is quieter"
 _NICE: Final = re.compile(r"nice (-?[0-9]+)")
 _TRY_SHARE: Final = "from dios.node.machine import come_before_tasks as go; raise SystemExit(not go())"
 _TRY_SLICE: Final = f"""
-from dios.host.sandbox import linux_calls
+from dios.host.confinement import linux_calls
 linux_calls.set_time_slice(0, {limits.DAEMON_SLICE_NS})
 raise SystemExit(linux_calls.time_slice(0) != {limits.DAEMON_SLICE_NS})
 """

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dios.host.sandbox import landlock
+from dios.host.confinement import landlock
 from tests.support.node.subprocess_lines import lines_of
 
 CONFINED = """
 import errno, os, socket, sys
-from dios.host.sandbox import landlock, privileges
+from dios.host.confinement import landlock, privileges
 
 readable, beside, name = sys.argv[1:]
 rules = landlock.ruleset([readable])

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 from dios import limits
-from dios.host.sandbox import cgroups
+from dios.host.confinement import cgroups
 
 
 def fake_process(tmp_path: Path, mounts: list[tuple[str, str, str]], groups: list[str]) -> Path:

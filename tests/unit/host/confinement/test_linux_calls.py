@@ -8,11 +8,11 @@ import subprocess
 import sys
 import threading
 
-from dios.host.sandbox import linux_calls
+from dios.host.confinement import linux_calls
 
 SIGNALLED = """
 import os, signal, threading
-from dios.host.sandbox import linux_calls
+from dios.host.confinement import linux_calls
 
 def interrupt():
     signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)

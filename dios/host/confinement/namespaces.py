@@ -1,6 +1,6 @@
 """The namespaces of a pure task, and the settings inside them.
 
-Mounts are in ``dios.host.sandbox.view``; a child inherits them from the zygote's namespace.
+Mounts are in ``dios.host.confinement.view``; a child inherits them from the zygote's namespace.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from dios.host.sandbox import linux_calls
+from dios.host.confinement import linux_calls
 
 FLAGS: Final = {
     "user": linux_calls.CLONE_NEWUSER,

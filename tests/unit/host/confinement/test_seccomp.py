@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from dios.host.sandbox import policy, seccomp, syscall_numbers
+from dios.host.confinement import policy, seccomp, syscall_numbers
 
 OWN_ARCHITECTURE = syscall_numbers.AUDIT_ARCH.get(os.uname().machine, 0)
 SYSCALL_MAX = 0xFFFF_FFFF

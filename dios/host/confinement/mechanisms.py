@@ -23,7 +23,7 @@ from typing import Final
 
 from dios import limits
 from dios.errors import NotSupportedError, WouldBlockError
-from dios.host.sandbox.notifications import FORKS
+from dios.host.confinement.notifications import FORKS
 from dios.start_watch import StartWatch
 from dios.wire.types import Fitness
 
@@ -198,7 +198,7 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
 
 def _start(names: Sequence[str]) -> subprocess.Popen[bytes]:
     package = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - runs before pathlib is wanted
-    root = package.removesuffix("/dios/host/sandbox")
+    root = package.removesuffix("/dios/host/confinement")
     code = f"import sys; sys.path.insert(0, sys.argv[1]); from {__name__} import main; main(sys.argv[2:])"
     command = [sys.executable, "-I", "-S", "-c", code, root, *names]
     return subprocess.Popen(
@@ -262,7 +262,7 @@ def probe() -> dict[str, Mechanism]:
 def main(names: Sequence[str]) -> None:
     """Try these mechanisms, each in a fork, and write a line of JSON for each to standard output."""
     # Imported here, because the daemon imports this module and does not need ctypes.
-    from dios.host.sandbox import probing  # noqa: PLC0415
+    from dios.host.confinement import probing  # noqa: PLC0415
 
     most = limits.SANDBOX_PROBE_CPU_S_MAX
     resource.setrlimit(resource.RLIMIT_CPU, (most, most))

@@ -15,7 +15,7 @@ import struct
 from array import array
 from typing import Final
 
-from dios.host.sandbox import syscall_numbers
+from dios.host.confinement import syscall_numbers
 
 CLONE_NEWTIME: Final = 0x00000080
 CLONE_PARENT: Final = 0x00008000

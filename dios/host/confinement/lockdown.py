@@ -12,8 +12,7 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-from dios.host.process.zygote_messages import CreateChild
-from dios.host.sandbox import (
+from dios.host.confinement import (
     landlock,
     limits_of_task,
     linux_calls,
@@ -23,7 +22,8 @@ from dios.host.sandbox import (
     privileges,
     view,
 )
-from dios.host.sandbox.seccomp import SeccompFilter, program
+from dios.host.confinement.seccomp import SeccompFilter, program
+from dios.host.process.zygote_messages import CreateChild
 
 STDIN: Final = 0
 CONSOLE: Final = (1, 2)

@@ -10,8 +10,8 @@ import pytest
 
 from dios import limits
 from dios.errors import NotSupportedError
-from dios.host.sandbox import mechanisms
-from dios.host.sandbox.mechanisms import Availability, Mechanism
+from dios.host.confinement import mechanisms
+from dios.host.confinement.mechanisms import Availability, Mechanism
 from dios.wire.types import Fitness
 
 

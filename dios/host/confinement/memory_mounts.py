@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from dios.host.sandbox import linux_calls
+from dios.host.confinement import linux_calls
 
 READ_ONLY: Final = 1
 NO_SUID: Final = 2

@@ -1,7 +1,7 @@
 """Compiles the system-call policy of pure tasks into a filter program for the kernel.
 
-``dios.host.sandbox.policy`` is the policy. The program is a binary search over call numbers, so that a call
-costs about nine comparisons, and less where the kernel caches the result.
+``dios.host.confinement.policy`` is the policy. The program is a binary search over call numbers, so that a
+call costs about nine comparisons, and less where the kernel caches the result.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from dios.host.sandbox import linux_calls, policy, syscall_numbers
+from dios.host.confinement import linux_calls, policy, syscall_numbers
 
 _INSTRUCTION: Final = struct.Struct("=HBBI")
 _LOAD: Final = 0x20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dios.host.sandbox import policy, syscall_numbers
+from dios.host.confinement import policy, syscall_numbers
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "system-calls.md"
 ENTRIES = (policy.ANY_MEMORY, *policy.ALLOWED)

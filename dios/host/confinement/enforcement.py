@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from dios.host.sandbox.mechanisms import Mechanism
+from dios.host.confinement.mechanisms import Mechanism
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from dios.host.sandbox import linux_calls, privileges
+from dios.host.confinement import linux_calls, privileges
 from tests.support.node.subprocess_lines import lines_of
 
 STATUS = """
 import sys
-from dios.host.sandbox import linux_calls, privileges
+from dios.host.confinement import linux_calls, privileges
 
 def status(*names):
     rows = dict(line.split(":", 1) for line in open("/proc/self/status"))

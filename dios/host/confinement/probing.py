@@ -1,4 +1,4 @@
-"""The attempts behind ``dios.host.sandbox.mechanisms``: each uses a mechanism like the start of a task.
+"""The attempts behind ``dios.host.confinement.mechanisms``: each uses a mechanism like the start of a task.
 
 Call them only in a process that ends right after, because most attempts cannot be undone.
 """
@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from dios.host.sandbox import (
+from dios.host.confinement import (
     cgroups,
     landlock,
     linux_calls,
@@ -24,8 +24,8 @@ from dios.host.sandbox import (
     syscall_numbers,
     view,
 )
-from dios.host.sandbox.notifications import FORKS, Listener
-from dios.host.sandbox.seccomp import SeccompFilter, program
+from dios.host.confinement.notifications import FORKS, Listener
+from dios.host.confinement.seccomp import SeccompFilter, program
 from dios.transport.unix.descriptors import refuse_descriptors
 
 

@@ -8,12 +8,12 @@ import resource
 import pytest
 
 from dios import limits
-from dios.host.sandbox import limits_of_task
+from dios.host.confinement import limits_of_task
 from tests.support.node.subprocess_lines import lines_of
 
 APPLIED = """
 import resource, sys
-from dios.host.sandbox import limits_of_task
+from dios.host.confinement import limits_of_task
 limits_of_task.apply_to_zygote(pure=%s)
 memory, processes = %d, %d
 limits_of_task.apply(memory_bytes=memory, cpu_ms=%d)
@@ -25,7 +25,7 @@ for name in sys.argv[1:]:
 SIGNALLED = """
 import ctypes, os, signal
 from dios import limits
-from dios.host.sandbox import limits_of_task
+from dios.host.confinement import limits_of_task
 limits_of_task.apply_to_zygote(pure=True)
 limits_of_task.apply(memory_bytes=128 << 20, cpu_ms=1500)
 limits_of_task.apply_to_pure(memory_bytes=128 << 20, processes=7, memory_is_counted=True)
@@ -106,7 +106,7 @@ def test_all_pure_tasks_together_leave_process_numbers() -> None:
     """The zygote of pure tasks, whose limit their namespaces have, takes half of the numbers at most."""
     program = """
 import resource
-from dios.host.sandbox import limits_of_task
+from dios.host.confinement import limits_of_task
 limits_of_task.apply_to_zygote(pure=True)
 print(resource.getrlimit(resource.RLIMIT_NPROC)[0] <= limits_of_task.process_numbers() // 2)
 """
@@ -137,7 +137,7 @@ def test_limits_are_only_ever_lowered() -> None:
     """More than the hard limit is the hard limit, without an error."""
     program = """
 import resource
-from dios.host.sandbox import limits_of_task
+from dios.host.confinement import limits_of_task
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
 limits_of_task.apply(memory_bytes=1 << 40, cpu_ms=0)
 print(*resource.getrlimit(resource.RLIMIT_DATA))

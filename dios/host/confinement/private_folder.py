@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Final
 
 from dios import limits
-from dios.host.sandbox import memory_mounts
+from dios.host.confinement import memory_mounts
 
 NEEDED: Final = frozenset({"user", "mount"})
 """The mechanisms without which a task has no private folder."""

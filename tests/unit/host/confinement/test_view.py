@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import dios
-from dios.host.sandbox import privileges, view
+from dios.host.confinement import privileges, view
 
 CONFINED = """import os, sys
-from dios.host.sandbox import linux_calls, privileges, view
+from dios.host.confinement import linux_calls, privileges, view
 tree = sys.argv[1]
 assert not view.are_open_to_all([tree])
 parts = view.parts_of([tree])

@@ -1,7 +1,7 @@
 """Numbers of the system calls that the sandbox allows, refuses or makes, for two architectures.
 
 The numbers are the kernel's and never change; from 424 on they are the same on all architectures. -1 means
-that the architecture has no such call. ``dios.host.sandbox.policy`` decides which calls are allowed.
+that the architecture has no such call. ``dios.host.confinement.policy`` decides which calls are allowed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Resource limits of one task: limits that the kernel enforces per process, without a control group.
 
-Limits of several processes together are in ``dios.host.sandbox.cgroups``. Memory is limited as data
+Limits of several processes together are in ``dios.host.confinement.cgroups``. Memory is limited as data
 (RLIMIT_DATA), not as address space: mapped buffers and files are not the task's own memory, and a task of 64
 MiB may map a blob of 64 GiB.
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from dios.host.sandbox import lockdown
+from dios.host.confinement import lockdown
 from tests.support.node.subprocess_lines import lines_of
 
 PLACED = """
 import fcntl, os, socket
-from dios.host.sandbox import lockdown
+from dios.host.confinement import lockdown
 
 ours, theirs = socket.socketpair()
 read_end, write_end = os.pipe()
@@ -45,7 +45,7 @@ def test_each_input_is_a_file_of_its_own() -> None:
     """Flags set on one task's standard input are not seen on another's: they share no open file."""
     program = """
 import fcntl, os
-from dios.host.sandbox import lockdown
+from dios.host.confinement import lockdown
 one, other = lockdown.open_empty_stdin(), lockdown.open_empty_stdin()
 before = fcntl.fcntl(other, fcntl.F_GETFL)
 fcntl.fcntl(one, fcntl.F_SETFL, os.O_NONBLOCK)
@@ -58,7 +58,7 @@ def test_who_has_lost_its_zygote_ends() -> None:
     """A child that finds its zygote gone does not run on."""
     program = """
 import os, sys
-from dios.host.sandbox import lockdown
+from dios.host.confinement import lockdown
 gone = os.fork()
 if gone == 0:
     os._exit(0)
@@ -77,7 +77,7 @@ def test_who_has_its_zygote_lives() -> None:
     """A child whose zygote lives runs on, and is told of its end by the kernel."""
     program = """
 import os
-from dios.host.sandbox import linux_calls, lockdown
+from dios.host.confinement import linux_calls, lockdown
 child = os.fork()
 if child == 0:
     lockdown.die_with_the_zygote(os.pidfd_open(os.getppid()))

@@ -1,6 +1,6 @@
 """The table of system calls that a pure task may make, each with its reason; the basis of the filter.
 
-``dios.host.sandbox.seccomp`` compiles it. There are three results: a call in ``ALLOWED`` is made if its
+``dios.host.confinement.seccomp`` compiles it. There are three results: a call in ``ALLOWED`` is made if its
 checks hold. A call in ``KILLED`` ends the task, because only attacks on the kernel make it. Any other call
 gives EPERM (``PermissionError`` in Python), or ENOSYS where the C library then uses an older call. Checks see
 arguments in registers only, not the memory that pointers refer to.

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from dios.host.sandbox import linux_calls, memory_mounts, private_folder
+from dios.host.confinement import linux_calls, memory_mounts, private_folder
 
 _AT_RECURSIVE: Final = 0x8000
 _AT_EMPTY_PATH: Final = 0x1000

@@ -6,7 +6,7 @@ import os
 import struct
 from typing import Final
 
-from dios.host.sandbox import linux_calls
+from dios.host.confinement import linux_calls
 
 UNPRIVILEGED_ID: Final = 65534
 """The user and group of pure tasks of a daemon that root runs: the system's "nobody"."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dios.errors import InvalidError
+from dios.host.confinement.mechanisms import Availability, Mechanism
+from dios.host.confinement.native_programs import ProgramSetting, examine
 from dios.host.process import zygote_pool
-from dios.host.sandbox.mechanisms import Availability, Mechanism
-from dios.host.sandbox.native_programs import ProgramSetting, examine
 
 PYTHON = os.path.realpath(sys.executable)
 HEAD = Path(PYTHON).read_bytes()[:64]
