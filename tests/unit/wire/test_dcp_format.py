@@ -21,7 +21,9 @@ from dios.wire.messages import Done
 from dios.wire.types import Brand
 from tests.support.wire import descriptions as described
 
-PAGE = (Path(__file__).parents[3] / "docs" / "wire-format.md").read_text().partition("\n## Between nodes\n")[2]
+PAGE = (
+    (Path(__file__).parents[3] / "docs" / "wire-format.md").read_text().partition("\n## Between nodes\n")[2]
+)
 VECTORS: dict[str, str] = json.loads(Path(__file__).with_name("dcp_vectors.json").read_text())
 
 REQUESTS: tuple[type[msgspec.Struct], ...] = described.members(dcp.RequestBody)
