@@ -163,7 +163,9 @@ def test_the_command_in_a_message_installs_the_extra(reader: Reader) -> None:
     reader.types(f"{python} -c 'import zstandard'")
 
 
-@pytest.mark.parametrize(("page", "heading"), [("tutorial.md", "Upgrade"), ("recovery.md", "Upgrade one machine")])
+@pytest.mark.parametrize(
+    ("page", "heading"), [("tutorial.md", "Upgrade"), ("recovery.md", "Upgrade one machine")]
+)
 def test_an_upgrade_brings_the_next_version_of_ours(reader: Reader, page: str, heading: str) -> None:
     """The commands of the page install the next release, and the running node becomes it."""
     places = {
