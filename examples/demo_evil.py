@@ -365,7 +365,7 @@ def finish(console: Console, evidence: Evidence, *, all_fine: bool) -> int:
         f"\n[green bold]All {len(ALL)} attempts were stopped in each of {len(evidence.mappers)} mappers, "
         "and the attack ended its task.[/]\n"
         "A job can still put what it may read into its own result, which only you receive. "
-        "docs/evil-job.md explains more.\n"
+        "docs/sandbox.md#the-evil-job explains more.\n"
     )
     return 0
 

@@ -46,7 +46,7 @@ def metrics(
 
     Calls are counted from the first reading on, and as long as somebody reads at least every ten minutes.
     The setting `metrics` lets the node itself start a server of this kind. Only the node's own user and root
-    may read metrics (docs/metrics.md).
+    may read metrics (docs/observe.md#metrics).
     """
     with reporting("dios metrics", as_json=as_json):
         tls = _tls_files(certificate, key, clients)

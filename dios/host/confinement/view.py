@@ -2,7 +2,7 @@
 
 Every pure task gets it (ADR 0002). The view consists of mounts that are cloned before any directory is
 covered, so the trees may be anywhere on the machine. It has no /proc, /sys or /etc, and nothing in it can be
-written. Of the machine's devices it has /dev/null alone, which keeps nothing (ADR 0045). It also has a
+written. Of the machine's devices it has /dev/null alone, which keeps nothing (ADR 0002). It also has a
 directory and links for the private folder of each task, which is mounted later.
 """
 

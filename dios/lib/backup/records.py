@@ -1,6 +1,6 @@
 """The stored records of a backup: the configuration, snapshots, and lists of files.
 
-``docs/backup-format.md`` describes them. All but the configuration are stored encrypted.
+``docs/backup.md#the-format-of-backups`` describes them. All but the configuration are stored encrypted.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _decoded(data: bytes, kind: type[_R], subject: str) -> _R:
             raise InvalidError(_other_version(subject, number))
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise DamagedBackupError(f"{subject} cannot be read: {error}. See docs/backup-format.md.") from None
+        raise DamagedBackupError(f"{subject} cannot be read: {error}. See docs/backup.md#the-format-of-backups.") from None
 
 
 def _require_places(packs: tuple[bytes, ...], chunks: Iterable[ChunkPlace]) -> None:
@@ -197,7 +197,7 @@ def encode_config(config: Config) -> bytes:
         "recipient": config.recipient.hex(),
         "ephemeral": config.wrapped.ephemeral.hex(),
         "sealed": config.wrapped.sealed.hex(),
-        "read": "docs/backup-format.md",
+        "read": "docs/backup.md#the-format-of-backups",
     }
     return (json.dumps(told, indent=2) + "\n").encode()
 

@@ -181,7 +181,7 @@ def _begin(target: Target, recipient: Recipient | None, group: Group) -> None:
     # First, so that no store is begun whose key this machine does not have.
     state.save(WriterState(key.repository, key.key))
     try:
-        told = {**msgspec.structs.asdict(config), "read": "docs/tiering.md"}
+        told = {**msgspec.structs.asdict(config), "read": "docs/backup.md#tiering"}
         target.write(records.CONFIG_PATH, (json.dumps(told, indent=2) + "\n").encode())
     except BaseException:
         state.path.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ import pytest
 
 from dios.host.confinement import policy, syscall_numbers
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "system-calls.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "calls.md"
 ENTRIES = (policy.ANY_MEMORY, *policy.ALLOWED)
 FAMILY = 4
 """Calls that may share one reason: no more, or it is the reason of none of them."""

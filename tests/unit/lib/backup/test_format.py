@@ -166,7 +166,7 @@ def test_the_configuration_is_text_and_comes_back() -> None:
     config = Config(1, REPOSITORY, bytes.fromhex(RECIPIENT), WRAPPED)
     text = records.encode_config(config)
     assert b'"format": "DIOS backup",\n  "version": 1,' in text
-    assert b"docs/backup-format.md" in text
+    assert b"docs/backup.md#the-format-of-backups" in text
     assert records.decode_config(text) == config
     assert records.decode_config(text.replace(b'"version": 1', b'"version": 2')).version == 2
     with pytest.raises(InvalidError, match="version 3"):

@@ -119,8 +119,8 @@ def test_addresses() -> None:
 
 
 def test_page_lists_every_metric() -> None:
-    """``docs/metrics.md`` lists exactly the metrics that exist."""
-    text = (ROOT / "docs" / "metrics.md").read_text()
+    """``docs/observe.md`` lists exactly the metrics that exist."""
+    text = (ROOT / "docs" / "observe.md").read_text()
     listed = set(re.findall(r"^\| `((?:dios|process)_\w+)`", text, re.MULTILINE))
     assert listed == set(FAMILIES)
 
