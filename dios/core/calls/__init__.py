@@ -1,6 +1,6 @@
 """The system calls (thesis appendix B), and the beginning and end of tasks and sessions.
 
-Begin with ``dispatch``, which finds the function for a call by ``handlers``, and ``access``, the checks that
+Begin with ``dispatch``, which finds the function for a call by ``handlers``, and ``rights``, the checks that
 calls share. The facts about each call are a row of ``dios.wire.call_table``.
 Before, a call may have to wait at the ``entrance`` while other nodes have leases on its objects, and
 ``flows`` checks secrecy labels.

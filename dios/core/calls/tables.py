@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from dios.core.calls import access, user_records
+from dios.core.calls import rights, user_records
 from dios.core.calls.handlers import handles
 from dios.core.model.accounts import Account
 from dios.core.model.names import KEPT, SERVICES
@@ -60,7 +60,7 @@ def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> 
         UnreachableError: no node has this name, or it does not answer.
         NotSupportedError: the other node has a release whose tables only its own users can read.
     """
-    access.require_nodes_own(step.state, task, "read the tables of this node")
+    rights.require_nodes_own(step.state, task, "read the tables of this node")
     if step.state.labelled and task.brand is not Brand.LEGACY:
         raise NotPermittedError(
             "the tables have numbers that labelled tasks chose; on this node only a user's process reads them"

@@ -44,7 +44,7 @@ class Allow(NamedTuple):
     """A call, or several with one purpose, that a task may make if every check holds.
 
     ``reason`` says why it is allowed, ``without`` what would not work otherwise, and ``checked`` describes
-    the checks. docs/calls.md#system-calls-of-a-pure-task shows all three; a test compares it with this table. If ``performed`` is
+    the checks. docs/calls.md shows all three; a test compares it with this table. If ``performed`` is
     False, a call that passes the checks returns 0 without being made; a call for which ``done`` holds does so
     too. ``writes`` marks calls for the private folder: a task without one cannot make them. A call for which
     ``asked`` holds waits for the decision of the supervisor.

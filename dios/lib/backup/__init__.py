@@ -13,6 +13,6 @@ Read in this order:
 - ``packs``: chunks, many of them in one stored file
 - ``create``, ``restore``, ``verify``, ``prune``: the actions
 
-``docs/backup.md`` is the guide for users, and ``docs/backup.md#the-format-of-backups`` the page of the stored bytes. Only
+``docs/backup.md`` is the guide for users, and ``docs/backup.md`` the page of the stored bytes. Only
 ``targets`` uses fsspec, and only for targets that are no local directory.
 """

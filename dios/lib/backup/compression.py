@@ -56,4 +56,6 @@ def unpacked(payload: bytes, size: int) -> bytes:
                 return bytes(zstandard.ZstdDecompressor().decompress(data))
         except zstandard.ZstdError:
             pass
-    raise DamagedBackupError("a chunk is not packed as it should be. See docs/backup.md#the-format-of-backups.")
+    raise DamagedBackupError(
+        "a chunk is not packed as it should be. See docs/backup.md#the-format-of-backups."
+    )

@@ -179,7 +179,9 @@ def _decoded(data: bytes, kind: type[_R], subject: str) -> _R:
             raise InvalidError(_other_version(subject, number))
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise DamagedBackupError(f"{subject} cannot be read: {error}. See docs/backup.md#the-format-of-backups.") from None
+        raise DamagedBackupError(
+            f"{subject} cannot be read: {error}. See docs/backup.md#the-format-of-backups."
+        ) from None
 
 
 def _require_places(packs: tuple[bytes, ...], chunks: Iterable[ChunkPlace]) -> None:

@@ -1,6 +1,6 @@
 """Supervised services: programs of which the nodes keep a number of replicas running (thesis §3.3, §6.5).
 
-A user's program records what it wants with ``Services``; ``docs/kept-jobs.md#services`` shows that. Read in this order:
+A user's program records what it wants with ``Services``; ``docs/kept-jobs.md`` shows that. Read in order:
 
 - ``records``: a service as bytes that every node keeps, and its changes
 - ``arrays``: the indices of a kept job that is an array, as text

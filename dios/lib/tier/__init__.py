@@ -8,6 +8,6 @@ Read in this order:
 - ``outward``: moves files into a store; ``inward``: brings them back
 - ``removal``: removes bytes from the store that no file has any more
 
-``docs/backup.md#tiering`` is the guide for users. The catalogue says where the bytes of each file are. Only clients
+``docs/backup.md`` is the guide for users. The catalogue says where the bytes of each file are. Only clients
 load these modules: a daemon reads catalogues, and no store.
 """
