@@ -17,19 +17,12 @@ from dios.client.sync.node import Reference
 from dios.errors import DiosError
 from dios.lib.executor import worker_data
 from dios.lib.executor.blobs import BUFFER_BYTES_MIN, create_blob
+from dios.lib.executor.call_pickles import PICKLED_CALL, SHARED_CALL, CallPickler, SharedHead, named_errors
 from dios.lib.executor.frames import Function
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.references import ValueReference
 from dios.lib.executor.stored_values import DataStore, Place, StoredBlob
-from dios.lib.executor.values import (
-    PICKLED_CALL,
-    SHARED_CALL,
-    STORED_BYTES_MIN,
-    CallPickler,
-    Encoded,
-    SharedHead,
-    named_errors,
-)
+from dios.lib.executor.values import STORED_BYTES_MIN, Encoded
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 
@@ -251,7 +244,7 @@ class CallPreparation:
                 waiting.future.add_done_callback(lambda _: self.start())
         except _FailedError as failed:
             self._done(failed.error)
-        except Exception as error:  # noqa: BLE001 - the call's own values
+        except BaseException as error:  # noqa: BLE001 - code of the call's own values runs here
             self._done(error)
         else:
             for blob in prepared.blobs:

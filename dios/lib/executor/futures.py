@@ -12,8 +12,9 @@ from typing import Final, NamedTuple, Protocol, TypeVar, cast
 from dios.client.ops.notebook_html import properties
 from dios.client.tracing.contexts import SpanContext
 from dios.lib.executor.errors import InitializerError
+from dios.lib.executor.remote_errors import decode_exception
 from dios.lib.executor.stored_values import StoredBlob
-from dios.lib.executor.values import decode_exception, decode_result, decode_stored
+from dios.lib.executor.values import decode_result, decode_stored
 
 T = TypeVar("T")
 

@@ -16,9 +16,10 @@ from typing import Final, ParamSpec, Protocol, TypeVar, cast
 
 from dios.errors import InvalidError
 from dios.lib.executor import frames
+from dios.lib.executor.archives import Archive
+from dios.lib.executor.call_pickles import encode_arguments, encode_call_function
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.local_modules import LocalModules
-from dios.lib.executor.values import encode_arguments, encode_call_function
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,10 +101,10 @@ def _deadline(timeout: float | None) -> float | None:
 class _KnownModules(LocalModules):
     """Sends no modules with nested calls: every worker has the local modules of the program already."""
 
-    def add(self, names: object) -> dict[str, str]:
-        """Return no sources."""
+    def add(self, names: object) -> list[Archive]:
+        """Return no archives."""
         del names
-        return {}
+        return []
 
 
 class WorkerExecutor(concurrent.futures.Executor):

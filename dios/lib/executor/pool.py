@@ -16,16 +16,20 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain_lines
 from dios.client.sync.node import Node, Reference
 from dios.errors import Code, DiosError, ProtocolError
 from dios.lib.executor import frames
+from dios.lib.executor.archives import Archive
+from dios.lib.executor.blobs import BUFFER_BYTES_MIN, create_blob
 from dios.lib.executor.call_data import (
     CallPreparation,
     NeedsDataError,
@@ -35,6 +39,7 @@ from dios.lib.executor.call_data import (
     pickled_small,
     prepare_initializer,
 )
+from dios.lib.executor.call_pickles import encode_arguments, encode_call_function
 from dios.lib.executor.call_spans import hand_context
 from dios.lib.executor.errors import ActorEndedError, NoWorkerError, WorkerEndedError
 from dios.lib.executor.frames import Function
@@ -53,7 +58,6 @@ from dios.lib.executor.output import OutputLines, OutputWriter
 from dios.lib.executor.references import ValueReference
 from dios.lib.executor.slow_calls import CAP_PART, RunningCall, SlowCalls
 from dios.lib.executor.stored_values import DataStore, StoredBlob, close_all_of
-from dios.lib.executor.values import encode_arguments, encode_call_function
 from dios.transport.rings.waiting import wait_any
 from dios.wire.scheduling import Near
 from dios.wire.types import Cause
@@ -313,6 +317,8 @@ class Pool:
         self._initialized = False
         self._nesting = False
         self._functions: Final[dict[int, tuple[Function[object], int, bytes]]] = {}
+        self._packages: Final[dict[str, StoredBlob]] = {}
+        """The blobs with archives of packages, by their digests."""
         self._next_function = 0
         self._next_call = 0
         self._next_worker = 0
@@ -675,7 +681,7 @@ class Pool:
         except NeedsDataError:
             self._park(call, node)
             return
-        except Exception as error:  # noqa: BLE001 - the call's own values
+        except BaseException as error:  # noqa: BLE001 - code of the call's own values runs here
             self._fail(call, error)
             return
         if not target.running:
@@ -766,13 +772,34 @@ class Pool:
             copied(self.data, call.prepared, node, lambda error: self._reported(_Prepared(call, error)))
 
     def _new_modules(self, target: _Worker) -> list[bytes]:
-        """Return a frame with the sources of modules that a worker has not got yet, or nothing."""
-        sources = self._modules.sources
-        if len(sources) == target.modules:
+        """Return a frame with the archives of packages that a worker has not got yet, or nothing.
+
+        A large archive is stored in a blob: workers that start later on its node map it.
+        """
+        new = self._modules.archives[target.modules :]
+        if not new:
             return []
-        new = dict(list(sources.items())[target.modules :])
         target.modules += len(new)
-        return [frames.frame(frames.MODULES, msgspec.msgpack.encode(new))]
+        sent = []
+        for archive in new:
+            blob = self._packages.get(archive.digest)
+            stored = None if blob is None else blob.at(target.task.task.node)
+            if len(archive.content) < BUFFER_BYTES_MIN or stored is None:
+                sent.append(archive)
+                if len(archive.content) >= BUFFER_BYTES_MIN:
+                    self.data.do(partial(self._store_package, archive, target.task.task.node))
+            else:
+                sent.append(replace(archive, content=b"", blob=stored.object_id))
+        return [frames.frame(frames.MODULES, msgspec.msgpack.encode(sent))]
+
+    def _store_package(self, archive: Archive, node: str) -> None:
+        """Store an archive for further workers of a node, in the thread of the store."""
+        with contextlib.suppress(DiosError):  # without it, each worker gets the bytes
+            blob = self._packages.get(archive.digest)
+            if blob is None:
+                blob = self.data.keep(create_blob(self.data.node, [archive.content]))
+            blob.copy_to(node)
+            self._packages[archive.digest] = blob
 
     def _function(self, function: Function[object]) -> tuple[int, bytes]:
         """Return a function's number and pickle.
@@ -1205,6 +1232,8 @@ class Pool:
             if prepared is not None
             for reference in prepared.references(worker.task.task.node)
         }
+        packages = [blob.at(worker.task.task.node) for blob in list(self._packages.values())]
+        known |= {reference.object_id: reference for reference in packages if reference is not None}
         if (
             not known.keys() >= set(numbers)
             or not worker.held.isdisjoint(numbers)

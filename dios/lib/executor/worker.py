@@ -12,15 +12,16 @@ from typing import Final, cast
 import msgspec
 
 from dios.client.sync.node import Node, connect
-from dios.client.task_main import add_modules
 from dios.client.tracing import active
 from dios.client.tracing.contexts import SpanContext, current, read_traceparent
 from dios.errors import ClosedError, EndOfStreamError, InvalidError, LimitError, TimeLimitError
 from dios.lib.executor import frames
+from dios.lib.executor.archives import Archive
 from dios.lib.executor.errors import WorkerEndedError
 from dios.lib.executor.frames import Function
 from dios.lib.executor.nested import NestedFuture, enter_worker
-from dios.lib.executor.values import STORED_BYTES_MIN, encode_exception, encode_parts
+from dios.lib.executor.remote_errors import encode_exception
+from dios.lib.executor.values import STORED_BYTES_MIN, encode_parts
 from dios.lib.executor.worker_data import UnreadableValueError, WorkerData
 from dios.transport.rings.reader import RingReader
 from dios.transport.rings.writer import RingWriter
@@ -168,7 +169,7 @@ class _Worker:
         elif kind == frames.FORGET:
             self._functions.pop(frames.numbered(body)[0], None)
         elif kind == frames.MODULES:
-            add_modules(msgspec.msgpack.decode(body, type=dict[str, str]))
+            self._data.install(msgspec.msgpack.decode(body, type=list[Archive]))
         elif kind == frames.DROPPED:
             self._data.forget(msgspec.msgpack.decode(body, type=list[int]))
         elif kind == frames.INITIALIZER:

@@ -11,20 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from dios.client.ops.status import Delegated
 from dios.client.sync.node import Node, Reference
+from dios.lib.executor.archives import Archive, install
 from dios.lib.executor.blobs import map_blob, write_parts
+from dios.lib.executor.call_pickles import PLAIN_CALL, SHARED_CALL, Arguments, SharedHead
 from dios.lib.executor.errors import UntrustedResultError
-from dios.lib.executor.values import (
-    PLAIN_CALL,
-    SHARED_CALL,
-    Arguments,
-    Encoded,
-    SharedHead,
-    decode_result,
-    decode_stored,
-)
+from dios.lib.executor.values import Encoded, decode_result, decode_stored
 from dios.wire.types import Permission
 
 _ASKED_MAX: Final = 256
@@ -98,6 +93,14 @@ class WorkerData:
         """Drop blobs that the executor does not use any more; values that use them keep their memory."""
         for number in numbers:
             self._views.pop(number, None)
+
+    def install(self, archives: Sequence[Archive]) -> None:
+        """Let this worker import packages from their archives, some of which are in blobs."""
+        self._fetch({archive.blob for archive in archives if archive.blob})
+        install(
+            replace(archive, content=bytes(self._views[archive.blob])) if archive.blob else archive
+            for archive in archives
+        )
 
     def store(self, encoded: Encoded) -> int:
         """Write a large result to a blob of the executor, and return the blob's object id."""
