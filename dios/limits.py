@@ -215,6 +215,7 @@ PROGRESS_WHOLE: Final = 1_000  # the progress of a task that has done all of its
 EXECUTOR_GRACE_MS: Final = 5_000  # in which the present call of a worker may end before another one makes it
 LOCAL_PACKAGE_BYTES_MAX: Final = 64 * MIB  # of the files of a package that is sent to workers
 LOCAL_PACKAGE_FILES_MAX: Final = 20_000
+LOCAL_PACKAGES_BYTES_MAX: Final = 256 * MIB  # of all packages of an executor
 JOB_GRACE_MS: Final = 5_000  # the same for a task of a MapReduce job
 CHECKPOINT_BYTES_MAX: Final = 1 * GIB
 

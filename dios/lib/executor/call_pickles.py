@@ -8,10 +8,10 @@ from __future__ import annotations
 import io
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import cloudpickle  # type: ignore[import-untyped]
 import msgspec
@@ -19,7 +19,16 @@ import msgspec
 from dios.errors import InvalidError
 from dios.lib.executor.archives import Archive
 from dios.lib.executor.blobs import BUFFER_BYTES_MIN
+from dios.lib.executor.frames import Function
 from dios.lib.executor.local_modules import LocalModules
+from dios.lib.executor.main_module import (
+    BoundNamespace,
+    MainContext,
+    bound_namespace,
+    main_attribute,
+    names_in,
+    qualname_in,
+)
 
 Arguments: TypeAlias = "tuple[tuple[object, ...], dict[str, object]]"
 
@@ -48,30 +57,88 @@ class PickleFile(Protocol):
 
 
 class CallPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles functions and arguments, and notes the modules that they refer to."""
+    """Pickles functions and arguments, and notes the modules that they refer to.
+
+    With ``main`` the receiver has the main module of the program: what it defines is pickled by its name.
+    """
 
     def __init__(
-        self, file: PickleFile, buffer_callback: Callable[[pickle.PickleBuffer], bool] | None = None
+        self,
+        file: PickleFile,
+        buffer_callback: Callable[[pickle.PickleBuffer], object] | None = None,
+        main: MainContext | None = None,
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
         self.modules: Final[set[str]] = set()
+        self.names: Final[set[str]] = set()
+        """The names of the main module that the value needs."""
+        self._main: Final = main
+
+    def is_named(self, qualname: str) -> bool:
+        """Return True for what the receiver has under a name."""
+        return bool(qualname)
+
+    def brought(self, names: frozenset[str]) -> BoundNamespace:
+        """Return the namespace of the receiver with the large values that this pickle brings along."""
+        return BoundNamespace(names)
 
     def reducer_override(self, value: object) -> object:
-        """Note the module of a function, a class or an object."""
+        """Note the module of a function, a class or an object, and name what the main module defines."""
         named = value if isinstance(value, type | FunctionType) else type(value)
         self.modules.add(value.__name__ if isinstance(value, ModuleType) else str(named.__module__))
+        if self._main is not None:
+            if type(value) is BoundNamespace:
+                return self.reduced_namespace(value.names)
+            qualname = qualname_in(self._main.namespace, value)
+            if self.is_named(qualname):
+                brought = self.needed([qualname.partition(".")[0]])
+                return main_attribute, (qualname, self.brought(brought)) if brought else (qualname,)
         return super().reducer_override(value)
+
+    def reduced_namespace(self, names: frozenset[str]) -> object:
+        """Return how the receiver gets its namespace with some values."""
+        assert self._main is not None, "only a main module has a namespace"  # noqa: S101 - for the types
+        return bound_namespace, ({name: self._main.namespace[name] for name in names},)
+
+    def _dynamic_function_reduce(self, function: FunctionType) -> object:
+        """Return how to make a function of the main module, which has the namespace of the receiver."""
+        if self._main is None or function.__globals__ is not self._main.namespace:
+            return super()._dynamic_function_reduce(function)
+        used = set(names_in(function)) & self._main.namespace.keys()
+        namespace = self.brought(self.needed(used))
+        make, (code, _, *rest), (state, slots), *last = super()._dynamic_function_reduce(function)
+        return make, (code, namespace, *rest), (state, {**slots, "__globals__": {}}), *last
+
+    def needed(self, names: Collection[str]) -> frozenset[str]:
+        """Have names defined in the receiver; return those whose values this pickle brings along."""
+        assert self._main is not None, "only a main module has names"  # noqa: S101 - for the types
+        self.names.update(names)
+        return frozenset(other for name in names for other in self._main.need(name))
+
+
+class Pickle(NamedTuple):
+    """The pickle of a value, and the names of the modules, and of the main module, that it needs."""
+
+    data: bytes
+    modules: set[str]
+    names: set[str]
+
+
+Pickled: TypeAlias = Callable[[object, str], Pickle]
+"""Returns the pickle of a value, described by the text for errors."""
 
 
 def encode_call_function(
-    function: object, modules: LocalModules, pickled: Pickled | None = None
-) -> tuple[bytes, list[Archive], bool]:
-    """Return the pickle of a function, the new archives that it needs, and if it stays the same.
+    function: Function[object], modules: LocalModules, pickled: Pickled, main: MainContext | None
+) -> tuple[Pickle, bool]:
+    """Return the pickle of a function, and True if it stays the same at further calls.
 
     Raises InvalidError with the part that cannot be pickled.
     """
-    data, names = (pickled or pickled_whole)(function, "the function")
-    return data, modules.add(names), _is_constant(function, 0)
+    pickle_of_it = pickled(function, "the function")
+    modules.add(pickle_of_it.modules)
+    namespace = {} if main is None else main.namespace
+    return pickle_of_it, bool(qualname_in(namespace, function)) or _is_constant(function, namespace, 0)
 
 
 def encode_arguments(
@@ -88,21 +155,17 @@ def encode_arguments(
             plain = b""
         if 0 < len(plain) < BUFFER_BYTES_MIN or (plain and pickled is None):
             return plain, []
-    data, names = (pickled or pickled_whole)((tuple(args), kwargs), "an argument")
-    return data, modules.add(names)
+    arguments = (pickled or pickled_whole)((tuple(args), kwargs), "an argument")
+    return arguments.data, modules.add(arguments.modules)
 
 
-Pickled: TypeAlias = Callable[[object, str], tuple[bytes, set[str]]]
-"""Returns the pickle of a value, described by the text for errors, and the names of its modules."""
-
-
-def pickled_whole(value: object, subject: str) -> tuple[bytes, set[str]]:
-    """Return the pickle of a value with everything in it, and the names of the modules that it refers to."""
+def pickled_whole(value: object, subject: str, main: MainContext | None = None) -> Pickle:
+    """Return the pickle of a value with everything in it."""
     file = io.BytesIO()
-    pickler = CallPickler(file)
+    pickler = CallPickler(file, main=main)
     with named_errors(subject):
         pickler.dump(value)
-    return PICKLED_CALL + file.getvalue(), pickler.modules
+    return Pickle(PICKLED_CALL + file.getvalue(), pickler.modules, pickler.names)
 
 
 @contextmanager
@@ -114,6 +177,8 @@ def named_errors(subject: str, *others: type[Exception]) -> Iterator[None]:
     try:
         yield
     except others:
+        raise
+    except InvalidError:
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
@@ -135,11 +200,11 @@ def _reason(error: BaseException) -> str:
 _FIXED: Final = (int, float, str, bytes, bool, type(None), type, BuiltinFunctionType, ModuleType)
 
 
-def _is_constant(value: object, depth: int) -> bool:
+def _is_constant(value: object, main: dict[str, object], depth: int) -> bool:
     """Return True if the pickle of a function is the same at each call.
 
     It is not if the function refers to something that can change: a list in a global, an attribute of its
-    object, a cell.
+    object, a cell. Globals of the main module are not in the pickle.
     """
     if isinstance(value, _FIXED):
         return True
@@ -151,5 +216,6 @@ def _is_constant(value: object, depth: int) -> bool:
     except ValueError:
         return False
     names = value.__globals__
-    parts += [names[name] for name in value.__code__.co_names if name in names]
-    return not value.__dict__ and all(part is value or _is_constant(part, depth + 1) for part in parts)
+    if names is not main:
+        parts += [names[name] for name in value.__code__.co_names if name in names]
+    return not value.__dict__ and all(part is value or _is_constant(part, main, depth + 1) for part in parts)

@@ -28,6 +28,8 @@ from dios.lib.executor.frames import Function
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.lifecycle import WorkerOptions
 from dios.lib.executor.local_modules import LocalModules
+from dios.lib.executor.main_names import MainNames
+from dios.lib.executor.main_worker import running_script
 from dios.lib.executor.pool import Call, Pool, PoolOptions, PoolStatistics, running_pools
 from dios.lib.executor.progress import Progress
 from dios.lib.executor.references import ValueReference, close_putter, open_putter
@@ -103,7 +105,13 @@ class Executor(concurrent.futures.Executor):
         repeatable = tuple(copies)
         if not all(map(callable, repeatable)):
             raise TypeError("copies must be functions")
+        if running_script():
+            raise RuntimeError(
+                f"{running_script()} makes an executor when a worker loads it. Put this below "
+                'if __name__ == "__main__":'
+            )
         self._modules: Final = LocalModules(modules)
+        self._main: Final = MainNames(self._modules)
         self._opens_node: Final = not isinstance(node, Node)
         self.node: Final = (
             node if isinstance(node, Node) else connect_or_start(node, pool_size=max_workers or _processors())
@@ -135,7 +143,7 @@ class Executor(concurrent.futures.Executor):
         self._node_use: Final = _NodeUse(self.node if self._opens_node else None)
         self._options: Final = options
         self._actors: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
-        self._pool: Final = Pool(self.node, options, self._modules, self._node_use.begin())
+        self._pool: Final = Pool(self.node, options, self._modules, self._main, self._node_use.begin())
         open_putter(self)
         # An executor that is forgotten ends when its calls have run.
         forgotten = weakref.finalize(self, self._pool.close, cancel=False)
@@ -152,6 +160,7 @@ class Executor(concurrent.futures.Executor):
         it waits. A function or argument that cannot be pickled is the exception of the
         future. Raises RuntimeError after ``shutdown``.
         """
+        self._main.take()
         future: CallFuture[T] = CallFuture()
         if active.recorder is not None:
             trace_call(future, fn)
@@ -207,7 +216,7 @@ class Executor(concurrent.futures.Executor):
 
         Raises InvalidError if the value cannot be pickled, LimitError if there is no room.
         """
-        return cast("ValueReference[T]", stored_reference(self._pool.data, value))
+        return cast("ValueReference[T]", stored_reference(self._pool.data, value, self._main))
 
     def actor(
         self, cls: Function[object], /, *args: object, max_restarts: int = 0, **kwargs: object
@@ -233,7 +242,7 @@ class Executor(concurrent.futures.Executor):
             initializer=(actor_calls.construct, (cls, args, kwargs)),
             actor_starts=1 + max_restarts,
         )
-        pool = Pool(self.node, options, self._modules, self._node_use.begin())
+        pool = Pool(self.node, options, self._modules, self._main, self._node_use.begin())
         self._actors.add(pool)
         return Actor(self, pool, name)
 

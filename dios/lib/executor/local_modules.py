@@ -20,6 +20,7 @@ from typing import Final
 
 from dios.errors import InvalidError
 from dios.lib.executor.archives import Archive, pack
+from dios.limits import LOCAL_PACKAGES_BYTES_MAX, MIB
 
 _LIBRARY: Final = tuple(
     {str(Path(path).resolve()) for path in (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)}
@@ -58,14 +59,20 @@ class LocalModules:
     def add(self, names: Iterable[str]) -> list[Archive]:
         """Pack the local packages among ``names``, and those that they import; return the new archives.
 
-        Raises InvalidError for a local package that cannot be sent.
+        Raises InvalidError for a local package among ``names`` that cannot be sent.
         """
-        tops = {name.partition(".")[0] for name in names}
+        return self._add_all({name.partition(".")[0] for name in names}, set())
+
+    def add_imports(self, source: bytes) -> None:
+        """Pack the local packages that a source text imports."""
+        self._add_all(set(), _imported(source))
+
+    def _add_all(self, tops: set[str], imported: set[str]) -> list[Archive]:
         with self._lock:
             for top in tops & self._failed.keys():
                 raise self._failed[top]
             first = len(self.archives)
-            waiting: list[str] = []
+            waiting = list(imported)
             for top in tops - self._seen:
                 try:
                     self._add(top, waiting)
@@ -73,7 +80,7 @@ class LocalModules:
                     self._failed[top] = error
                     raise
             while waiting:
-                top = waiting.pop()
+                top = waiting.pop().partition(".")[0]
                 try:
                     self._add(top, waiting)
                 except InvalidError as error:
@@ -81,20 +88,22 @@ class LocalModules:
                     self.archives.append(Archive(top, "", b"", problem=str(error)))
             return self.archives[first:]
 
-    def add_imports(self, source: bytes) -> None:
-        """Pack the local packages that a source text imports."""
-        self.add(_imported(source))
-
     def _add(self, top: str, waiting: list[str]) -> None:
         if top in self._seen:
             return
         self._seen.add(top)
         module = sys.modules.get(top)
         places = _places(top, module)
-        if not places or any(_is_inside(place, _LIBRARY) for place in places):
+        if not places or any(map(is_of_library, places)):
             return
         is_spare = any(_is_installation(place.parent) for place in places)
         archive = pack(top, [*places, *_metadata(top, places)], is_spare=is_spare)
+        total = sum(len(other.content) for other in (archive, *self.archives))
+        if total > LOCAL_PACKAGES_BYTES_MAX:
+            raise InvalidError(
+                f"the package {top} cannot be sent to workers: all packages have {total / MIB:.0f} MiB "
+                f"together, over {LOCAL_PACKAGES_BYTES_MAX // MIB}. Install some where the nodes run"
+            )
         files = archive.files()
         if not (files.contents or files.unreadable):
             return
@@ -120,7 +129,7 @@ def _places(name: str, module: ModuleType | None) -> list[Path]:
     places = [Path(path).absolute() for path in paths or ([file] if isinstance(file, str) else [])]
     places = [place for place in places if place.exists()]
     for place in places:
-        if not place.is_dir() and place.suffix != ".py" and not _is_inside(place, _LIBRARY):
+        if not place.is_dir() and place.suffix != ".py" and not is_of_library(place):
             raise InvalidError(
                 f"the module {name} cannot be sent to workers: it is no Python source ({place}). Install it "
                 "where the nodes run"
@@ -134,9 +143,10 @@ def _of_spec(spec: ModuleSpec | None) -> tuple[list[str], str | None]:
     return list(spec.submodule_search_locations or ()), spec.origin if spec.has_location else None
 
 
-def _is_inside(place: Path, roots: Iterable[str]) -> bool:
+def is_of_library(place: Path) -> bool:
+    """Return True for a path below the interpreter's library and the packages that are installed with it."""
     resolved = str(place.resolve())
-    return any(resolved.startswith(root + "/") for root in roots)
+    return any(resolved.startswith(root + "/") for root in _LIBRARY)
 
 
 def _is_installation(folder: Path) -> bool:

@@ -39,7 +39,7 @@ from dios.lib.executor.call_data import (
     pickled_small,
     prepare_initializer,
 )
-from dios.lib.executor.call_pickles import encode_arguments, encode_call_function
+from dios.lib.executor.call_pickles import Pickle, encode_arguments, encode_call_function
 from dios.lib.executor.call_spans import hand_context
 from dios.lib.executor.errors import ActorEndedError, NoWorkerError, WorkerEndedError
 from dios.lib.executor.frames import Function
@@ -54,6 +54,8 @@ from dios.lib.executor.lifecycle import (
     WorkerTask,
 )
 from dios.lib.executor.local_modules import LocalModules
+from dios.lib.executor.main_module import qualname_in
+from dios.lib.executor.main_names import MainNames
 from dios.lib.executor.output import OutputLines, OutputWriter
 from dios.lib.executor.references import ValueReference
 from dios.lib.executor.slow_calls import CAP_PART, RunningCall, SlowCalls
@@ -240,6 +242,7 @@ class _Worker:
     running: dict[int, Call | NestedCall] = field(default_factory=dict)
     functions: set[int] = field(default_factory=set)
     modules: int = 0
+    names: int = 0
     held: set[int] = field(default_factory=set)
     blanks: dict[int, Reference] = field(default_factory=dict)
     blanks_asked: int = 0
@@ -257,6 +260,15 @@ class _Worker:
     since: float = 0.0
     mean_s: float = 1.0
     error: DiosError | None = None
+
+
+class _KnownFunction(NamedTuple):
+    """A function whose pickle stays the same, and its name in the main module."""
+
+    function: Function[object]
+    number: int
+    pickle: Pickle
+    qualname: str
 
 
 class _Prepared(NamedTuple):
@@ -295,11 +307,17 @@ class Pool:
     """Workers and their thread. ``submit`` may be called by any thread."""
 
     def __init__(
-        self, node: Node, options: PoolOptions, modules: LocalModules, ended: Callable[[], None]
+        self,
+        node: Node,
+        options: PoolOptions,
+        modules: LocalModules,
+        main: MainNames,
+        ended: Callable[[], None],
     ) -> None:
         self._options: Final = options
         self._trust: Final = options.worker.trust
         self._modules: Final = modules
+        self._main: Final = main
         self._ended: Final = ended
         self._queue: Final[deque[Call]] = deque()
         self._workers: Final[list[_Worker]] = []
@@ -316,7 +334,7 @@ class Pool:
         """The copied calls that no worker has answered, and the worker of the first attempt."""
         self._initialized = False
         self._nesting = False
-        self._functions: Final[dict[int, tuple[Function[object], int, bytes]]] = {}
+        self._functions: Final[dict[int, _KnownFunction]] = {}
         self._packages: Final[dict[str, StoredBlob]] = {}
         """The blobs with archives of packages, by their digests."""
         self._next_function = 0
@@ -347,7 +365,8 @@ class Pool:
         if self._options.initializer is None:
             return None
         try:
-            prepared = prepare_initializer(self.data, *self._options.initializer)
+            self._main.take()
+            prepared = prepare_initializer(self.data, self._main, *self._options.initializer)
             self._modules.add(prepared.modules)
         except BaseException:
             self.data.close()
@@ -623,7 +642,7 @@ class Pool:
         target.sent_nested += 1
         target.waits = False
         nested = frames.frame(frames.NESTED, frames.number(self._next_call), call.body)
-        target.outbox += map(memoryview, (*self._new_modules(target), nested))
+        target.outbox += map(memoryview, (*self._news(target), nested))
         self._flush(target)
 
     def _is_held_up(self) -> bool:
@@ -646,7 +665,8 @@ class Pool:
         try:
             if call.prepared is None:
                 number, definition = self._function(call.function)
-                arguments, _ = encode_arguments(call.args, call.kwargs, self._modules, pickled_small)
+                pickled = partial(pickled_small, main=self._main)
+                arguments, _ = encode_arguments(call.args, call.kwargs, self._modules, pickled)
             elif not call.prepared.missing(node):
                 number, definition = 0, call.prepared.function.message(node)
                 arguments = call.prepared.arguments.message(node)
@@ -656,7 +676,9 @@ class Pool:
             if not call.begin():
                 return
             self._next_call += 1
-            parts = self._new_modules(target)
+            # Also if this call cannot be sent.
+            target.outbox += map(memoryview, self._news(target))
+            parts = []
             if call.future.context is not None:
                 parts += hand_context(target.task.task, call.future.context)
             if not number:
@@ -764,6 +786,7 @@ class Pool:
                 call.function,
                 arguments,
                 lambda result: self._reported(_Prepared(call, result)),
+                main=self._main,
                 by_value=call.by_value,
                 submitted_ns=call.submitted_ns,
             ).start()
@@ -771,8 +794,14 @@ class Pool:
             call.near_until = None
             copied(self.data, call.prepared, node, lambda error: self._reported(_Prepared(call, error)))
 
-    def _new_modules(self, target: _Worker) -> list[bytes]:
-        """Return a frame with the archives of packages that a worker has not got yet, or nothing.
+    def _news(self, target: _Worker) -> list[bytes]:
+        """Return frames with the packages and the names of the main module that a worker has not got yet."""
+        names = self._main.log[target.names :]
+        target.names += len(names)
+        return [*self._packages_for(target), *names]
+
+    def _packages_for(self, target: _Worker) -> list[bytes]:
+        """Return a frame with archives, or nothing.
 
         A large archive is stored in a blob: workers that start later on its node map it.
         """
@@ -808,16 +837,22 @@ class Pool:
         change.
         """
         known = self._functions.get(id(function))
-        if known is not None and known[0] is function:
-            return known[1], known[2]
-        data, _, constant = encode_call_function(function, self._modules, pickled_function)
-        if not constant:
-            return 0, data
+        if (
+            known is not None
+            and known.function is function
+            and self._main.is_current(function, known.qualname, known.pickle.names)
+        ):
+            return known.number, known.pickle.data
+        pickled = partial(pickled_function, main=self._main)
+        encoded, is_constant = encode_call_function(function, self._modules, pickled, self._main)
+        if not is_constant:
+            return 0, encoded.data
         while len(self._functions) >= _FUNCTIONS_KEPT:
-            self._forget(self._functions.pop(next(iter(self._functions)))[1])
+            self._forget(self._functions.pop(next(iter(self._functions))).number)
         self._next_function += 1
-        self._functions[id(function)] = (function, self._next_function, data)
-        return self._next_function, data
+        qualname = qualname_in(self._main.namespace, function)
+        self._functions[id(function)] = _KnownFunction(function, self._next_function, encoded, qualname)
+        return self._next_function, encoded.data
 
     def _forget(self, number: int) -> None:
         for worker in self._workers:
@@ -948,7 +983,7 @@ class Pool:
         self._starting -= 1
         self._statistics.workers_started += 1
         worker = _Worker(task, OutputLines(task.number), since=time.monotonic())
-        first = self._new_modules(worker)
+        first = self._news(worker)
         first.append(
             frames.frame(
                 frames.INITIALIZER, b"" if initializer is None else initializer.function.message(node)

@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from dios.client.plain_text import plain, plain_lines
-from dios.lib.executor.errors import RemoteError
 from dios.lib.executor.values import decode_result, encode_result
 
 _SIZE: Final = struct.Struct("<I")
@@ -27,7 +26,30 @@ _DESCRIPTION_BYTES_MAX: Final = 2 * 1024 * 1024
 _OBJECT_BYTES_MAX: Final = 255 * 1024 * 1024
 """A larger exception arrives as text: a frame of a worker has at most 256 MiB."""
 _CLASSES_KEPT: Final = 256
-_UNKNOWN: Final = (RemoteError.__module__, RemoteError.__qualname__)
+_UNKNOWN: Final = (__name__, "RemoteError")
+
+
+class RemoteError(Exception):
+    """An exception of a call, of a class that the caller has not imported, or that cannot be sent.
+
+    It has the name, text and notes of the exception, and is an object of the nearest built-in class of it:
+    ``except ValueError`` catches a ``json.JSONDecodeError``. Import the module of the class to get itself.
+    """
+
+    def __init__(self, text: str = "", bases: tuple[tuple[str, str], ...] = ()) -> None:
+        self.args = (text,)
+        self.text: Final = text
+        self.bases: Final = bases
+        """The module and the name of the class of the exception and of those above it, nearest first."""
+
+    def __str__(self) -> str:
+        return plain_lines(self.text)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.text!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return restore_error, (self.text, self.bases), self.__dict__
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - like the one of multiprocessing

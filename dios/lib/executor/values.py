@@ -12,11 +12,12 @@ import struct
 from contextlib import suppress
 from typing import Final, NamedTuple, cast
 
-import cloudpickle  # type: ignore[import-untyped]
 import msgspec
 
 from dios.lib.executor.blobs import Part, aligned
+from dios.lib.executor.call_pickles import CallPickler
 from dios.lib.executor.errors import UntrustedResultError
+from dios.lib.executor.main_module import ProcessMain
 from dios.lib.executor.trusted_results import ResultPickler, load
 
 _PLAIN: Final = b"m"
@@ -92,7 +93,7 @@ def encode_parts(value: object, *, trust: bool = False) -> Encoded:
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
     if trust:
-        cloudpickle.Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+        CallPickler(file, buffers.append, ProcessMain()).dump(value)
     else:
         ResultPickler(file, buffers).dump(value)
     return Encoded(plain=False, body=file.getvalue(), buffers=[buffer.raw() for buffer in buffers])

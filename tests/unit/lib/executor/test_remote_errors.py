@@ -8,8 +8,12 @@ from typing import NoReturn
 
 import pytest
 
-from dios.lib.executor.errors import RemoteError
-from dios.lib.executor.remote_errors import decode_exception, describe_exception, encode_exception
+from dios.lib.executor.remote_errors import (
+    RemoteError,
+    decode_exception,
+    describe_exception,
+    encode_exception,
+)
 
 
 def sent(error: BaseException, *, trust: bool = False) -> BaseException:
