@@ -14,6 +14,7 @@
 - ``services``: tasks that accept connections, found by name
 - ``supervised``: replicas of programs that the cluster keeps running
 - ``kept``: replicas of objects whose number the cluster keeps
+- ``user_records``: the records of both on all nodes, and the node that acts on them
 - ``catalogue``: lists of stored objects; ``files``: the files of groups, and the fsspec file system
 - ``packs``: encrypted bytes in other stores; ``backup``: snapshots there
 - ``tokens``: sealed tokens, which give a right to files to other people and clusters
