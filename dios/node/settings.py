@@ -34,8 +34,8 @@ from dios.host.process.template_setting import (
 from dios.node import machine
 from dios.node.addresses import checked_address, checked_label, is_unspecified, split_address
 from dios.node.devices import DeviceSetting, read_devices
+from dios.node.exporter_places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.node.limit_text import WORD_OF, parse_size, parse_time_ms, read_bounds
-from dios.node.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.trusted_files import require_trusted
 from dios.wire import node_labels
 from dios.wire.messages import Bound

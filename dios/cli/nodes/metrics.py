@@ -13,8 +13,8 @@ from dios.cli.common.context import opened
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import JsonOption, NodeOption, reporting, say, write_json
 from dios.errors import InvalidError
+from dios.node.exporter_places import TlsFiles, place_of, require_protected
 from dios.node.metrics.family import Reading
-from dios.node.metrics.places import TlsFiles, place_of, require_protected
 from dios.node.metrics.registry import FAMILIES, read_all
 
 app: Final = CommandApplication()

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
-from dios import limits
+from dios import forks, limits
 from dios.host.confinement import (
     limits_of_task,
     linux_calls,
@@ -38,7 +38,7 @@ from dios.host.confinement import (
     syscall_numbers,
     view,
 )
-from dios.host.process import fork_handlers, template_supervisor
+from dios.host.process import template_supervisor
 from dios.host.process.process_table import ProcessTable
 from dios.host.process.template_supervisor import TemplateSupervisor
 from dios.host.process.zygote_messages import (
@@ -229,11 +229,11 @@ class ZygoteProcess:
                 raise ValueError  # noqa: TRY301 - as above
             if self._pure and self._prepared.has_folder:
                 folder = private_folder.make(make.memory_bytes)
-            fork_handlers.alone(True)
+            forks.alone(True)
             try:
                 pid, pidfd = linux_calls.clone3(flags, settid=self._prepared.tid_address)
             finally:
-                fork_handlers.alone(False)
+                forks.alone(False)
             if pid == 0:
                 self._become_task(make, task_socket, console, folder, groups)
             self.report_created(make.id, pid, pidfd, folder)

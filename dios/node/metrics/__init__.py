@@ -7,6 +7,5 @@ A metric is one entry in one of three tables, with the function that reads it. R
   functions of this machine.
 - ``registry``: all of them, and their values.
 - ``text``: turns readings into the text format.
-- ``places``: the addresses at which metrics may be served.
 - ``exporter``: serves that text over HTTP, in a process of its own that ``keep_exporter`` restarts.
 """

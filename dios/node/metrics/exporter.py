@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 
 from dios.client.sync.node import connect
 from dios.errors import DiosError, InvalidError
+from dios.node.exporter_places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.node.metrics.family import Reading
-from dios.node.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.node.metrics.registry import read_all
 from dios.node.metrics.text import ReadingsCollector
 from dios.wire.addresses import listen_advice

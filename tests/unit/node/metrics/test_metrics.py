@@ -12,9 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dios.errors import InvalidError
+from dios.node.exporter_places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.node.metrics.family import Kind
 from dios.node.metrics.of_node import of_node
-from dios.node.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.node.metrics.registry import FAMILIES, read_all
 from dios.node.metrics.text import text_of
 

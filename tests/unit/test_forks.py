@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os
-from dios.host.process import fork_handlers
+from dios import forks
 
 ran = []
 
@@ -17,14 +17,15 @@ def handler(module, when):
     run.__module__ = module
     return run
 
-fork_handlers.watch()
+forks.watch_threads()
 for module in ("threading", "random"):
     os.register_at_fork(
         **{when: handler(module, when) for when in ("before", "after_in_parent", "after_in_child")}
     )
+forks.give_up_in_child(handler("connections", "after_in_child"))
 for alone in (True, False):
     del ran[:]
-    fork_handlers.alone(alone)
+    forks.alone(alone)
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
@@ -34,12 +35,17 @@ for alone in (True, False):
 """
 
 
-def test_only_handlers_for_threads_are_spared_and_only_where_there_are_none() -> None:
-    """All others run at each fork, on both sides; those of threads run where there may be some."""
+def test_a_process_without_threads_and_connections_spares_its_children_their_handlers() -> None:
+    """All others run at each fork on both sides, and these at every other fork."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    both = ["random", "threading"]
-    assert done.stdout.splitlines() == [
-        f"{side} {alone} {[f'{module} {when}' for module in modules for when in sorted(('before', after))]}"
-        for alone, modules in ((True, ["random"]), (False, both))
+    others = {
+        side: [f"random {when}" for when in ("before", after)]
         for side, after in (("child", "after_in_child"), ("parent", "after_in_parent"))
-    ]
+    }
+    threads = {side: [text.replace("random", "threading") for text in others[side]] for side in others}
+    assert set(done.stdout.splitlines()) == {
+        f"child True {sorted(others['child'])}",
+        f"parent True {sorted(others['parent'])}",
+        f"child False {sorted([*others['child'], *threads['child'], 'connections after_in_child'])}",
+        f"parent False {sorted([*others['parent'], *threads['parent']])}",
+    }

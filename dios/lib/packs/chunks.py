@@ -7,30 +7,44 @@ files say where each chunk is.
 
 from __future__ import annotations
 
+import re
 import secrets
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from dios.lib.backup import compression
-from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.records import (
-    CHUNK_BYTES,
-    PACK_BYTES,
-    PACK_BYTES_MAX,
-    PACK_MAGIC,
-    PACK_MAGIC_COMPRESSED,
-    ChunkPlace,
-    pack_path,
-)
-from dios.lib.backup.sealing import SALT_BYTES, TAG_BYTES, DataKey
-from dios.lib.backup.targets import Target
+import msgspec
 
+from dios import limits
+from dios.lib.packs import compression
+from dios.lib.packs.failures import DamagedBackupError
+from dios.lib.packs.sealing import SALT_BYTES, TAG_BYTES, DataKey
+from dios.lib.packs.targets import Target
+
+CHUNK_BYTES: Final = 4 * limits.MIB
+"""The size of the chunks of a file; the last one is shorter."""
+PACK_BYTES: Final = 16 * limits.MIB
+"""A pack is stored when it has this size."""
+LIST_BYTES_MAX: Final = 2 * limits.GIB
+PACKS: Final = "packs"
+PACK_BYTES_MAX: Final = PACK_BYTES + CHUNK_BYTES + limits.KIB
+PACK_MAGIC: Final = b"DIOSBKP1"
+PACK_MAGIC_COMPRESSED: Final = b"DIOSBKP2"
+_PACK_FILE: Final = re.compile(r"[0-9a-f]{64}")
 _PACKS_KEPT: Final = 3
 _LENGTH_BYTES: Final = 4
 """The length of a sealed chunk, before it in a pack whose chunks are compressed."""
+
+
+class ChunkPlace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A chunk: its keyed digest, the number of its pack in a list of packs, its offset there and its size."""
+
+    digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    pack: Annotated[int, msgspec.Meta(ge=0)]
+    offset: Annotated[int, msgspec.Meta(ge=0)]
+    size: Annotated[int, msgspec.Meta(ge=0, le=CHUNK_BYTES)]
 
 
 class StoredChunk(NamedTuple):
@@ -40,6 +54,16 @@ class StoredChunk(NamedTuple):
     pack: bytes
     offset: int
     size: int
+
+
+def pack_path(pack: bytes) -> str:
+    """Return the place of a pack."""
+    return f"{PACKS}/{pack.hex()}"
+
+
+def pack_ids(target: Target) -> set[bytes]:
+    """Return the packs in a target."""
+    return {bytes.fromhex(name) for name in target.names(PACKS) if _PACK_FILE.fullmatch(name)}
 
 
 class PackNumbers:

@@ -11,7 +11,7 @@ from typing import Final
 
 from dios.errors import NotSupportedError
 from dios.installation import extra_command
-from dios.lib.backup.failures import DamagedBackupError
+from dios.lib.packs.failures import DamagedBackupError
 
 RAW: Final = b"\x00"
 ZSTD: Final = b"\x01"

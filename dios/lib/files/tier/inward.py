@@ -8,32 +8,28 @@ A large file continues after the parts that were fetched.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
-from blake3 import blake3
 
 from dios.errors import Conflict, DiosError, UnreachableError
-from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.records import FileRecord, RecordKind
-from dios.lib.backup.restore import store_file
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.further_disks import hold_on
-from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.group_list import GroupList
 from dios.lib.files.kept_copies import promised_disks
 from dios.lib.files.paths import stored_path
+from dios.lib.files.sources import Moved
 from dios.lib.files.staging import StagedFiles
+from dios.lib.files.tier.entries import finish, kept_ones, release, stored_again, switch
 from dios.lib.kept.promises import Promises
-from dios.lib.tier.entries import finish, kept_ones, release, stored_again, switch
-from dios.lib.tier.store import known_store
+from dios.lib.packs.chunks import ChunkSource
+from dios.lib.packs.tier_store import known_store, refuse_bytes
 
 
-def bring_back(
-    files: GroupFiles, path: str, moved: Callable[[int], object] = lambda _: None
-) -> CatalogueEntry:
+def bring_back(files: GroupList, path: str, moved: Moved = lambda _: None) -> CatalogueEntry:
     """Make a tiered file local again, and return its entry; a local file stays as it is.
 
     With a promise of replicas that is not met the file stays in the store, too, until ``release``. Raises
@@ -47,7 +43,7 @@ def bring_back(
         return _bring_back(files, path, moved)
 
 
-def fetch_again(files: GroupFiles, entry: CatalogueEntry) -> CatalogueEntry:
+def fetch_again(files: GroupList, entry: CatalogueEntry) -> CatalogueEntry:
     """Bring a local file back once more, because its objects are lost or damaged, and return its entry.
 
     Raises as ``bring_back``. The file stays as it is if its store does not answer.
@@ -71,20 +67,19 @@ def _lock_of(mark: bytes) -> threading.Lock:
         return lock
 
 
-def _bring_back(files: GroupFiles, path: str, moved: Callable[[int], object]) -> CatalogueEntry:
+def _bring_back(files: GroupList, path: str, moved: Moved) -> CatalogueEntry:
     entry = files.entry(path)
     if entry.tier is None or not entry.tier.stored:
         return entry
     reader, chunks = known_store(entry.tier.place, files.group).chunks(entry)
     staged = StagedFiles(files)
     staged.require_unchanged(path, entry.name)
-    record = FileRecord(RecordKind.FILE, path, entry.name, entry.size, entry.put_ns, 0, 0, ())
     try:
-        store_file(reader, record, chunks, staged)
+        staged.add_source(path, ChunkSource(reader, chunks), entry.size)
         stored_entry = next(candidate for candidate in staged.stored() if candidate.file == path)
         if stored_entry.digest != entry.digest:
             staged.discard()
-            _refuse(entry, entry.tier.place)
+            refuse_bytes(entry)
         # Of no use from now on if one disk is enough; else the store keeps the file until the promise is met.
         manifest = b"" if kept_ones(files, [stored_entry]) else entry.tier.manifest
         tier = msgspec.structs.replace(entry.tier, stored=False, left=True, manifest=manifest)
@@ -109,7 +104,7 @@ def _bring_back(files: GroupFiles, path: str, moved: Callable[[int], object]) ->
     return back
 
 
-def leave_store(files: GroupFiles, entries: Collection[CatalogueEntry]) -> dict[str, str]:
+def leave_store(files: GroupList, entries: Collection[CatalogueEntry]) -> dict[str, str]:
     """Make the promised replicas of local files, and remove from their stores what is of no use then.
 
     Return the paths of the files that stay in the store, too, with the reason. Raises as ``finish``.
@@ -128,23 +123,3 @@ def leave_store(files: GroupFiles, entries: Collection[CatalogueEntry]) -> dict[
             reasons[stored_path(entry.file)] = error.message
     staying = [stored_path(entry.file) for entry in release(files, back)]
     return {path: reasons.get(path, "a replica does not have its bytes") for path in staying}
-
-
-def stored_pieces(files: GroupFiles, entry: CatalogueEntry) -> Iterator[memoryview]:
-    """Yield the bytes of a tiered file, which stays tiered. Raises as ``bring_back``, at the end, too."""
-    place = entry.tier.place if entry.tier else ""
-    reader, chunks = known_store(place, files.group).chunks(entry)
-    whole = blake3()
-    for chunk in chunks:
-        data = reader.read(chunk)
-        whole.update(data)
-        yield memoryview(data)
-    if whole.digest() != entry.digest:
-        _refuse(entry, place)
-
-
-def _refuse(entry: CatalogueEntry, place: str) -> NoReturn:
-    raise DamagedBackupError(
-        f"the bytes of {entry.file} in {place} are not those that were put. The file stays tiered. Restore "
-        "it from a backup."
-    )

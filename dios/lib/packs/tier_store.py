@@ -3,33 +3,54 @@
 The catalogue of the group has the digest of each file's list of chunks, and the list those of the chunks. So
 the store cannot replace anything. A machine uses only stores that its user opened: a catalogue can be written
 by every member of a group, and must not send others to any URL.
+
+The names of a file's packs follow from a random mark, so that they can be removed without the key, also after
+a run that broke off. A mark is used for one attempt to store one file, so no pack is ever written twice under
+a name.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Final
+from itertools import count
+from typing import Final, NoReturn
 
 import msgspec
+from blake3 import blake3
 
+from dios import limits
 from dios.client.sync.node import Group
 from dios.errors import InvalidError
-from dios.lib.backup import compression, records
-from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.keys import KEY_BYTES, PrivateKey, Recipient, WrappedKey, unwrap, wrap
-from dios.lib.backup.packs import PackNumbers, PackReader, PackWriter, StoredChunk, stored_chunks
-from dios.lib.backup.records import CHUNK_BYTES, ChunkPlace
-from dios.lib.backup.sealing import DataKey
-from dios.lib.backup.targets import Target, open_target
-from dios.lib.backup.writer_state import StateFile, WriterState
 from dios.lib.catalogue import CatalogueEntry
-from dios.lib.tier.marks import PackNames, packs_of
+from dios.lib.packs.chunks import (
+    CHUNK_BYTES,
+    LIST_BYTES_MAX,
+    PACK_BYTES,
+    ChunkPlace,
+    PackNumbers,
+    PackReader,
+    PackWriter,
+    StoredChunk,
+    pack_ids,
+    pack_path,
+    stored_chunks,
+)
+from dios.lib.packs.configuration import TIER, StoreConfig, new_key, read_config, write_config
+from dios.lib.packs.failures import DamagedBackupError
+from dios.lib.packs.keys import PrivateKey, Recipient, unwrap
+from dios.lib.packs.sealing import SALT_BYTES, DataKey
+from dios.lib.packs.targets import Target, open_target
+from dios.lib.packs.writer_state import StateFile, WriterState
 
-_FORMAT: Final = "DIOS tier"
-_VERSIONS: Final = frozenset({records.FORMAT_VERSION, records.COMPRESSED_VERSION})
+_MARK_BYTES: Final = 32
+_CONTEXT: Final = "dios tier 1 pack"
+_NUMBER_BYTES: Final = 8
+_FIXED_BYTES: Final = 1 * limits.MIB
+_FILE_BYTES_MAX: Final = limits.BLOB_BYTES_MAX * limits.FILE_PARTS_MAX
+_OVERHEAD: Final = 4096
+"""Heads, tags and the manifest add less than one byte for each 4,096, and 1 MiB for the ends of parts."""
 
 
 class _Manifest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -39,18 +60,26 @@ class _Manifest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     chunks: tuple[ChunkPlace, ...]
 
 
-class _Config(msgspec.Struct, frozen=True):
-    """The only plain file of a store. ``group`` is a keyed digest, which says nothing without the key."""
-
-    format: str
-    version: int
-    repository: str
-    recipient: str
-    ephemeral: str
-    sealed: str
-    group: str
+# -- the names of packs -----------------------------------------------------------------------------
+def new_mark() -> bytes:
+    """Return a mark for one attempt to store a file."""
+    return secrets.token_bytes(_MARK_BYTES)
 
 
+def pack_of(mark: bytes, number: int) -> bytes:
+    """Return the id of the pack of a file with this number, from 0 on."""
+    hashed = blake3(mark + number.to_bytes(_NUMBER_BYTES, "big"), derive_key_context=_CONTEXT)
+    return hashed.digest(SALT_BYTES)
+
+
+def packs_of(mark: bytes, size: int) -> list[bytes]:
+    """Return the ids of all packs that a file of ``size`` bytes can have; some of them may not exist."""
+    size = min(size, _FILE_BYTES_MAX)
+    stored = size + size // _OVERHEAD + _FIXED_BYTES
+    return [pack_of(mark, number) for number in range(stored // PACK_BYTES + 2)]
+
+
+# -- a store ----------------------------------------------------------------------------------------
 class TierStore:
     """A store that can be written and read."""
 
@@ -79,7 +108,14 @@ class TierStore:
 
     def put(self, mark: bytes, pieces: Iterable[memoryview]) -> bytes:
         """Store the bytes of a file under a new mark, and return the manifest for its entry."""
-        writer = PackWriter(self._target, self._key, {}, compress=self._compress, salt=PackNames(mark))
+        numbers = count()
+        writer = PackWriter(
+            self._target,
+            self._key,
+            {},
+            compress=self._compress,
+            salt=lambda size: pack_of(mark, next(numbers))[:size],
+        )
         stored = [
             writer.add(bytes(piece[start : start + CHUNK_BYTES]))
             for piece in pieces
@@ -93,7 +129,7 @@ class TierStore:
         """Return a reader, and the chunks of a tiered file in their order. Raises DamagedBackupError."""
         reader = PackReader(self._target, self._key)
         own = _decoded(entry.tier.manifest if entry.tier else b"", entry.file)
-        if sum(chunk.size for chunk in own) > records.LIST_BYTES_MAX:
+        if sum(chunk.size for chunk in own) > LIST_BYTES_MAX:
             raise DamagedBackupError(f"the list of chunks of {entry.file} is too long")
         chunks = _decoded(reader.read_all(own), entry.file)
         if sum(chunk.size for chunk in chunks) != entry.size:
@@ -103,17 +139,16 @@ class TierStore:
     def remove(self, mark: bytes, size: int) -> None:
         """Remove whatever is stored under a mark."""
         for pack in packs_of(mark, size):
-            with suppress(FileNotFoundError):
-                self._target.remove(records.pack_path(pack))
+            self.remove_pack(pack)
 
     def packs(self) -> set[bytes]:
         """Return the ids of all packs that the store has."""
-        return records.pack_ids(self._target.names(records.PACKS))
+        return pack_ids(self._target)
 
     def remove_pack(self, pack: bytes) -> None:
         """Remove one pack."""
         with suppress(FileNotFoundError):
-            self._target.remove(records.pack_path(pack))
+            self._target.remove(pack_path(pack))
 
 
 def _encoded(chunks: Iterable[StoredChunk]) -> bytes:
@@ -142,11 +177,11 @@ def begin_store(url: str, recipient: Recipient | None, group: Group) -> TierStor
     belongs to another group; TargetError and OSError.
     """
     target = open_target(url)
-    config = _read_config(target)
+    config = read_config(target, TIER)
     if config is None:
         with StateFile(target.place).locked():
             _begin(target, recipient, group)
-    elif recipient is not None and recipient.public.hex() != config.recipient:
+    elif recipient is not None and recipient.public != config.recipient:
         raise InvalidError(
             f"the store in {target.place} is for another recipient. Leave --recipient out, or choose another "
             "place."
@@ -166,23 +201,11 @@ def _begin(target: Target, recipient: Recipient | None, group: Group) -> None:
             f"there is no store of tiered files in {target.place} yet. Begin it with --recipient FILE; `dios "
             "backup keygen` makes the file."
         )
-    compress = compression.is_installed()
-    key = DataKey(secrets.token_bytes(KEY_BYTES), secrets.token_bytes(records.REPOSITORY_BYTES))
-    wrapped = wrap(key.key, recipient, key.repository)
-    config = _Config(
-        _FORMAT,
-        records.COMPRESSED_VERSION if compress else records.FORMAT_VERSION,
-        key.repository.hex(),
-        recipient.public.hex(),
-        wrapped.ephemeral.hex(),
-        wrapped.sealed.hex(),
-        _group_mark(key, group),
-    )
+    key = new_key()
     # First, so that no store is begun whose key this machine does not have.
     state.save(WriterState(key.repository, key.key))
     try:
-        told = {**msgspec.structs.asdict(config), "read": "docs/backup.md#tiering"}
-        target.write(records.CONFIG_PATH, (json.dumps(told, indent=2) + "\n").encode())
+        write_config(target, TIER, key, recipient, _group_mark(key, group))
     except BaseException:
         state.path.unlink(missing_ok=True)
         raise
@@ -194,11 +217,11 @@ def open_store(url: str, key: PrivateKey) -> TierStore:
     Raises InvalidError, DamagedBackupError if the key is another one's, TargetError and OSError.
     """
     target = open_target(url)
-    config = _read_config(target)
+    config = read_config(target, TIER)
     if config is None:
         raise InvalidError(f"there is no store of tiered files in {target.place}. Check the URL.")
-    repository, wrapped = bytes.fromhex(config.repository), _wrapped(config)
-    StateFile(target.place).save(WriterState(repository, unwrap(wrapped, key, repository)))
+    data_key = unwrap(config.wrapped, key, config.repository)
+    StateFile(target.place).save(WriterState(config.repository, data_key))
     return _known_store(target.place)
 
 
@@ -222,47 +245,65 @@ def _known_store(place: str) -> TierStore:
         )
     target = open_target(place)
     config = _require_config(target, state.repository)
-    key = DataKey(state.key, state.repository)
-    compress = config.version == records.COMPRESSED_VERSION
-    return TierStore(target, key, compress=compress, group=config.group)
+    return TierStore(
+        target, DataKey(state.key, state.repository), compress=config.compress, group=config.group
+    )
 
 
-def _require_config(target: Target, repository: bytes) -> _Config:
+def _require_config(target: Target, repository: bytes) -> StoreConfig:
     """Return the configuration of a store; DamagedBackupError if it is gone or that of another store."""
-    config = _read_config(target)
+    config = read_config(target, TIER)
     if config is None:
         raise DamagedBackupError(
             f"{target.place} has no file config: the store of tiered files was removed, or is not mounted. "
             "Nothing was changed. If the store is gone for good, `dios tier forget FILE` gives the file up."
         )
-    if bytes.fromhex(config.repository) != repository:
+    if config.repository != repository:
         raise DamagedBackupError(
             f"{target.place} has another store of tiered files than this machine knows there"
         )
     return config
 
 
-def _wrapped(config: _Config) -> WrappedKey:
-    return WrappedKey(bytes.fromhex(config.ephemeral), bytes.fromhex(config.sealed))
+# -- the bytes of files -----------------------------------------------------------------------------
+def stored_pieces(group: Group, entry: CatalogueEntry) -> Iterator[memoryview]:
+    """Yield the bytes of a tiered file, which stays tiered. Raises DamagedBackupError, at the end, too.
+
+    Raises InvalidError if this machine does not know the store; TargetError and OSError.
+    """
+    place = entry.tier.place if entry.tier else ""
+    reader, chunks = known_store(place, group).chunks(entry)
+    whole = blake3()
+    for chunk in chunks:
+        data = reader.read(chunk)
+        whole.update(data)
+        yield memoryview(data)
+    if whole.digest() != entry.digest:
+        refuse_bytes(entry)
 
 
-def _read_config(target: Target) -> _Config | None:
-    try:
-        data = target.read(records.CONFIG_PATH, records.CONFIG_BYTES_MAX)
-    except FileNotFoundError:
-        return None
-    try:
-        config = msgspec.json.decode(data, type=_Config)
-        _wrapped(config)
-        repository = bytes.fromhex(config.repository)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        if b'"DIOS backup"' in data:
-            raise InvalidError(
-                f"{target.place} has a backup. Tiered files need a place of their own: choose another folder."
-            ) from None
-        raise DamagedBackupError(f"the file config in {target.place} cannot be read: {error}") from None
-    if config.format != _FORMAT or len(repository) != records.REPOSITORY_BYTES:
-        raise DamagedBackupError(f"the file config in {target.place} is not that of tiered files")
-    if config.version not in _VERSIONS:
-        raise InvalidError(f"the store in {target.place} has version {config.version}. Update this program.")
-    return config
+def refuse_bytes(entry: CatalogueEntry) -> NoReturn:
+    """Raise the error of a tiered file whose store has other bytes."""
+    raise DamagedBackupError(
+        f"the bytes of {entry.file} in {entry.tier.place if entry.tier else ''} are not those that were put. "
+        "The file stays tiered. Restore it from a backup."
+    )
+
+
+def known_stores(group: Group, entries: Iterable[CatalogueEntry]) -> dict[str, TierStore]:
+    """Return the stores of these files by place. Raises InvalidError if this machine does not know one."""
+    places = {entry.tier.place for entry in entries if entry.tier is not None}
+    return {place: known_store(place, group) for place in places}
+
+
+def remove_bytes(group: Group, entries: Iterable[CatalogueEntry]) -> None:
+    """Remove what the stores have of these files, which are to be removed, too.
+
+    Raises InvalidError, before anything is removed, if this machine does not know one of the stores;
+    TargetError and OSError.
+    """
+    entries = tuple(entries)
+    stores = known_stores(group, entries)
+    for entry in entries:
+        if entry.tier is not None:
+            stores[entry.tier.place].remove(entry.tier.mark, entry.size)

@@ -20,8 +20,8 @@ from dios import limits
 from dios.client.locate import config_directory
 from dios.client.written_files import make_folder, sync_folder
 from dios.errors import Busy, InvalidError, NotPermittedError
-from dios.lib.backup.keys import KEY_BYTES, write_private
-from dios.lib.backup.packs import StoredChunk
+from dios.lib.packs.chunks import StoredChunk
+from dios.lib.packs.keys import KEY_BYTES, write_private
 from dios.trusted_files import require_trusted
 
 _VERSION: Final = 1

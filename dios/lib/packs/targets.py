@@ -17,7 +17,7 @@ from typing import Final, Protocol, cast
 from dios.client.written_files import make_folder, naming, sync_folder
 from dios.errors import DiosError, InvalidError
 from dios.installation import extra_command
-from dios.lib.backup.failures import DamagedBackupError, TargetError
+from dios.lib.packs.failures import DamagedBackupError, TargetError
 
 _NEW: Final = ".new-"
 """The beginning of the names of local files that are being written."""

@@ -6,7 +6,7 @@ import pytest
 
 from dios.errors import DamagedError, UnreachableError
 from dios.lib.kept.decisions import KeptWish, Place
-from dios.lib.kept.list_replicas import ListChange, list_wish, next_change
+from dios.lib.kept.lists import ListChange, list_wish, next_change
 from dios.lib.replicated_record.frame import Member, Value
 from dios.lib.replicated_record.protocol import Reading
 

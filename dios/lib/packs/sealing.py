@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from dios.lib.backup.failures import DamagedBackupError
+from dios.lib.packs.failures import DamagedBackupError
 
 SALT_BYTES: Final = 32
 DIGEST_BYTES: Final = 32

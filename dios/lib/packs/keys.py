@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from dios.client.written_files import sync_folder
 from dios.errors import InvalidError, NotPermittedError
-from dios.lib.backup.failures import DamagedBackupError
+from dios.lib.packs.failures import DamagedBackupError
 from dios.trusted_files import require_trusted
 
 KEY_BYTES: Final = 32

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Generic
 
 from dios.errors import Busy, Conflict, DiosError
-from dios.lib.supervised.record_kind import RecordKind, S
+from dios.lib.user_records.kind import RecordKind, S
 from dios.wire.types import ObjectType, Persistence, Semantics
 
 if TYPE_CHECKING:

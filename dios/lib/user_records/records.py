@@ -12,7 +12,7 @@ from dios.client.sync.node import Node, Reference
 from dios.errors import Busy, Conflict, DiosError, ExistsError, UnreachableError
 from dios.lib.catalogue import StoredCatalogue
 from dios.lib.retrying import Pauses
-from dios.lib.supervised.record_kind import RecordKind, S
+from dios.lib.user_records.kind import RecordKind, S
 from dios.wire.types import ObjectType, Persistence
 
 

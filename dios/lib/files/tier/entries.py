@@ -9,15 +9,15 @@ import msgspec
 
 from dios.errors import UnreachableError
 from dios.lib.catalogue import CatalogueEntry, Tiered
-from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.group_list import GroupList
 from dios.lib.files.kept_copies import has_kept_copies, promised_disks
 from dios.lib.files.tree import FileTree
 from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KeptPromise
-from dios.lib.tier.store import known_store
+from dios.lib.packs.tier_store import known_store, known_stores
 
 
-def switch(files: GroupFiles, changed: Mapping[CatalogueEntry, CatalogueEntry]) -> list[CatalogueEntry]:
+def switch(files: GroupList, changed: Mapping[CatalogueEntry, CatalogueEntry]) -> list[CatalogueEntry]:
     """Replace entries in one write, those that are still as they were; return the new ones that are there."""
     done: list[CatalogueEntry] = []
     if not changed:
@@ -43,7 +43,7 @@ def stored_again(entry: CatalogueEntry) -> CatalogueEntry:
     return msgspec.structs.replace(entry, tier=tier)
 
 
-def forget(files: GroupFiles, entry: CatalogueEntry) -> None:
+def forget(files: GroupList, entry: CatalogueEntry) -> None:
     """Forget the store of a file: one that is stored there is lost, and a local one stays."""
     if entry.tiered:
         files.forget([entry])
@@ -51,7 +51,7 @@ def forget(files: GroupFiles, entry: CatalogueEntry) -> None:
         switch(files, {entry: msgspec.structs.replace(entry, tier=None)})
 
 
-def finish(files: GroupFiles, entry: CatalogueEntry) -> CatalogueEntry:
+def finish(files: GroupList, entry: CatalogueEntry) -> CatalogueEntry:
     """Remove from the store what it has of a local file, and return the entry without it.
 
     A file that was brought back and does not meet the promise of its replicas stays in the store, too.
@@ -71,14 +71,14 @@ def finish(files: GroupFiles, entry: CatalogueEntry) -> CatalogueEntry:
     return cleared
 
 
-def release(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> list[CatalogueEntry]:
+def release(files: GroupList, entries: Iterable[CatalogueEntry]) -> list[CatalogueEntry]:
     """Remove from their stores the files that were brought back and meet the promise of their replicas.
 
     The bytes of the replicas are compared with the digest before. Return the files that stay in the store,
     too, because the promise is not met, or not known. Raises as ``finish``.
     """
     back = [(entry, entry.tier) for entry in entries if entry.tier is not None and _is_back(entry.tier)]
-    stores = {place: known_store(place, files.group) for place in {tier.place for _, tier in back}}
+    stores = known_stores(files.group, (entry for entry, _ in back))
     waiting = [entry for entry, tier in back if tier.manifest]
     kept = set(kept_ones(files, waiting))
     # First the entries: a reader that finds no sound object fetches the file only if its entry says so.
@@ -98,7 +98,7 @@ def release(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> list[Catalo
     return [entry for entry in waiting if entry not in kept]
 
 
-def kept_ones(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> list[CatalogueEntry]:
+def kept_ones(files: GroupList, entries: Iterable[CatalogueEntry]) -> list[CatalogueEntry]:
     """Return the local files whose replicas have the bytes and meet the promise; none if it is not known."""
     kept: list[CatalogueEntry] = []
     promises: list[KeptPromise] | None = None
@@ -111,7 +111,7 @@ def kept_ones(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> list[Cata
     return kept
 
 
-def came_back(files: GroupFiles, place: str) -> list[CatalogueEntry]:
+def came_back(files: GroupList, place: str) -> list[CatalogueEntry]:
     """Return the local files that were brought back from this store, which still has something of them."""
     return [
         entry

@@ -17,16 +17,16 @@ from blake3 import blake3
 
 from dios import limits
 from dios.errors import DamagedError, DiosError, InvalidError, NotPermittedError, UnreachableError
-from dios.lib.backup.failures import DamagedBackupError
 from dios.lib.catalogue import CatalogueEntry, Tiered
-from dios.lib.files.group_files import BATCH_OBJECTS, GroupFiles, destroy
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.group_list import BATCH_OBJECTS, destroy
 from dios.lib.files.kept_copies import promised_disks
 from dios.lib.files.paths import stored_path
 from dios.lib.files.sources import CHUNK_BYTES
+from dios.lib.files.tier.entries import came_back, finish, release, stored_again, switch
 from dios.lib.kept.promises import Promises
-from dios.lib.tier.entries import came_back, finish, release, stored_again, switch
-from dios.lib.tier.marks import new_mark
-from dios.lib.tier.store import TierStore
+from dios.lib.packs.failures import DamagedBackupError
+from dios.lib.packs.tier_store import TierStore, new_mark
 from dios.wire.types import ObjectType, Permission
 
 _PORTION_BYTES: Final = 1 * limits.GIB
