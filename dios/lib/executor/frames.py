@@ -91,6 +91,8 @@ SCRIPT: Final = 26
 """To a worker: the script of the program, which is run as the main module."""
 DEFINE: Final = 27
 """To a worker: the value of a name of the main module."""
+ENVIRONMENT: Final = 28
+"""To a worker, first of all: variables of its environment."""
 
 
 def frame(kind: int, *parts: bytes | memoryview, bytes_max: int = STREAM_MESSAGE_BYTES_MAX) -> bytes:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -39,9 +40,16 @@ from dios.lib.executor.call_data import (
     pickled_small,
     prepare_initializer,
 )
+from dios.lib.executor.call_options import NO_OPTIONS, CallOptions
 from dios.lib.executor.call_pickles import Pickle, encode_arguments, encode_call_function
 from dios.lib.executor.call_spans import hand_context
-from dios.lib.executor.errors import ActorEndedError, NoWorkerError, WorkerEndedError
+from dios.lib.executor.errors import (
+    ActorEndedError,
+    CallEndedError,
+    CallTimeoutError,
+    NoWorkerError,
+    WorkerEndedError,
+)
 from dios.lib.executor.frames import Function
 from dios.lib.executor.futures import CallFuture, CallStatus, InitializerFailure
 from dios.lib.executor.lifecycle import (
@@ -58,6 +66,7 @@ from dios.lib.executor.main_module import qualname_in
 from dios.lib.executor.main_names import MainNames
 from dios.lib.executor.output import OutputLines, OutputWriter
 from dios.lib.executor.references import ValueReference
+from dios.lib.executor.remote_errors import describe_exception
 from dios.lib.executor.slow_calls import CAP_PART, RunningCall, SlowCalls
 from dios.lib.executor.stored_values import DataStore, StoredBlob, close_all_of
 from dios.transport.rings.waiting import wait_any
@@ -130,7 +139,12 @@ class PoolOptions:
     worker: WorkerOptions
     idle_s: float | None = None
     """A worker that had no call for this time ends, unless it is the only one; None keeps all."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables of the environment of the workers."""
+    calls_per_worker: int = 0
+    """The calls that a worker makes before another one takes its place; 0 for any number."""
     retries: int = 3
+    """The repetitions of a nested call whose worker was lost with its node."""
     initializer: tuple[Function[object], tuple[object, ...]] | None = None
     """A function that each worker calls first, and its arguments."""
     copies: tuple[Function[object], ...] = ()
@@ -140,7 +154,7 @@ class PoolOptions:
     order."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Call:
     """A call that waits for a worker, or runs. ``tries`` counts the workers that were lost while it ran."""
 
@@ -158,6 +172,7 @@ class Call:
     near_until: float | None = None
     """The time until which the call waits for a worker that is nearer to its arguments."""
     submitted_ns: int = field(default_factory=time.monotonic_ns)
+    options: CallOptions = NO_OPTIONS
 
     @property
     def blobs(self) -> list[StoredBlob]:
@@ -171,6 +186,11 @@ class Call:
             if isinstance(argument, ValueReference | CallFuture)
         ]
         return [blob for blob in blobs if blob is not None]
+
+    @property
+    def title(self) -> str:
+        """Return the words for the call in errors."""
+        return f"the call {self.options.name}" if self.options.name else "the call"
 
     def begin(self) -> bool:
         """Mark the call as sent to a worker; return False if it was cancelled."""
@@ -257,6 +277,7 @@ class _Worker:
     unanswered_bytes: int = 0
     unread_bytes: int = 0
     returned: list[Call] = field(default_factory=list)
+    calls_begun: int = 0
     since: float = 0.0
     mean_s: float = 1.0
     error: DiosError | None = None
@@ -285,6 +306,12 @@ class _InitializerCopied(NamedTuple):
     error: BaseException | None
 
 
+class _Unwanted(NamedTuple):
+    """The program ends a call that runs."""
+
+    future: CallFuture[object]
+
+
 class _Unused(NamedTuple):
     """Blobs that workers have are not used any more."""
 
@@ -298,7 +325,7 @@ class _NotGiven(NamedTuple):
     error: DiosError
 
 
-_Event: TypeAlias = "LifecycleEvent | _Prepared | _InitializerCopied | _Unused | _NotGiven"
+_Event: TypeAlias = "LifecycleEvent | _Prepared | _InitializerCopied | _Unused | _Unwanted | _NotGiven"
 
 _pools: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
 
@@ -345,6 +372,8 @@ class Pool:
         self._forked = False
         self._broken: DiosError | InitializerFailure | None = None
         self._parked: Final[dict[Call, None]] = {}
+        self._time_limits: Final[list[tuple[float, int, weakref.ref[Call]]]] = []
+        """A heap of the times at which calls end, if they have not ended before."""
         self._events: Final[deque[_Event]] = deque()
         self._signalled = False
         self._asleep = False
@@ -387,7 +416,14 @@ class Pool:
             self._statistics.submitted += 1
             self._queue.append(call)
             call.future.queued_at(self)
+            if call.options.timeout_s is not None:
+                limit = call.submitted_ns / 1e9 + call.options.timeout_s
+                heappush(self._time_limits, (limit, self._statistics.submitted, weakref.ref(call)))
         self._wake()
+
+    def end_call(self, future: CallFuture[object]) -> None:
+        """End a call that runs, for its caller."""
+        self._reported(_Unwanted(future))
 
     def waiting_status(self, future: CallFuture[object]) -> CallStatus:
         """Return the status of a call that waits: its place in the queue, and the reason."""
@@ -480,6 +516,8 @@ class Pool:
             while self._broken is None:
                 self._signalled = False
                 self._handle_events()
+                if self._time_limits:
+                    self._end_late_calls()
                 self._assign()
                 if self._options.copies:
                     self._copy_slowest()
@@ -650,7 +688,9 @@ class Pool:
         return bool(self._parked and self._options.actor_starts)
 
     def _ahead(self, worker: _Worker) -> int:
-        """Return how many calls a worker may have: one if calls take long or few wait."""
+        """Return how many calls a worker may have: one if calls take long or few wait, 0 after its last."""
+        if self._options.calls_per_worker:
+            return min(1, self._options.calls_per_worker - worker.calls_begun)
         share = len(self._queue) // (2 * self._options.workers_max)
         by_time = int(_AHEAD_S / max(worker.mean_s, 1e-6))
         return max(1, min(_AHEAD_MAX, share, by_time))
@@ -708,6 +748,7 @@ class Pool:
             return
         if not target.running:
             target.since = time.monotonic()
+        target.calls_begun += 1
         target.running[self._next_call] = call
         target.outbox.append(memoryview(parts[0] if len(parts) == 1 else b"".join(parts)))
 
@@ -912,6 +953,8 @@ class Pool:
         times += [self._idle_check_at] if len(self._workers) > 1 and self._options.idle_s is not None else []
         if self._options.copies and any(worker.running for worker in self._workers):
             times.append(now + _COPY_CHECK_S)
+        if self._time_limits:
+            times.append(self._time_limits[0][0])
         if self._retry_at > now and (self._queue or any(worker.family.calls for worker in self._workers)):
             times.append(self._retry_at)
         return max(0.0, min(times) - now) if times else None
@@ -937,6 +980,49 @@ class Pool:
             self._starting += 1
             self._next_worker += 1
             self._lifecycle.start(self._next_worker, near)
+
+    def _end_late_calls(self) -> None:
+        """End the calls whose time limit has passed."""
+        now = time.monotonic()
+        while self._time_limits and self._time_limits[0][0] <= now:
+            with self._lock:
+                call = heappop(self._time_limits)[2]()
+            if call is not None:
+                limit_s = call.options.timeout_s
+                self._end_call(call, CallTimeoutError(f"{call.title} did not end within {limit_s:g} s"))
+
+    def _end_unwanted(self, future: CallFuture[object]) -> None:
+        """End the call of a future, wherever it is."""
+        running = [call for worker in self._workers for call in worker.running.values()]
+        for call in (*running, *self._queue, *self._parked):
+            if isinstance(call, Call) and call.future is future:
+                self._end_call(call, CallEndedError(f"{call.title} was ended by the program"))
+                return
+
+    def _end_call(self, call: Call, error: CallEndedError) -> None:
+        """Fail a call. A worker that makes it is ended, and an answer of another worker is ignored."""
+        if call.answered or call.future.done():
+            return
+        self._fail(call, error)
+        call.answered = True
+        self._copies.pop(call, None)
+        self._parked.pop(call, None)
+        call.copied = False
+        with contextlib.suppress(ValueError):
+            self._queue.remove(call)
+        for worker, _ in self._holders(call):
+            self._stop_if_unwanted(worker)
+
+    def _stop_if_unwanted(self, worker: _Worker) -> None:
+        """End a worker that makes a call which was ended; its other calls go to others."""
+        call = next(iter(worker.running.values()), None)
+        if not (worker.ready and isinstance(call, Call) and call.answered and not call.copied):
+            return
+        del worker.running[next(iter(worker.running))]
+        waiting = [number for number in worker.running if number not in worker.nested]
+        self._give_back([worker.running.pop(number) for number in waiting])
+        self._remove(worker)
+        self._lifecycle.end(worker.task, kill=True)
 
     def _end_idle(self) -> None:
         """End the workers that had nothing to do for some time, but not the last one."""
@@ -966,6 +1052,8 @@ class Pool:
                 self._initializer_copied(event)
             elif isinstance(event, _Unused):
                 self._drop(event.object_ids)
+            elif isinstance(event, _Unwanted):
+                self._end_unwanted(event.future)
             elif isinstance(event, _NotGiven):
                 if event.worker in self._workers:
                     self._lost(event.worker, ProtocolError(f"its data cannot be had: {event.error}"))
@@ -983,7 +1071,9 @@ class Pool:
         self._starting -= 1
         self._statistics.workers_started += 1
         worker = _Worker(task, OutputLines(task.number), since=time.monotonic())
-        first = self._news(worker)
+        env = self._options.env
+        first = [frames.frame(frames.ENVIRONMENT, msgspec.msgpack.encode(env))] if env else []
+        first += self._news(worker)
         first.append(
             frames.frame(
                 frames.INITIALIZER, b"" if initializer is None else initializer.function.message(node)
@@ -1108,13 +1198,19 @@ class Pool:
             if self._runs_elsewhere(call):
                 continue
             call.tries += not moved
-            if (moved and not self._options.actor_starts) or (lost and call.tries <= self._options.retries):
+            fingerprint = "" if status is None else status.fingerprint
+            kind = ActorEndedError if self._options.actor_starts else WorkerEndedError
+            if isinstance(call, Call):
+                retries = call.options.retries
+                again = call.options.repeats(call.tries, _bases_of(kind))
+            else:
+                retries, again = self._options.retries, False
+            if (moved and not self._options.actor_starts) or (lost and call.tries <= retries) or again:
                 self._statistics.repeated += 1
                 self._give_back([call])
             else:
-                fingerprint = "" if status is None else status.fingerprint
-                kind = ActorEndedError if self._options.actor_starts else WorkerEndedError
-                self._fail(call, kind(f"the worker ended in the call: {reason}", fingerprint=fingerprint))
+                title = call.title if isinstance(call, Call) else "the call"
+                self._fail(call, kind(f"the worker ended in {title}: {reason}", fingerprint=fingerprint))
         worker.running.clear()
         starts = self._options.actor_starts
         if starts and self._statistics.workers_started >= starts and self._broken is None:
@@ -1130,6 +1226,13 @@ class Pool:
         if worker.returned:
             self._give_back(worker.returned)
             worker.returned.clear()
+        if not worker.gone:
+            self._stop_if_unwanted(worker)
+        most = self._options.calls_per_worker
+        if most and not worker.gone and worker.calls_begun >= most and self._is_unused(worker):
+            self._remove(worker)
+            self._statistics.workers_ended += 1
+            self._lifecycle.end(worker.task, kill=False)
 
     def _obey(self, worker: _Worker, kind: int, body: memoryview) -> None:
         """Handle a frame of a worker. Nothing in it is decoded here except numbers."""
@@ -1159,11 +1262,23 @@ class Pool:
     def _answered(self, worker: _Worker, body: memoryview, *, failed: bool) -> None:
         call, rest = self._ended_call(worker, body, failed=failed)
         if isinstance(call, Call):
-            if self._is_late(worker, call):
+            if self._is_late(worker, call) or (failed and self._repeat(call, rest)):
                 return
             call.future.finish(bytearray(rest), failed=failed, trust=self._trust)
         else:
             self._answer(call, frames.RAISES if failed else frames.RETURNS, bytes(rest))
+
+    def _repeat(self, call: Call, error: memoryview) -> bool:
+        """Make a call again after its exception, if its options say so."""
+        if not call.options.retry_on:
+            return False
+        call.tries += 1
+        if not call.options.repeats(call.tries, describe_exception(error).bases):
+            return False
+        self._statistics.failed -= 1
+        self._statistics.repeated += 1
+        self._give_back([call])
+        return True
 
     def _ended_call(
         self, worker: _Worker, body: memoryview, *, failed: bool
@@ -1368,6 +1483,10 @@ def _for_waiting(family: _Family, workers: list[_Worker]) -> tuple[_Worker, Nest
         if all_wait or len(worker.nested) < _DEPTH_FOR_OTHERS:
             return worker, family.calls.pop()
     return None
+
+
+def _bases_of(kind: type) -> list[tuple[str, str]]:
+    return [(base.__module__, base.__qualname__) for base in kind.__mro__]
 
 
 def _reason(status: Status | None, error: DiosError | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 import time
@@ -175,6 +176,9 @@ class _Worker:
             self._functions.pop(frames.numbered(body)[0], None)
         elif kind == frames.MODULES:
             self._data.install(msgspec.msgpack.decode(body, type=list[Archive]))
+        elif kind == frames.ENVIRONMENT:
+            os.environ.update(msgspec.msgpack.decode(body, type=dict[str, str]))
+            time.tzset()
         elif kind == frames.SCRIPT:
             self._main.run_script(msgspec.msgpack.decode(body, type=Script))
         elif kind == frames.DEFINE:
