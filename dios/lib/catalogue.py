@@ -18,6 +18,7 @@ import msgspec
 from dios import limits
 from dios.client.sync.node import Reference
 from dios.errors import Busy, Conflict, DamagedError, InvalidError, LimitError
+from dios.lib.decoding import decoded
 from dios.lib.replicated_record.frame import content_of
 from dios.lib.retrying import Pauses
 from dios.wire.types import Proximity, Semantics
@@ -326,10 +327,7 @@ def decode_all(data: bytes) -> Listed:
     data = content_of(data)
     if not data:
         return Listed(())
-    try:
-        content = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedError(f"the catalogue cannot be read: {error}") from None
+    content = decoded(_decode, data, "the catalogue cannot be read")
     version = content.version
     if version not in _VERSIONS:
         raise _other_version(version)

@@ -20,6 +20,7 @@ from dios import limits
 from dios.core.model.names import log_name
 from dios.errors import DiosError, TimeLimitError
 from dios.ids import Name
+from dios.lib.closing import close_all_async
 from dios.lib.supervised import records
 from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, array_steps, next_steps
 from dios.lib.supervised.pauses import NodeRefusals, StartPause
@@ -481,9 +482,8 @@ class _Supervisor:
                 detach=not is_check,
             )
         finally:
-            with trio.CancelScope(shield=True), suppress(DiosError):
-                for reference in opened:
-                    await reference.close()
+            with trio.CancelScope(shield=True):
+                await close_all_async(opened)
 
     async def _found(self, name: bytes, description: str, opened: list[AsyncReference]) -> AsyncReference:
         reference = await self._node.find(name)

@@ -11,6 +11,7 @@ from dios import limits
 from dios.client.sync.node import Node, Reference
 from dios.errors import Busy, Conflict, DiosError, ExistsError, UnreachableError
 from dios.lib.catalogue import StoredCatalogue
+from dios.lib.closing import close_all
 from dios.lib.retrying import Pauses
 from dios.lib.user_records.kind import RecordKind, S
 from dios.wire.types import ObjectType, Persistence
@@ -48,7 +49,7 @@ class UserRecords(Generic[S]):
         except DiosError:
             pass  # it is written at this moment, or damaged
         finally:
-            _close(near)
+            close_all(near)
         return self.read()
 
     def _read(self, copies: list[Reference]) -> S:
@@ -63,7 +64,7 @@ class UserRecords(Generic[S]):
                         raise
                     pauses.wait(conflict)
         finally:
-            _close(copies)
+            close_all(copies)
 
     def _merged(self, copies: list[Reference]) -> S:
         return self._kind.merge(content for _, content, _ in self._contents(copies))
@@ -83,7 +84,7 @@ class UserRecords(Generic[S]):
             else:
                 return
             finally:
-                _close(copies)
+                close_all(copies)
 
     def others(self, there: Collection[str]) -> list[str]:
         """Return the names of the nodes that answer, without those ``there``."""
@@ -97,7 +98,7 @@ class UserRecords(Generic[S]):
             if reference.type is not ObjectType.DURABLE_BLOB:
                 with suppress(DiosError, ValueError):
                     told = json.loads(reference.read_bytes())
-        _close(references)
+        close_all(references)
         return told
 
     def _copies(self) -> list[Reference]:
@@ -142,14 +143,8 @@ class UserRecords(Generic[S]):
 def _durable(references: Iterable[Reference]) -> list[Reference]:
     """Return the copies among the objects that were found, and close the others."""
     objects = list(references)
-    _close(reference for reference in objects if reference.type is not ObjectType.DURABLE_BLOB)
+    close_all(reference for reference in objects if reference.type is not ObjectType.DURABLE_BLOB)
     return sorted(
         (reference for reference in objects if reference.type is ObjectType.DURABLE_BLOB),
         key=lambda reference: reference.node,
     )
-
-
-def _close(references: Iterable[Reference]) -> None:
-    for reference in references:
-        with suppress(DiosError):
-            reference.close()
