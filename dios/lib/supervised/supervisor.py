@@ -26,6 +26,7 @@ from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, array
 from dios.lib.supervised.pauses import NodeRefusals, StartPause
 from dios.lib.supervised.predecessors import View, is_complete, missing_tasks, still_waiting
 from dios.lib.supervised.records import STATE_LABEL, JobEnd, JobState, ServiceGeneration, ServiceRecord
+from dios.lib.supervised.report import ReplicaNote, ServicesReport
 from dios.lib.user_records.leader import Leader, Round
 from dios.wire.types import Cause, ObjectType, TaskState
 
@@ -579,22 +580,22 @@ class _Supervisor:
     async def _show(self, services: Mapping[str, ServiceRecord], here: str) -> None:
         """Write what only the leader knows where the user's commands read it."""
         now = trio.current_time()
-        told = {
+        notes = {
             name: [
-                {
-                    "slot": place.slot,
-                    "generation": place.generation,
-                    "restarts": pause.restarts,
-                    "reason": self._unknown_health(name, place) or pause.reason,
-                    "starts": self._starting.get((name, place), ""),
-                    "waits": pause.not_before > now,
-                }
+                ReplicaNote(
+                    place.slot,
+                    place.generation,
+                    pause.restarts,
+                    self._unknown_health(name, place) or pause.reason,
+                    self._starting.get((name, place), ""),
+                    pause.not_before > now,
+                )
                 for (owner, place), pause in sorted(self._pauses.items())
                 if owner == name
             ]
             for name in services
         }
-        await self._leader.show({"leader": here, "services": told})
+        await self._leader.show(ServicesReport(here, notes))
 
 
 def node_order(
