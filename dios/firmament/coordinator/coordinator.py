@@ -94,7 +94,6 @@ class Coordinator:
         knowledge: what was measured before.
         delegation_s: the time that a rack's coordinator has for the runs of its own nodes.
         kernels: compiles the scheduler's kernels; tests pass a fake.
-        unload_s: the idle time after which a coordinator that has loaded the flow scheduler ends.
     """
 
     def __init__(
@@ -105,10 +104,8 @@ class Coordinator:
         knowledge: KnowledgeBase,
         delegation_s: float,
         kernels: KernelCompiler | None = None,
-        unload_s: float = UNLOAD_S,
     ) -> None:
         self._node = node
-        self._unload_s = unload_s
         self._options = options
         self._storage = ShareStorage(node)
         self._attending_since = 0.0
@@ -260,9 +257,9 @@ class Coordinator:
         The node starts it again at once. Memory of libraries is freed only with their process.
         """
         while True:
-            await trio.sleep(min(_IDLE_CHECK_S, self._unload_s))
+            await trio.sleep(_IDLE_CHECK_S)
             flow = self._flow
-            if flow is None or trio.current_time() - self._used_at < self._unload_s:
+            if flow is None or trio.current_time() - self._used_at < UNLOAD_S:
                 continue
             async with self._storing:
                 async with self._lock:
