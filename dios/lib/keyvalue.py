@@ -68,43 +68,33 @@ class ShardPlaces(Protocol):
 
     def copies(self) -> list[list[IndexCopy]]:
         """Return the copies of each shard of the index, the nearest first."""
-        ...
 
     def present(self) -> list[Successors]:
         """Return the hosts and the names of the copies of each shard, as they were when it was opened."""
-        ...
 
     def open_copies(self, successors: Successors) -> list[IndexCopy]:
         """Return copies that replace others, the nearest first."""
-        ...
 
     def create_copies(self, hosts: Sequence[str]) -> Successors:
         """Create an empty copy of a shard on each of these hosts; all or none."""
-        ...
 
     def destroy_copies(self, successors: Successors) -> None:
         """Destroy the copies that can be reached."""
-        ...
 
     def publish(self, name: bytes, shards: Sequence[Successors]) -> None:
         """Record the present copies of all shards where clients open the store."""
-        ...
 
     def keep(self, value: bytes, hosts: Sequence[str]) -> bytes:
         """Store a value as an object with enough replicas to survive the same failures as the index."""
-        ...
 
     def fetch(self, name: bytes) -> bytes | None:
         """Return a value's bytes, from the nearest replica that answers; None if none is found."""
-        ...
 
     def drop(self, name: bytes) -> None:
         """Delete every reachable replica."""
-        ...
 
     def restore(self, name: bytes, hosts: Sequence[str]) -> int:
         """Create the missing replicas on these hosts; return their number."""
-        ...
 
 
 class KeyValueStore:

@@ -23,11 +23,9 @@ class ModelLink(Protocol):
 
     def ask(self, order: bytes) -> bytes:
         """Send an order and return the answer. Raise ModelError if the task ended, or is late."""
-        ...
 
     def close(self) -> None:
         """End the task; any thread may call it, also while another one asks."""
-        ...
 
 
 class RemoteModel(BaseModel):

@@ -39,11 +39,9 @@ class MeasuredNode(Protocol):
 
     def read_table(self, name: str) -> list[dict[str, int | str]]:
         """Return a table of the node."""
-        ...
 
     def ask_scheduler(self, question: bytes) -> bytes:
         """Ask the scheduler of the cluster."""
-        ...
 
 
 def read_all(node: MeasuredNode) -> list[Reading]:
