@@ -125,7 +125,6 @@ class SchedulerService(ClusterService):
 
     @property
     def has_waiting_tasks(self) -> bool:
-        """Return True if any task waits for its place."""
         return bool(self._pending) or super().has_waiting_tasks
 
     def may_start(self, now: float) -> bool:
@@ -134,11 +133,9 @@ class SchedulerService(ClusterService):
 
     @property
     def has_admitted_jobs(self) -> bool:
-        """Return True if any job over time is admitted, which may end without any event."""
         return bool(self._jobs.jobs)
 
     def change_assignment(self, before: Assignment, after: Assignment, now: float) -> None:
-        """Use another assignment: forget what belongs to nodes that another coordinator schedules now."""
         super().change_assignment(before, after, now)
         if not after.attend:
             self._policy.suspend(now)
@@ -147,7 +144,6 @@ class SchedulerService(ClusterService):
             self._traffic.forget(name)
 
     def read(self, name: str, queue: QueueRows, now: float) -> None:
-        """Record the queue of a node."""
         if name in self._assignment.governs:
             self._traffic.seen(queue, now)
         super().read(name, queue, now)
@@ -311,7 +307,6 @@ class SchedulerService(ClusterService):
         self._admissions.mark_stored()
 
     def learn(self, shares: bytes, now: float, *, commitments: bool) -> None:
-        """Use stored shares, of another coordinator or of this coordinator before a restart."""
         state = self._scheduler.state
         state.now = now
         try:
@@ -412,7 +407,6 @@ class SchedulerService(ClusterService):
         )
 
     def answer(self, asked: Asked) -> bytes:
-        """Return the answer to a question, as JSON."""
         queries = self._queries
         queries.assignment, queries.unmeasured, queries.now = self._assignment, self.unmeasured, self._now
         queries.problems = list(self.problems)

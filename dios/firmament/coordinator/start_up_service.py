@@ -79,7 +79,6 @@ class StartUpService(ClusterService):
         return list(actions.values())
 
     def answer(self, asked: Asked) -> bytes:
-        """Return the answer to a question, as JSON."""
         queries = self._queries
         queries.assignment, queries.unmeasured, queries.now = self._assignment, self.unmeasured, self._now
         queries.problems = list(self.problems)
