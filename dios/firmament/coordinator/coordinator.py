@@ -24,9 +24,8 @@ from dios.firmament.coordinator.cluster_service import NodeActions
 from dios.firmament.coordinator.kernel_compilation import BackgroundCompiler, KernelCompilationError
 from dios.firmament.coordinator.node_admission import REFRESH_S, NodeAdmissions
 from dios.firmament.coordinator.node_monitor import NodeMonitor, log_failure
-from dios.firmament.coordinator.node_view import NodeView
+from dios.firmament.coordinator.node_queue import NodeView, QueueMark, joined
 from dios.firmament.coordinator.observer import MeasurementReport
-from dios.firmament.coordinator.queue_parts import QueueMark, joined
 from dios.firmament.coordinator.share_storage import ShareStorage
 from dios.firmament.coordinator.start_up_service import StartUpService
 from dios.firmament.coordinator.traffic_monitor import CONTROL_S, TrafficMonitor
@@ -36,10 +35,10 @@ from dios.limits import QUEUE_WAIT_MS_MAX
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncNode
     from dios.client.ops.cluster import Member
+    from dios.firmament.coordinator.assignment import StartOptions
     from dios.firmament.coordinator.cluster_service import ClusterService
     from dios.firmament.coordinator.kernel_compilation import KernelCompiler
     from dios.firmament.coordinator.scheduler_service import NodeBandwidth, SchedulerService
-    from dios.firmament.coordinator.start_options import StartOptions
     from dios.firmament.custom_model.remote_model import RemoteModel
     from dios.firmament.policies.stored_shares import StoredPolicy
     from dios.wire.messages import Asked, QueueRows, SetAdmission

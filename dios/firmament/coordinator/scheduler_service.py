@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dios.errors import DiosError, InvalidError
 from dios.firmament.cluster.columns import ABSENT
 from dios.firmament.coordinator.admissions import Admissions
-from dios.firmament.coordinator.assignment import Assignment
+from dios.firmament.coordinator.assignment import Assignment, StartOptions
 from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
 from dios.firmament.coordinator.cluster_state import TrackedCluster
 from dios.firmament.coordinator.job_traffic import JobTraffic
@@ -26,7 +26,6 @@ from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.coordinator.outside_load import NodeTotals, OutsideLoad
 from dios.firmament.coordinator.query_handler import QueryHandler, policy_terms
 from dios.firmament.coordinator.rate_control import RateControl
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.coordinator.warm_up import exercise_kernels
 from dios.firmament.custom_model.remote_model import RemoteModel
 from dios.firmament.descriptors import Resources

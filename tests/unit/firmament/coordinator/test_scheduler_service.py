@@ -9,11 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from dios import limits
-from dios.firmament.coordinator.assignment import Assignment, SetUp
+from dios.firmament.coordinator.assignment import Assignment, SetUp, StartOptions
 from dios.firmament.coordinator.best_effort import NodeLoad, TaskLoad
 from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.coordinator.scheduler_service import SchedulerService
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models.green import GreenModel
 from dios.firmament.policies.principal_accounts import FairnessRule
