@@ -381,14 +381,12 @@ class ReplaceableObject(Protocol[V]):
 
     def read(self) -> tuple[bytes, V]:
         """Return content and version; Conflict if a writer came between."""
-        ...
 
     def replace(self, data: bytes, version: V) -> V | None:
         """Write the content and return its version; Conflict if it was not ``version`` any more.
 
         Return None if others have changed the content again since.
         """
-        ...
 
 
 class CatalogueObject(ReplaceableObject[V], Protocol[V]):
@@ -396,15 +394,12 @@ class CatalogueObject(ReplaceableObject[V], Protocol[V]):
 
     def version(self) -> V | None:
         """Return the present version without a call; None if that is not possible."""
-        ...
 
     def likely_version(self) -> V | None:
         """Return a version without asking other nodes, which may have a later one; None if not possible."""
-        ...
 
     def read_likely(self) -> tuple[bytes, V] | None:
         """Return content and version, as ``likely_version``."""
-        ...
 
 
 class StoredCatalogue:

@@ -70,43 +70,33 @@ class ShardPlaces(Protocol):
 
     def copies(self) -> list[list[IndexCopy]]:
         """Return the copies of each shard of the index, the nearest first."""
-        ...
 
     def present(self) -> list[Successors]:
         """Return the hosts and the names of the copies of each shard, as they were when it was opened."""
-        ...
 
     def open_copies(self, successors: Successors) -> list[IndexCopy]:
         """Return copies that replace others, the nearest first."""
-        ...
 
     def create_copies(self, hosts: Sequence[str]) -> Successors:
         """Create an empty copy of a shard on each of these hosts; all or none."""
-        ...
 
     def destroy_copies(self, successors: Successors) -> None:
         """Destroy the copies that can be reached."""
-        ...
 
     def publish(self, name: bytes, shards: Sequence[Successors]) -> None:
         """Record the present copies of all shards where clients open the store."""
-        ...
 
     def keep(self, value: bytes, hosts: Sequence[str]) -> bytes:
         """Store a value as an object with enough replicas to survive the same failures as the index."""
-        ...
 
     def fetch(self, name: bytes) -> bytes | None:
         """Return a value's bytes, from the nearest replica that answers; None if none is found."""
-        ...
 
     def drop(self, name: bytes) -> None:
         """Delete every reachable replica."""
-        ...
 
     def restore(self, name: bytes, hosts: Sequence[str]) -> int:
         """Create the missing replicas on these hosts; return their number."""
-        ...
 
 
 class KeyValueStore:
@@ -286,7 +276,7 @@ def _decode_plan(data: bytes) -> Plan:
     return plan
 
 
-class _Objects:
+class _Objects(ShardPlaces):
     """The objects of a store on its nodes."""
 
     def __init__(self, node: Node, group: Group, plan: Plan) -> None:
@@ -295,19 +285,15 @@ class _Objects:
         self._plan: Final = plan
 
     def present(self) -> list[Successors]:
-        """Return the hosts and the names of the copies of each shard, as the plan has them."""
         return [Successors(self._plan.hosts, names) for names in self._plan.shards]
 
     def copies(self) -> list[list[IndexCopy]]:
-        """Return the copies of each shard of the index, the nearest first."""
         return [self.open_copies(shard) for shard in self.present()]
 
     def open_copies(self, successors: Successors) -> list[IndexCopy]:
-        """Return copies of the index."""
         return [_IndexObject(self._node, self._group, name) for name in successors.copies]
 
     def create_copies(self, hosts: Sequence[str]) -> Successors:
-        """Create an empty copy of a shard on each of these hosts; all or none."""
         kind = _kind(durable=self._plan.durable)
         references: list[Reference] = []
         try:
@@ -322,7 +308,6 @@ class _Objects:
         return Successors(tuple(hosts), names)
 
     def destroy_copies(self, successors: Successors) -> None:
-        """Destroy the copies that can be reached."""
         for name in successors.copies:
             self.drop(name)
 
@@ -400,11 +385,9 @@ class _Objects:
         return name
 
     def fetch(self, name: bytes) -> bytes | None:
-        """Return a value's bytes, from the nearest replica that answers."""
         return _fetch(self._node, self._group, name)
 
     def drop(self, name: bytes) -> None:
-        """Delete every reachable replica."""
         try:
             references = self._node.lookup(name, group=self._group)
         except DiosError:
@@ -415,7 +398,6 @@ class _Objects:
                 reference.destroy()
 
     def restore(self, name: bytes, hosts: Sequence[str]) -> int:
-        """Create the missing replicas."""
         references = self._node.lookup(name, group=self._group)
         have = {reference.object_id for reference in references}
         missing = set(hosts) - {reference.node for reference in references}

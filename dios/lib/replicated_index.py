@@ -110,11 +110,9 @@ class IndexCopy(Protocol):
 
     def read(self) -> bytes:
         """Return all of its bytes."""
-        ...
 
     def update(self, change: Callable[[bytes], bytes | None]) -> None:
         """Replace its bytes by the result of ``change``, atomically; None leaves them."""
-        ...
 
 
 def encode(entries: Mapping[str, IndexEntry], succession: Succession | None = None) -> bytes:
