@@ -127,7 +127,7 @@ def _remote_traceback(status: Status) -> Exception | None:
     if status.cause is not Cause.EXCEPTION:
         return None
     # The class is with the pickles of the executor, which a task that spawns does not need.
-    from dios.lib.executor.values import RemoteTraceback  # noqa: PLC0415 - see above
+    from dios.lib.executor.remote_errors import RemoteTraceback  # noqa: PLC0415 - see above
 
     return RemoteTraceback(status.detail)
 
