@@ -500,8 +500,6 @@ FLOW_UNBOUNDED: Final = 2**62
 FLOW_VOLUME_MAX: Final = 2**58
 FLOW_PRICE_MAX: Final = 2**60
 FLOW_LINE_CHARS_MAX: Final = 4_096
-FLOW_RACERS_MAX: Final = 8
-FLOW_TIMINGS_KEPT: Final = 1_000
 
 # -- machines and profiles ------------------------------------------------------------------------
 TOPOLOGY_CPUS_MAX: Final = 4_096

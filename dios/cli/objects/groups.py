@@ -49,7 +49,8 @@ from dios.lib.files.list_repair import UnitedFile, repair_list
 from dios.lib.files.list_state import ListState, ReplicaHealth, list_state
 from dios.lib.files.shares import SHARE_ALIAS, Share, decode_share, encode_share
 from dios.lib.files.tree import FileTree, is_directory
-from dios.lib.kept.promises import KeptStatus, Promises, ShortObject
+from dios.lib.kept.promises import KeptStatus, Promises
+from dios.lib.kept.report import ShortObject
 from dios.limits import NAME_BYTES
 from dios.wire.nametext import fingerprint, format_name
 

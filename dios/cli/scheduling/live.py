@@ -47,7 +47,7 @@ CHECK_MODEL: Final = (
 SETTINGS: Final = "\b\nFor example:\n  dios sched settings\n  dios sched settings --json"
 SET: Final = (
     "\b\nFor example:\n  dios sched set preemption=false\n"
-    "  dios sched set solver=cost_scaling migration_hysteresis=500\n"
+    "  dios sched set solver=network_simplex migration_hysteresis=500\n"
     "  dios sched settings               (all of them, with their values)"
 )
 RESET: Final = "\b\nFor example:\n  dios sched reset"

@@ -1,8 +1,8 @@
 """Cost scaling with push and relabel (thesis §C.1.2, Algorithm C.1), after Goldberg's work of 1997.
 
 It serves networks of every shape, and its time depends little on how contended they are. It is the choice
-where the network simplex takes long. Problems whose scaled costs do not fit 64 bits are handed over to
-successive shortest paths, and the solution's ``reason`` says so.
+where the network simplex takes long. Problems whose scaled costs do not fit 64 bits are handed over to the
+network simplex, and the solution's ``reason`` says so.
 
 Costs are multiplied by V + 1, and prices are kept so that no residual arc's reduced cost is below -epsilon.
 Each refinement divides epsilon by ALPHA, and at 1 the flow is optimal. There are three additions to the
@@ -18,14 +18,21 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.firmament.solvers import successive_shortest
+from dios.errors import DiosError
+from dios.firmament.solvers import network_simplex
 from dios.firmament.solvers.columns import Ints
-from dios.firmament.solvers.errors import StoppedError
-from dios.firmament.solvers.half_arcs import Halves, halves, saturate
-from dios.firmament.solvers.heap import pop, push_or_raise
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.standard import NO_STOP, NO_VERTICES, StandardProblem, StandardResult, solve_by
+from dios.firmament.solvers.standard import NO_VERTICES, StandardProblem, StandardResult, solve_by
 from dios.kernels import force_inlined_kernel, no_refcount_kernel
+from labs.solvers.half_arcs import Halves, halves, saturate
+
+NO_STOP: Final[Ints] = np.zeros(1, np.int64)
+"""The value of ``stop`` for a solution that is never stopped. It is never written."""
+
+
+class StoppedError(DiosError):
+    """The solution is no longer wanted, because another algorithm was faster."""
+
 
 LOWERED_MAX: Final = 6
 """The number of times that prices may be lowered, as a multiple of the vertices; 2 or 3 usually suffice."""
@@ -65,6 +72,57 @@ def refine_prices(graph: Halves, price: Ints, queue: Ints, queued: Ints, factor:
         if left < 0 or own < REFINE_PRICE_LOW:
             return False
     return True
+
+
+@no_refcount_kernel
+def _push_or_raise(heap: Ints, position: Ints, size: int, distance: Ints, vertex: int) -> int:
+    """Insert ``vertex``, or move it up after its distance fell; return the new size.
+
+    ``position`` (V,) is the place of each vertex in the heap, or -1.
+    """
+    place = position[vertex]
+    if place < 0:
+        place = size
+        size += 1
+    key = distance[vertex]
+    while place > 0:
+        above = (place - 1) >> 1
+        other = heap[above]
+        if distance[other] <= key:
+            break
+        heap[place] = other
+        position[other] = place
+        place = above
+    heap[place] = vertex
+    position[vertex] = place
+    return size
+
+
+@no_refcount_kernel
+def _pop(heap: Ints, position: Ints, size: int, distance: Ints) -> int:
+    """Remove ``heap[0]``, the nearest vertex, which the caller has read; return the new size."""
+    position[heap[0]] = -1
+    size -= 1
+    if size == 0:
+        return size
+    vertex = heap[size]
+    key = distance[vertex]
+    place = 0
+    while True:
+        below = 2 * place + 1
+        if below >= size:
+            break
+        if below + 1 < size and distance[heap[below + 1]] < distance[heap[below]]:
+            below += 1
+        other = heap[below]
+        if key <= distance[other]:
+            break
+        heap[place] = other
+        position[other] = place
+        place = below
+    heap[place] = vertex
+    position[vertex] = place
+    return size
 
 
 FAR: Final = 2**63 - 1
@@ -164,7 +222,7 @@ def _scan(graph: Halves, price: Ints, ranks: Ranks, size: int, vertex: int, epsi
             _into_bucket(ranks, other)
         if rank >= window or ranks.position[other] >= 0:
             # One that left the heap for a bucket stays in both: the heap needs its keys in order.
-            size = push_or_raise(ranks.heap, ranks.position, size, ranks.rank, other)
+            size = _push_or_raise(ranks.heap, ranks.position, size, ranks.rank, other)
     return size
 
 
@@ -183,7 +241,7 @@ def _settle(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, wanted: int,
             if size == 0:
                 return -1
             vertex = ranks.heap[0]
-            size = pop(ranks.heap, ranks.position, size, ranks.rank)
+            size = _pop(ranks.heap, ranks.position, size, ranks.rank)
             if ranks.settled[vertex]:
                 continue
         ranks.settled[vertex] = 1
@@ -386,8 +444,8 @@ def _proof(graph: Halves, price: Ints, factor: int, epsilon: int) -> Ints | None
 
 
 def _handed_over(standard: StandardProblem) -> StandardResult:
-    why = "costs too large to be scaled: handed over to successive_shortest"
-    return replace(successive_shortest.core(standard), note=why)
+    why = "costs too large to be scaled: handed over to network_simplex"
+    return replace(network_simplex.core(standard), note=why)
 
 
 def fits(standard: StandardProblem) -> bool:
@@ -395,8 +453,8 @@ def fits(standard: StandardProblem) -> bool:
     return int(np.abs(standard.cost).max(initial=0)) * (len(standard.supply) + 1) < SCALED_MAX
 
 
-def core(standard: StandardProblem) -> StandardResult:
-    """Run the algorithm on a standard problem."""
+def core(standard: StandardProblem, stop: Ints = NO_STOP) -> StandardResult:
+    """Run the algorithm on a standard problem; raise :class:`StoppedError` soon after ``stop`` is not 0."""
     if not fits(standard):
         return _handed_over(standard)
     vertices = len(standard.supply)
@@ -409,11 +467,11 @@ def core(standard: StandardProblem) -> StandardResult:
     while True:
         epsilon = max(epsilon // ALPHA, 1)
         queue, queued, counts = np.empty_like(price), np.zeros_like(price), np.zeros(4, np.int64)
-        ended = _refine(graph, price, excess, ranks, current, queue, queued, counts, epsilon, standard.stop)
+        ended = _refine(graph, price, excess, ranks, current, queue, queued, counts, epsilon, stop)
         if ended == STOPPED:
             raise StoppedError("cost scaling was stopped")
         if ended == STUCK:
-            return successive_shortest.shortage(standard)
+            return network_simplex.shortage(standard)
         if ended == OVERFLOWED:
             return _handed_over(standard)
         proof = _proof(graph, price, factor, epsilon)
@@ -423,4 +481,4 @@ def core(standard: StandardProblem) -> StandardResult:
 
 def run(problem: FlowProblem, stop: Ints = NO_STOP) -> FlowSolution:
     """Return the solution by cost scaling; ``stop`` (1,) ends it early."""
-    return solve_by(core, problem, "cost_scaling", stop)
+    return solve_by(lambda standard: core(standard, stop), problem, "cost_scaling")

@@ -16,13 +16,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.firmament.solvers import cost_scaling, successive_shortest
+from dios.firmament.solvers import network_simplex
 from dios.firmament.solvers.columns import Ints
-from dios.firmament.solvers.errors import StoppedError
-from dios.firmament.solvers.half_arcs import Halves, OpenHalves, halves, open_halves, push, saturate
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.standard import NO_STOP, NO_VERTICES, StandardProblem, StandardResult, solve_by
+from dios.firmament.solvers.standard import NO_VERTICES, StandardProblem, StandardResult, solve_by
 from dios.kernels import kernel
+from labs.solvers import cost_scaling
+from labs.solvers.cost_scaling import NO_STOP, StoppedError
+from labs.solvers.half_arcs import Halves, OpenHalves, halves, open_halves, push, saturate
 
 WORK_MAX: Final = 60
 """The limit of half arcs that are read, as a multiple of their number; easy networks take some dozens."""
@@ -227,23 +228,25 @@ def _relax(
     return DONE
 
 
-def core(standard: StandardProblem) -> StandardResult:
-    """Run the algorithm on a standard problem."""
+def core(standard: StandardProblem, stop: Ints) -> StandardResult:
+    """Run the algorithm on a standard problem; raise :class:`StoppedError` soon after ``stop`` is not 0."""
     graph, place = halves(standard)
     price, excess = np.zeros(len(standard.supply), np.int64), standard.supply.copy()
     saturate(graph, price, excess)
     work_max = max(WORK_MAX * len(graph.target), WORK_LEAST)
     opened = OpenHalves(*open_halves(graph))
-    ended = _relax(graph, opened, price, excess, _new_growth(len(excess)), work_max, standard.stop)
+    ended = _relax(graph, opened, price, excess, _new_growth(len(excess)), work_max, stop)
     if ended == WORK_USED_UP:
-        return replace(cost_scaling.core(standard), note="a contended network: handed over to cost_scaling")
+        return replace(
+            cost_scaling.core(standard, stop), note="a contended network: handed over to cost_scaling"
+        )
     if ended == STOPPED:
         raise StoppedError("relaxation was stopped")
     if ended == STUCK:
-        return successive_shortest.shortage(standard)
+        return network_simplex.shortage(standard)
     return StandardResult(standard.room - graph.room[place], price, NO_VERTICES)
 
 
 def run(problem: FlowProblem, stop: Ints = NO_STOP) -> FlowSolution:
     """Return the solution by relaxation; ``stop`` (1,) ends it early."""
-    return solve_by(core, problem, "relaxation", stop)
+    return solve_by(lambda standard: core(standard, stop), problem, "relaxation")

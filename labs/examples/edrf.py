@@ -9,7 +9,7 @@ import time
 import numpy as np
 
 from dios.fairness import edrf
-from dios.fairness.generate_demands import generate_demands
+from labs.simulate.fairness.generate_demands import generate_demands
 
 NAMES = ("disk 1", "disk 2", "the link")
 

@@ -32,11 +32,12 @@ from dios.firmament.solvers.network_simplex import (
     SIZE,
     UP,
     SimplexArcs,
+    SimplexState,
     SimplexTree,
     block_size,
     pivots,
     result_of,
-    search_order,
+    searched_arcs,
 )
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import StandardProblem, StandardResult, solve_by
@@ -266,14 +267,12 @@ def solved_from(
     far = (int(np.abs(standard.cost).max(initial=0)) + 1) * vertices
     if 2 * far + int(prices.max(initial=0)) >= DRIFT_MAX:
         return None
-    order = search_order(count)
-    tail, head = standard.tail[order].astype(np.int32), standard.head[order].astype(np.int32)
-    room, cost = standard.room[order], standard.cost[order]
-    arcs = SimplexArcs(tail, head, room, cost, np.full(count, EMPTY, np.int8))
-    began = np.minimum(np.maximum(flow[order], 0), room)
+    arcs, order = searched_arcs(standard)
+    began = np.minimum(np.maximum(flow[order], 0), arcs.room)
     tree, sent = _tree_of(standard, arcs, began, prices, far + int(prices.max(initial=0)))
-    ended = pivots(arcs, tree, block_size(count), counters, work_max, standard.stop)
-    return result_of(ended, standard, arcs, tree, sent, order)
+    if not pivots(arcs, tree, block_size(count), counters, work_max):
+        return None
+    return result_of(standard, SimplexState(arcs, tree, sent, order))
 
 
 def solve_from(problem: FlowProblem, former: FormerSolution) -> FlowSolution | None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dios.firmament.solvers import FlowProblem, certificate, network_simplex, solve
+from dios.firmament.solvers import FlowProblem, certificate
 from dios.firmament.solvers.columns import Ints
-from dios.firmament.solvers.network_simplex import NO_LIMIT, WORK
-from dios.firmament.solvers.simplex_restart import FormerSolution, solve_from, solved_from
+from dios.firmament.solvers.network_simplex import NO_LIMIT, WORK, block_size, pivots, start
 from dios.firmament.solvers.standard import standard_form
 from labs.benchmarks.flow_families import FAMILIES, drawn
+from labs.solvers import solve
+from labs.solvers.simplex_restart import FormerSolution, solve_from, solved_from
 from tests.support.firmament.flow_networks import network
 
 CHANGES = 200
@@ -23,7 +24,8 @@ def work_after(problem: FlowProblem, flow: Ints, prices: Ints) -> tuple[int, int
     standard = standard_form(problem, problem.cost)
     again, fresh = np.zeros(3, np.int64), np.zeros(3, np.int64)
     assert solved_from(standard, flow[standard.kept], prices, again, NO_LIMIT) is not None
-    assert network_simplex.solved(standard, fresh, patient=True) is not None
+    state = start(standard)
+    assert pivots(state.arcs, state.tree, block_size(len(state.order)), fresh, NO_LIMIT)
     return int(again[WORK]), int(fresh[WORK])
 
 

@@ -7,7 +7,7 @@ that was too late, epsilon rises; after one with time to spare, it falls.
 import numpy as np
 
 from dios.fairness import DcDrf, edrf
-from dios.fairness.generate_demands import generate_demands
+from labs.simulate.fairness.generate_demands import generate_demands
 
 
 def main() -> None:

@@ -16,13 +16,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dios.firmament.solvers.changing_network import ChangingNetwork, Compacted
 from dios.firmament.solvers.columns import Ints, exact_product, exact_sum
 from dios.firmament.solvers.contraction import PRICE_ROOM
 from dios.firmament.solvers.errors import OutOfRangeError
 from dios.firmament.solvers.potentials import potentials
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.registry import solve
 from dios.firmament.solvers.repair import (
     CLOCK,
     FAR,
@@ -37,14 +35,16 @@ from dios.firmament.solvers.repair import (
     repair,
     settle_arcs,
 )
-from dios.firmament.solvers.simplex_restart import FormerSolution, solve_from
 from dios.firmament.solvers.standard import EXCESS_MAX, NO_VERTICES, infeasible
 from dios.kernels import no_refcount_kernel
 from dios.limits import FLOW_UNBOUNDED
+from labs.solvers.changing_network import ChangingNetwork, Compacted
+from labs.solvers.registry import solve
+from labs.solvers.simplex_restart import FormerSolution, solve_from
 
 NAME: Final = "incremental"
 
-PLAIN: Final = "successive_shortest"
+PLAIN: Final = "network_simplex"
 """The algorithm for networks that no repair can serve: unbounded ones, and those with very large costs."""
 
 COLD_ARCS_MAX: Final = 2_000
