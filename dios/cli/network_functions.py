@@ -62,8 +62,8 @@ READY: Final = (
     "  synthetic   cycles_each, flows_max, quic_ports\n"
 )
 _RUN: Final = (
-    "\b\nExamples, as root:\n"
-    "  dios nf run nat.py --in eth0 --out eth1\n"
+    "\b\nExamples:\n"
+    "  dios nf run nat.py --in eth0 --out eth1     (as root)\n"
     "  dios nf run nat --set addresses=192.0.2.1 --in eth0 --out eth1 --cores 4\n"
     "  dios nf run monitor --in eth0 --out eth1 --steer rss --json > seen.json\n"
     "\f"
@@ -211,17 +211,18 @@ def stats(
         write_json(told) if output.as_json else show(told)
         return
     before: JsonObject = {}
-    while True:
-        told = read_statistics(chosen)
-        if output.as_json:
-            write_json_line(told)
-        else:
-            if sys.stdout.isatty():
-                sys.stdout.write(_CLEAR)
-            show(told, before)
-            sys.stdout.flush()
-        before = told
-        time.sleep(WATCH_S)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            told = read_statistics(chosen)
+            if output.as_json:
+                write_json_line(told)
+            else:
+                if sys.stdout.isatty():
+                    sys.stdout.write(_CLEAR)
+                show(told, before)
+                sys.stdout.flush()
+            before = told
+            time.sleep(WATCH_S)
 
 
 @app.command(

@@ -19,8 +19,7 @@ from dios.cli.common.output import write_json, write_line
 from dios.cli.common.results import OutputOptions
 from dios.cli.common.spellings import OLD_COMMANDS
 from dios.cli.main import Commands
-from dios.cli.main import app as dios_app
-from dios.cli.nodes.daemon import app as node_app
+from dios.cli.main import app as app_of_dios
 from dios.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -38,36 +37,58 @@ def schema(
     output: OutputOptions,
 ) -> None:
     """Print the JSON schema of what a command prints with --json, or list these commands."""
-    name, known = " ".join(command or ()), outputs()
-    if name not in known:
-        name = " ".join(OLD_COMMANDS.get(word, word) for word in command or ())
-    if name:
-        if name not in known:
-            raise InvalidError(f"no command {name!r} prints JSON. `dios schema` lists those that do.")
+    if command:
+        renamed = " ".join(OLD_COMMANDS.get(word, word) for word in command)
+        name = next((name for name in (" ".join(command), renamed) if _output_of(name)), None)
+        if name is None:
+            typed = " ".join(command)
+            raise InvalidError(f"no command {typed!r} prints JSON. `dios schema` lists those that do.")
         with needing_extra("cluster", "schemas of the scheduler and of network functions"):
             write_json(schema_of(name))
     elif output.as_json:
-        write_json(list(known))
+        write_json(list(outputs()))
     else:
-        for known_command in known:
+        for known_command in outputs():
             write_line(known_command)
 
 
 def outputs() -> Mapping[str, Output]:
-    """Return the output of each command that prints JSON, of ``dios`` without its name.
-
-    A module that adds commands may have such a table ``JSON``. One that cannot be imported adds nothing: its
-    command reports the reason.
-    """
-    program = typer.main.get_group(dios_app)
+    """Return the output of each command that prints JSON, of ``dios`` without its name."""
+    program = typer.main.get_group(app_of_dios)
     known: dict[str, Output] = {}
     for row in Commands.rows:
         known |= _outputs_below(program.commands[row.name], row.name)
-    known |= _outputs_below(typer.main.get_group(node_app), "dios-node")
-    for place in added_commands().values():
-        with suppress(ImportError):
-            known |= getattr(importlib.import_module(place.partition(":")[0]), "JSON", {})
+    known |= _outputs_below(_program_of_nodes(), "dios-node")
+    for name in added_commands():
+        known |= _added_outputs(name)
     return known
+
+
+def _output_of(name: str) -> Output | None:
+    """Return the output of a command; of all commands, only this one is imported."""
+    words = name.split()
+    command: Command | None = typer.main.get_group(app_of_dios)
+    if words[0] == "dios-node":
+        command, words = _program_of_nodes(), words[1:]
+    for word in words:
+        command = getattr(command, "commands", {}).get(word)
+    output = getattr(command, "output", None)
+    return output if isinstance(output, Output) else _added_outputs(words[0] if words else "").get(name)
+
+
+def _program_of_nodes() -> Command:
+    from dios.cli.nodes.daemon import app as app_of_nodes  # noqa: PLC0415 - it loads the settings of nodes
+
+    return typer.main.get_group(app_of_nodes)
+
+
+def _added_outputs(name: str) -> Mapping[str, Output]:
+    """Return the table ``JSON`` of the module that adds a command; a module that has none adds nothing."""
+    place = added_commands().get(name)
+    # The command itself reports why its module cannot be imported.
+    with suppress(ImportError):
+        return getattr(importlib.import_module(place.partition(":")[0]), "JSON", {}) if place else {}
+    return {}
 
 
 def _outputs_below(command: Command, name: str) -> Iterator[tuple[str, Output]]:
@@ -80,7 +101,10 @@ def _outputs_below(command: Command, name: str) -> Iterator[tuple[str, Output]]:
 
 def schema_of(command: str) -> dict[str, object]:
     """Return the JSON schema of what a command prints with ``--json``. Raises KeyError without one."""
-    rows, many, note = outputs()[command]
+    output = _output_of(command)
+    if output is None:
+        raise KeyError(command)
+    rows, many, note = output
     types = [_type_at(row) if isinstance(row, str) else row for row in rows]
     schemas, components = msgspec.json.schema_components(
         types, schema_hook=_schema_of_other, ref_template="#/$defs/{name}"

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import Default
 
-from dios.cli.common.options import typer_callback
+from dios.cli.common.options import COMMON, typer_callback
 from dios.cli.common.spellings import OLD_COMMANDS, old_options
 from dios.errors import InvalidError
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _Function: TypeAlias = "Callable[..., None]"  # type: ignore[explicit-any] # any signature
 F = TypeVar("F", bound=_Function)
 
-_OPTIONS: Final = "Options"
 _SHOWS_ALL: Final = "dios.help_all"
 """The key under which a context records that ``--help-all`` was given."""
 _TEXT_MAX: Final = 1_000
@@ -66,7 +65,7 @@ class CommonHelp:
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the arguments and the common options, then with ``--help-all`` the other sections."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], _OPTIONS: []}
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], COMMON: []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and (ctx.meta.get(_SHOWS_ALL) or not _is_rare(param)):
@@ -113,11 +112,11 @@ def _help_all_option(*, hidden: bool) -> TyperOption:
 def _section_of(param: Parameter) -> str:
     if param.param_type_name == "argument":
         return "Arguments"
-    return getattr(param, "rich_help_panel", None) or _OPTIONS
+    return getattr(param, "rich_help_panel", None) or COMMON
 
 
 def _is_rare(param: Parameter) -> bool:
-    return _section_of(param) not in ("Arguments", _OPTIONS) and not getattr(param, "hidden", False)
+    return _section_of(param) not in ("Arguments", COMMON) and not getattr(param, "hidden", False)
 
 
 def _text_for(ctx: Context, text: str | None) -> str:

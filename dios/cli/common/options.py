@@ -19,6 +19,8 @@ from typer.models import ArgumentInfo, OptionInfo
 
 T = TypeVar("T")
 
+COMMON: Final = "Options"
+"""The section of the options that ``--help`` lists."""
 _MISSING: Final = object()
 
 
@@ -93,14 +95,15 @@ def argument(metavar: str, text: str, *, default: object = _MISSING, **settings:
 class Options:
     """A group of options: the base of classes whose attributes are options.
 
-    A class may name the ``section`` of its options, which another base class may complete.
+    A class may name the ``section`` of its options.
     """
 
     def __init_subclass__(cls, section: str | None = None) -> None:
-        """Put the options of a class into its section."""
-        for declaration in vars(cls).values():
-            if isinstance(declaration, _Declaration) and section is not None:
-                declaration.settings["rich_help_panel"] = section
+        """Put the options of a class into its section, unless they name one."""
+        for name, declaration in list(vars(cls).items()):
+            if isinstance(declaration, _Declaration) and not declaration.settings.get("rich_help_panel"):
+                settings = {**declaration.settings, "rich_help_panel": section}
+                setattr(cls, name, declaration._replace(settings=settings))
 
     def __init__(self, **values: object) -> None:
         declared = dict(self._declared())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from dios.cli.common.failures import Failures
@@ -61,8 +60,7 @@ class OutputOptions(Options):
             whole: False to fold the first column on a narrow terminal.
         """
         if self.as_json:
-            documents = rows if described is None else map(described, rows)
-            write_json_list(chain(documents, failures.rows() if failures else ()))
+            write_json_list(_documents(rows, described, failures))
         elif table_of(map(cells, rows), whole=whole):
             for notice in notices:
                 say(notice)
@@ -76,3 +74,12 @@ class CommonOptions(OutputOptions):
     """The options of all commands that ask a node."""
 
     node: str | None = NODE_OPTION
+
+
+def _documents(
+    rows: Iterable[R], described: Callable[[R], object] | None, failures: Failures | None
+) -> Iterator[object]:
+    """Yield the JSON of rows, and then of what failed while they were made."""
+    yield from rows if described is None else map(described, rows)
+    if failures is not None:
+        yield from failures.rows()

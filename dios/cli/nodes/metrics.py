@@ -32,7 +32,7 @@ class MetricRow(Row):
     buckets: list[tuple[float | None, float]]
 
 
-@app.command(json=[MetricRow])
+@app.command(examples="dios metrics\ndios metrics --listen 127.0.0.1:9464", json=[MetricRow])
 def metrics(
     *,
     listen: str | None = option("--listen HOST:PORT", "Serve the metrics there over HTTP until Ctrl-C."),

@@ -480,12 +480,16 @@ def _list_directory(
     items = _with_disks(place, files) if long else ((file, None) for file in files)
     listed = {file.path: _listed(place, file, disks, names=names) for file, disks in items}
     place.note_conflict(alias)
-    # A directory has a line with the columns of the files, if there are any.
-    columns = next((row.cells() for row in listed.values()), {"FILE": "", "FINGERPRINT": ""})
+    # A directory has an empty line with the columns of the files.
+    columns: Cells = {"FILE": "", "SIZE": Number(), "PUT": "", "FINGERPRINT": ""}
+    columns = next((row.cells() for row in listed.values()), columns)
+    blank: Cells = {
+        heading: Number() if isinstance(cell, Number) else "" for heading, cell in columns.items()
+    }
 
     def cells(row: FileRow | DirectoryRow) -> Cells:
         name = row.path.rpartition("/")[2]
-        line = row.cells() if isinstance(row, FileRow) else dict.fromkeys(columns, "")
+        line = row.cells() if isinstance(row, FileRow) else blank
         whole = {**line, "FILE": name if isinstance(row, FileRow) else f"{name}/"}
         return {heading: cell for heading, cell in whole.items() if heading != "GROUP"}
 

@@ -6,6 +6,7 @@ single nodes are shown by ``dios limits``.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping
@@ -71,16 +72,17 @@ def shares(
         answer = _ask(common)
         write_json(answer) if common.as_json else _show(answer)
         return
-    while True:
-        answer = _ask(common)
-        if common.as_json:
-            write_json_line(answer)
-        else:
-            if sys.stdout.isatty():
-                sys.stdout.write(_CLEAR)
-            _show(answer)
-            sys.stdout.flush()
-        time.sleep(WATCH_S)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            answer = _ask(common)
+            if common.as_json:
+                write_json_line(answer)
+            else:
+                if sys.stdout.isatty():
+                    sys.stdout.write(_CLEAR)
+                _show(answer)
+                sys.stdout.flush()
+            time.sleep(WATCH_S)
 
 
 def _ask(common: CommonOptions) -> SharesAnswer:

@@ -226,7 +226,9 @@ def rm(jobs: list[str] = argument("JOB...", "The names of the jobs."), *, common
     with opened(common.node) as place:
         for job in jobs:
             KeptJobs(place.node).remove(job)
-        common.print_row([JobNameRow(job) for job in jobs], *(f"job {job} is removed" for job in jobs))
+            if not common.as_json:
+                say(f"job {job} is removed")
+        common.print_row(list(map(JobNameRow, jobs)))
 
 
 # -- dios run --keep --------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LOOK_S: Final = limits.SERVICE_ROUND_MS / 1000
 
 
-class AfterOptions(Options, section="Its turn"):
+class PredecessorOptions(Options, section="Its turn"):
     """The runs that come before a run."""
 
     after: list[str] | None = option(

@@ -32,12 +32,12 @@ from dios.cli.tasks.control import pour
 from dios.cli.tasks.endings import EndRow, ends_of, explain, sentence_of_move
 from dios.cli.tasks.gang import EndedMemberRow, FailedMemberRow, GangMember, StartedMemberRow, run_members
 from dios.cli.tasks.kept_jobs import JobNameRow, JobRow
-from dios.cli.tasks.predecessors import AfterOptions, wait_for_runs
+from dios.cli.tasks.predecessors import PredecessorOptions, wait_for_runs
 from dios.cli.tasks.run_files import FilesOfRun, files_of_run
 from dios.cli.tasks.task_row import TaskRow
 from dios.cli.tasks.work_options import MAY_WAIT_OPTION, GangSize, NeedsOptions
 from dios.client.enforcement import lines_of, sorted_out, wanted_of
-from dios.client.program import NATIVE_NAME, Program, with_trace
+from dios.client.program import NATIVE_NAME, Program, ProgramText, with_trace
 from dios.client.tracing.active import context_for_others
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.firmament.models.considered import options_for_models, warnings
@@ -70,7 +70,7 @@ _NOT_FOR_KEPT_JOBS: Final = frozenset(
 app: Final = CommandApplication()
 
 
-class RunOptions(AfterOptions):
+class RunOptions(PredecessorOptions):
     """The options of `dios run`, without those of its needs."""
 
     group: list[str] | None = option("-g --group ALIAS", "A group the task is a member of.")
@@ -207,7 +207,7 @@ def run(
         if chosen.path is not None and chosen.path.suffix == jobs.SUFFIX:
             status = _run_job_over_time(run, chosen.path)
         elif options.keep or options.array:
-            status = _run_kept_job(run, Path(file or ""))
+            status = _run_kept_job(run)
         else:
             gang = needs.gang_size()
             status = _run_task(run) if gang is None else _run_gang(run, gang)
@@ -262,7 +262,7 @@ def _refuse_lost_wait(run: _Run) -> None:
 
 
 # -- kept jobs --------------------------------------------------------------------------------------
-def _run_kept_job(run: _Run, file: Path) -> int:
+def _run_kept_job(run: _Run) -> int:
     """Start a job that the cluster keeps: its supervisor names the node, and stores what it has printed."""
     place, options = run.place, run.options
     run.refuse(
@@ -271,15 +271,14 @@ def _run_kept_job(run: _Run, file: Path) -> int:
         "group",
     )
     task = _prepared(run)
-    trace = context_for_others()
     job = ServiceProgram(
-        file if trace is None else with_trace(file, trace.traceparent),
-        run.chosen.arguments,
-        {task_input.label: place.object(task_input.name) for task_input in task.files.inputs},
-        task.files.labels,
-        tuple(place.group(alias) for alias in options.group or ()),
-        task.work,
-        task.bounds,
+        task.program,
+        args=run.chosen.arguments,
+        inputs={task_input.label: place.object(task_input.name) for task_input in task.files.inputs},
+        files=task.files.labels,
+        groups=tuple(place.group(alias) for alias in options.group or ()),
+        work=task.work,
+        bounds=task.bounds,
         template=options.template,
         label=run.chosen.name,
     )
@@ -287,7 +286,7 @@ def _run_kept_job(run: _Run, file: Path) -> int:
         place,
         job,
         options.title,
-        file,
+        Path(run.chosen.name),
         attempts=options.attempts or limits.KEPT_JOB_ATTEMPTS,
         after=run.after,
         array=parse_array(options.array) if options.array else None,
@@ -297,8 +296,9 @@ def _run_kept_job(run: _Run, file: Path) -> int:
 
 # -- tasks ------------------------------------------------------------------------------------------
 class _Prepared(NamedTuple):
-    """The files, the work and the limits of a run, and what nodes enforce of them."""
+    """The program of a run, its files, work and limits, and what nodes enforce of them."""
 
+    program: ProgramText
     files: FilesOfRun
     work: Work
     bounds: Limits
@@ -328,16 +328,18 @@ def _prepared(run: _Run) -> _Prepared:
     )
     near = [place.object(text) for text in needs.near or ()]
     work = needs.work_of(run.label, near, _original(place, needs.copy_of))
-    return _Prepared(files, work, bounds, _note_enforcement(run, work))
+    # The context is that of this thread.
+    program, trace = run.chosen.program, context_for_others()
+    traced = program if trace is None else with_trace(program, trace.traceparent)
+    return _Prepared(traced, files, work, bounds, _note_enforcement(run, work))
 
 
 def _begin(run: _Run, task: _Prepared, at: CommandContext, work: Work, more: Sequence[Handed]) -> Task:
     """Start a task over a connection, with this work and further outputs."""
-    options, program, trace = run.options, run.chosen.program, context_for_others()
-    tags = options.may_declassify
+    options, tags = run.options, run.options.may_declassify
     rights = [at.node.declassifier(tags).restrict("declassify", label="declassify")] if tags else []
     return at.node.run(
-        program if trace is None else with_trace(program, trace.traceparent),
+        task.program,
         groups=[at.group(alias) for alias in options.group or ()],
         inputs=[*task.files.inputs_at(at), *rights],
         outputs=[*task.files.outputs_at(), *more],

@@ -362,18 +362,18 @@ def _program(place: CommandContext, file: Path, description: ServiceFile) -> Ser
     labels = [file_label(label) for label in description.inputs]
     return ServiceProgram(
         path,
-        description.args,
-        {label: place.object(name) for label, name in description.inputs.items()},
-        labels,
-        tuple(place.group(alias) for alias in description.groups),
-        _work(description),
-        limits_of_run((), memory_bytes=size_of(description.memory, "the memory limit"), cpu_ms=0),
-        description.network,
-        description.template,
-        path.name,
-        file.parent / description.check if description.check else None,
-        description.check_every,
-        description.healthy_after,
+        args=description.args,
+        inputs={label: place.object(name) for label, name in description.inputs.items()},
+        files=labels,
+        groups=tuple(place.group(alias) for alias in description.groups),
+        work=_work(description),
+        bounds=limits_of_run((), memory_bytes=size_of(description.memory, "the memory limit"), cpu_ms=0),
+        network=description.network,
+        template=description.template,
+        label=path.name,
+        check=file.parent / description.check if description.check else None,
+        check_every=description.check_every,
+        healthy_after=description.healthy_after,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from dios import limits
-from dios.cli.common.options import Options, option
+from dios.cli.common.options import COMMON, Options, option
 from dios.cli.nodes.setting_options import seconds_of, size_of
 from dios.client.ops.scheduling import AFFINITIES, CLASSES, work
 from dios.errors import InvalidError
@@ -58,15 +58,10 @@ def devices_of(texts: Sequence[str]) -> dict[str, int]:
     return counts
 
 
-class CpusOption(Options):
-    """The processors of a task."""
-
-    cpus: float = option("--cpus N", "Processors reserved for it.", default=0.0, min=0)
-
-
-class ReservationOptions(CpusOption, section="Reserved on its node"):
+class ReservationOptions(Options, section="Reserved on its node"):
     """The resources that are reserved for a task, or for each replica of a service."""
 
+    cpus: float = option("--cpus N", "Processors reserved for it.", default=0.0, section=COMMON, min=0)
     reserve_memory: str = option(
         "--reserve-memory SIZE",
         "Memory reserved for it, 2GiB; its limit, too, unless --memory gives another one.",
