@@ -68,7 +68,7 @@ def _unpacked(packed: bytes) -> tuple[Part, ...]:
 
 
 class Tiered(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The place of a file's bytes in a store outside of the cluster; ``dios.lib.tier`` writes and reads it.
+    """The place of a file's bytes in a store outside of the cluster, for ``dios.lib.files.tier``.
 
     ``place`` is the URL of the store, and the random ``mark`` gives the names of the file's packs there.
     With ``stored`` these are the bytes of the file, else the file is local. ``left`` is True while the other

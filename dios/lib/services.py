@@ -1,7 +1,7 @@
 """Services: tasks that accept connections for one purpose, found by the programs that route clients to them.
 
 They are for workers with their own listening sockets, on any node, and for load balancers. Several tasks can
-also share one acceptor, to which clients connect directly (``docs/streams.md``).
+also share one acceptor, to which clients connect directly (``docs/python-client.md``).
 
 A service is a small object with the names of its acceptors, in the form of a catalogue. An acceptor exists as
 long as its name is found: it ends with its task, so nothing is renewed or probed. Members of the group may

@@ -4,7 +4,7 @@ The length of a log is in its row of the database, which the transaction that ac
 Bytes after that length were never acknowledged; the next start cuts them off.
 
 An entry is its length, eight bytes of a BLAKE3 digest over the object, its position and its bytes, and
-then the bytes. ``docs/store-format.md`` has the format.
+then the bytes. ``docs/formats.md#the-store-on-disk`` has the format.
 """
 
 from __future__ import annotations

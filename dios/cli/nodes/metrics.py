@@ -16,9 +16,9 @@ from dios.cli.common.output import say, write_json
 from dios.cli.common.results import CommonOptions
 from dios.cli.common.rows import Row
 from dios.errors import InvalidError
-from dios.web.metrics.families import FAMILIES
-from dios.web.metrics.places import TlsFiles, place_of, require_protected
-from dios.web.metrics.readings import Reading, read_all
+from dios.node.exporter_places import TlsFiles, place_of, require_protected
+from dios.node.metrics.family import Reading
+from dios.node.metrics.registry import FAMILIES, read_all
 
 app: Final = CommandApplication()
 
@@ -45,7 +45,7 @@ def metrics(
 
     Calls are counted from the first reading on, and as long as somebody reads at least every ten minutes.
     The setting `metrics` lets the node itself start a server of this kind. Only the node's own user and root
-    may read metrics (docs/metrics.md).
+    may read metrics (docs/observe.md#metrics).
     """
     tls = _tls_files(certificate, key, clients)
     if listen is not None:
@@ -59,7 +59,7 @@ def metrics(
         write_json([_described(reading) for reading in readings if reading.metric in FAMILIES])
         return
     with needing_extra("metrics", "metrics in the format of Prometheus"):
-        from dios.web.metrics.text import text_of  # noqa: PLC0415 - needs an extra
+        from dios.node.metrics.text import text_of  # noqa: PLC0415 - needs an extra
     typer.echo(text_of(readings), nl=False)
 
 
@@ -87,7 +87,7 @@ def _serve(node: str | None, listen: str, tls: TlsFiles | None) -> None:
     with opened(node) as context:
         context.node.read_table("metrics")  # a node that cannot be read is better reported now
     with needing_extra("metrics", "servers of metrics"):
-        from dios.web.metrics.exporter import start  # noqa: PLC0415 - needs an extra
+        from dios.node.metrics.exporter import start  # noqa: PLC0415 - needs an extra
     stop = start(node, place, tls)
     say(f"metrics are served at http{'' if tls is None else 's'}://{place}/metrics; Ctrl-C ends this")
     try:

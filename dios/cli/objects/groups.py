@@ -40,7 +40,8 @@ from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, Unre
 from dios.ids import Name
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
 from dios.lib.files.catalogue_record import CatalogueRecord
-from dios.lib.files.group_files import GroupFiles, destroy
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.group_list import destroy
 from dios.lib.files.list_repair import UnitedFile, repair_list
 from dios.lib.files.list_state import list_state
 from dios.lib.files.shares import SHARE_ALIAS, Share, decode_share, encode_share

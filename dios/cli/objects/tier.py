@@ -23,15 +23,15 @@ from dios.cli.common.results import IN_GROUP_OPTION, YES_OPTION, CommonOptions, 
 from dios.cli.common.rows import Row
 from dios.cli.nodes.setting_options import seconds_of, size_of
 from dios.errors import InvalidError
-from dios.lib.backup.keys import load_private, load_recipient
 from dios.lib.catalogue import Tiered
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
-from dios.lib.tier.entries import forget as forget_store
-from dios.lib.tier.inward import bring_back, leave_store
-from dios.lib.tier.outward import chosen, tier_out
-from dios.lib.tier.removal import prune as prune_store
-from dios.lib.tier.store import begin_store, open_store
+from dios.lib.files.tier.entries import forget as forget_store
+from dios.lib.files.tier.inward import bring_back, leave_store
+from dios.lib.files.tier.outward import chosen, tier_out
+from dios.lib.files.tier.removal import prune as prune_store
+from dios.lib.packs.keys import load_private, load_recipient
+from dios.lib.packs.tier_store import begin_store, open_store
 
 app: Final = CommandApplication(
     no_args_is_help=True,

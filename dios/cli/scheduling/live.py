@@ -157,7 +157,7 @@ def set_model(
 
     The choice outlives coordinators and nodes, until `dios sched reset`. Running tasks are judged by the new
     model too, so they may be moved. Your own model is checked first, and runs in a task that can reach
-    nothing. If it fails later, the model of the nodes' settings takes its place (docs/own-cost-model.md).
+    nothing. If it fails later, the model of the nodes' settings takes its place (docs/cost-models.md).
     """
     question: dict[str, object] = {"ask": "set-model", "parameters": _words(parameters or ())}
     is_file = name.endswith(SUFFIX)

@@ -44,7 +44,7 @@ from dios.host.loop.staging import Staging
 from dios.host.loop.vectors import (
     Described,
     VectorReplies,
-    failure_of,
+    failure_answer,
     is_expected,
     run_now,
     with_data,
@@ -322,7 +322,7 @@ class Effector:
                 if not is_expected(error):
                     self._contain(effect, effects, error)
                     continue
-                failure = failure_of(error)
+                failure = failure_answer(error)
                 if self._refused(effect, failure):
                     continue
                 self.run_failed(RemainingEffects(effects, index, payloads, step), failure, content_lost=False)
@@ -481,7 +481,7 @@ class Effector:
         if error is None:
             self.run(rest.effects, rest.payloads, rest.step, rest.place)
         else:
-            failure = failure_of(error)
+            failure = failure_answer(error)
             if self._refused(effect, failure):
                 self.run(rest.effects, rest.payloads, rest.step, rest.place)
             else:

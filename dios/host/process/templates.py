@@ -16,11 +16,11 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError, NotSupportedError, OutOfMemoryError
+from dios.host.confinement import limits_of_task
 from dios.host.process.prepared_tasks import PreparedTasks
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_link import ZygoteLink
-from dios.host.sandbox import limits_of_task
 from dios.start_watch import LOOK_S, StartWatch
 from dios.wire.messages import TemplateRow
 from dios.wire.types import Cause

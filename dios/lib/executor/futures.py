@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from dios.client.ops.notebook_html import properties
 from dios.client.tracing.contexts import SpanContext
+from dios.forks import give_up_in_child
 from dios.lib.executor.errors import InitializerError
 from dios.lib.executor.stored_values import StoredBlob
 from dios.lib.executor.values import decode_exception, decode_result, decode_stored
@@ -24,7 +24,7 @@ def _count_fork() -> None:
     _forks[0] += 1
 
 
-os.register_at_fork(after_in_child=_count_fork)
+give_up_in_child(_count_fork)
 
 
 class _Undecoded(Exception):  # noqa: N818 - never raised to anybody

@@ -1,6 +1,6 @@
 """Intermediate and output data of a job: columns of keys and values.
 
-Everything is MessagePack (``docs/mapreduce.md``). A chunk is an array whose first element is its tag, then a
+Everything is MessagePack (``docs/libraries.md``). A chunk is an array whose first element is its tag, then a
 column of keys and a column of values, so that coding a million pairs is one call into C. Streams and objects
 carry chunks; ``dios.lib.jobs.intake`` decides when they count.
 """

@@ -1,7 +1,7 @@
 """The orders of a controller to its tasks, and their reports.
 
 An order is the bytes of a task's first input; reports are messages on its first output.
-``docs/mapreduce.md`` has the tables.
+``docs/libraries.md#mapreduce`` has the tables.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dios.client.sync.node import Group, Node, Reference
 from dios.errors import InvalidError
 from dios.lib.kept import records
 from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptState
-from dios.lib.supervised.user_records import UserRecords
+from dios.lib.user_records.records import UserRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,7 @@ class Promises:
         self._records: Final = UserRecords(node, KEPT_RECORDS)
 
     def keep_group(
-        self,
-        group: Group,
-        catalogue: Reference,
-        *,
-        label: str,
-        replicas: int,
-        apart: bool = False,
+        self, group: Group, catalogue: Reference, *, label: str, replicas: int, apart: bool = False
     ) -> None:
         """Promise ``replicas`` durable replicas of the catalogue of a group, and of every file in it.
 

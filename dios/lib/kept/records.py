@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError
 from dios.lib.kept.versions import Seen, SeenVersions, trimmed
-from dios.lib.supervised.record_kind import RecordKind
+from dios.lib.user_records.kind import RecordKind
 from dios.wire.fields import U63, Label, NameBytes
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Flag

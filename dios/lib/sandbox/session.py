@@ -27,7 +27,7 @@ from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.client.task_files import TaskFiles
 from dios.client.task_main import add_modules
 from dios.errors import ClosedError, EndOfStreamError, NotSupportedError
-from dios.host.sandbox.private_folder import TEMPORARY
+from dios.host.confinement.private_folder import TEMPORARY
 from dios.lib.executor import frames
 from dios.lib.executor.frames import Function
 from dios.lib.executor.values import PLAIN_CALL, Arguments, encode_result

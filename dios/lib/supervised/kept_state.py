@@ -127,9 +127,7 @@ class KeptState:
 
         Raises UnreachableError if no copy is on a node that answers.
         """
-        content = latest_state(self._copies)
-        self._number = max(self._number, content.number)
-        return content.data
+        return self._latest().data
 
     def write(self, data: bytes, *, objects: Sequence[bytes] = ()) -> None:
         """Replace the state on every node that answers.
@@ -154,9 +152,7 @@ class KeptState:
 
     def read_section(self, name: str) -> SectionContent:
         """Return the latest content of a section; an empty one if none was written."""
-        content = latest_state(self._copies)
-        self._number = max(self._number, content.number)
-        return content.sections.get(name, SectionContent())
+        return self._latest().sections.get(name, SectionContent())
 
     def write_section(self, name: str, section: SectionContent) -> None:
         """Replace a section on every node that answers; an empty one is left out."""
@@ -169,9 +165,14 @@ class KeptState:
 
         self._write(changed)
 
+    def _latest(self) -> StateContent:
+        content = latest_state(self._copies)
+        self._number = max(self._number, content.number)
+        return content
+
     def _write(self, change: Callable[[StateContent], StateContent]) -> None:
-        last = latest_state(self._copies)
-        self._number = max(self._number, last.number) + 1
+        last = self._latest()
+        self._number += 1
         content = encode_state(replace(change(last), number=self._number))
         written = 0
         failure: DiosError | None = None

@@ -17,7 +17,7 @@ from dios.client.sync.node import Group, Node, Reference, Task
 from dios.errors import DiosError, InvalidError, TooLargeError, UnreachableError
 from dios.lib.supervised import records
 from dios.lib.supervised.records import JobState, ServiceGeneration, ServiceInput, ServiceRecord
-from dios.lib.supervised.user_records import UserRecords
+from dios.lib.user_records.records import UserRecords
 from dios.wire.messages import Limits, Work
 from dios.wire.types import ObjectType, Persistence
 
@@ -302,29 +302,23 @@ def _status(
     told = board.get("services")
     told = told.get(record.name, []) if isinstance(told, dict) else []
     notes = {(row["slot"], row["generation"]): row for row in told if isinstance(row, dict)}
-    replicas: list[ReplicaStatus] = []
-    for task in rows:
-        place = record.place(task.label)
-        if place is not None and not task.ended:
-            note = notes.get(place, {})
-            replicas.append(
-                ReplicaStatus(*place, task, int(note.get("restarts", 0)), str(note.get("reason", "")))
-            )
-    there = {(replica.slot, replica.generation) for replica in replicas}
-    for slot in range(record.replicas):
-        here = (slot, record.generation)
-        if here not in there:
-            note = notes.get(here, {})
-            replicas.append(
-                ReplicaStatus(
-                    *here,
-                    None,
-                    int(note.get("restarts", 0)),
-                    str(note.get("reason", "")),
-                    waits=bool(note.get("waits")),
-                )
-            )
-    replicas.sort(key=lambda replica: (replica.slot, replica.generation))
+    running = [
+        (place, task) for task in rows if not task.ended and (place := record.place(task.label)) is not None
+    ]
+    there = {place for place, _ in running}
+    wanted = {(slot, record.generation) for slot in range(record.replicas)}
+    replicas = [
+        ReplicaStatus(
+            *place,
+            task,
+            int(notes.get(place, {}).get("restarts", 0)),
+            str(notes.get(place, {}).get("reason", "")),
+            waits=task is None and bool(notes.get(place, {}).get("waits")),
+        )
+        for place, task in sorted(
+            [*running, *((place, None) for place in wanted - there)], key=lambda replica: replica[0]
+        )
+    ]
     return ServiceStatus(
         record.name,
         record.spec.label,
