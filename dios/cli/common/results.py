@@ -25,8 +25,10 @@ class OutputOptions(Options):
 
     as_json: bool = option("--json", "Print JSON instead of text.")
 
-    def print_row(self, row: object, *notices: str, facts: Cells | None = None) -> None:
-        """Print a result: as JSON, or as facts. Of text the notices follow on standard error.
+    def print_row(
+        self, row: object, *notices: str, facts: Cells | None = None, table: Iterable[Cells] = ()
+    ) -> None:
+        """Print a result: as JSON, or as facts and a table. Of text the notices follow on standard error.
 
         A fact without a value is left out.
         """
@@ -34,6 +36,7 @@ class OutputOptions(Options):
             write_json(row)
             return
         write_facts(facts or {})
+        table_of(table)
         for notice in notices:
             say(notice)
 

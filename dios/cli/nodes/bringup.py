@@ -197,16 +197,13 @@ def slurm_up(directory: Path, options: UpOptions, settings: Mapping[str, str], o
                 slurm.remove(directory)
                 say(f"job {job.job} was cancelled, and its files were deleted")
             raise
-    if output.as_json:
-        write_json(SlurmUpRow(job.job, str(directory), rows))
-        return
-    table_of({"NODE": row.name, "ADDRESS": row.address, "DATA": row.data} for row in rows)
-    first = rows[0]
-    program = Path(sys.executable).with_name("dios")
-    say(f"job {job.job}; its data are lost when it ends. Next, as in all commands:")
-    say(
+    first, program = rows[0], Path(sys.executable).with_name("dios")
+    output.print_row(
+        SlurmUpRow(job.job, str(directory), rows),
+        f"job {job.job}; its data are lost when it ends. Next, as in all commands:",
         f"  srun --jobid={job.job} --overlap --nodes=1 --ntasks=1 --nodelist={first.host} "
-        f"{program} node ls --node {first.data}"
+        f"{program} node ls --node {first.data}",
+        table=({"NODE": row.name, "ADDRESS": row.address, "DATA": row.data} for row in rows),
     )
 
 
@@ -244,19 +241,13 @@ def kubernetes_up(options: UpOptions, settings: Mapping[str, str], output: Outpu
         except BaseException:
             say("applied objects are kept: the same command continues, `dios down --on kubernetes` undoes it")
             raise
-    if not output.as_json:
-        table_of(
-            {
-                "NODE": member.name,
-                "RACK": member.rack or None,
-                "ADDRESS": member.address,
-                "": member.status,
-            }
-            for member in members
-        )
     output.print_row(
         KubernetesUpRow(wanted.namespace, members),
         f"next: kubectl --namespace {wanted.namespace} exec {members[0].name} -- dios node ls",
+        table=(
+            {"NODE": row.name, "RACK": row.rack or None, "ADDRESS": row.address, "": row.status}
+            for row in members
+        ),
     )
 
 

@@ -299,9 +299,7 @@ def list_snapshots(
         )
         for stored in snapshots
     ]
-    if not output.as_json:
-        table_of(map(_cells, rows))
-    output.print_row(SnapshotsRow(repository.target.place, rows, damaged), *damaged)
+    output.print_row(SnapshotsRow(repository.target.place, rows, damaged), *damaged, table=map(_cells, rows))
     if damaged:
         raise typer.Exit(FAILED)
 

@@ -23,7 +23,6 @@ from dios.cli.common.output import (
     next_step,
     say,
     size_text,
-    table_of,
     time_text,
     write_line,
 )
@@ -328,17 +327,16 @@ def describe_group(alias: str = ALIAS_ARGUMENT, *, common: CommonOptions) -> Non
                 for note in notes
             ],
         )
-        common.print_row(row, facts=_facts(row))
-        if not common.as_json:
-            table_of(
-                {
-                    "FILE": short.file,
-                    "REPLICAS": f"{short.current} of {short.wanted}",
-                    "SINCE": time_text(short.since * 10**9),
-                    "WHY": why_text(short.reason, short.conflict),
-                }
-                for short in row.short
-            )
+        lines = (
+            {
+                "FILE": short.file,
+                "REPLICAS": f"{short.current} of {short.wanted}",
+                "SINCE": time_text(short.since * 10**9),
+                "WHY": why_text(short.reason, short.conflict),
+            }
+            for short in row.short
+        )
+        common.print_row(row, facts=_facts(row), table=lines)
         if error is not None:
             raise error
 
@@ -445,13 +443,12 @@ def repair(alias: str = ALIAS_ARGUMENT, *, common: CommonOptions) -> None:
             )
             return
         rows = [_united_row(united) for united in repaired.united]
-        if not common.as_json:
-            table_of(_united_cells(row, repaired.lists) for row in rows)
         origin = "from copies" if repaired.lists == 1 else f"of {repaired.lists} lists"
         common.print_row(
             RepairedListRow(alias, repaired=True, lists=repaired.lists, files=repaired.files, united=rows),
             f"one list of {alias} was made {origin}: {counted(repaired.files, 'file')}, "
             f"{len(rows)} of them not the same in all; next: dios ls {alias} --long",
+            table=(_united_cells(row, repaired.lists) for row in rows),
         )
 
 

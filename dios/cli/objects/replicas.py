@@ -11,13 +11,10 @@ from dios.cli.common.options import argument, option
 from dios.cli.common.output import (
     Cells,
     counted,
-    say,
     size_text,
-    table_of,
     time_text,
     transfer,
     waiting,
-    write_json,
 )
 from dios.cli.common.results import IN_GROUP_OPTION, CommonOptions
 from dios.cli.common.rows import Row
@@ -162,30 +159,30 @@ def _stat_object(
         incomplete=replicas.incomplete,
         short=short,
     )
-    if common.as_json:
-        write_json(row)
-        return
-    facts = {
-        "type": row.type,
-        "fingerprint": row.fingerprint,
-        "permissions": " ".join(row.permissions),
-        "secrecy": " ".join(row.secrecy) or "none",
-        "persistence": row.persistence,
-        "proximity": row.proximity,
-        "size": _size_text(row.size),
-    }
-    if verbose:
-        facts["reads"] = f"committed (v_r): {row.v_r}, active (a_r): {row.a_r}"
-        facts["writes"] = f"committed (v_w): {row.v_w}, active (a_w): {row.a_w}"
-    common.print_row(row, facts=facts)
-    if nearest.node or len(replicas) > 1:
-        table_of(_replica_cells(replica, verbose=verbose) for replica in row.replicas)
+    notices = []
     if short is not None:
-        since = time_text(short.since * 10**9)
-        why = why_text(short.reason, short.conflict)
-        say(f"{short.current} of {counted(short.wanted, 'promised replica')}, since {since}: {why}")
-    if replicas.incomplete:
-        _say_incomplete(place)
+        since, why = time_text(short.since * 10**9), why_text(short.reason, short.conflict)
+        promised = counted(short.wanted, "promised replica")
+        notices.append(f"{short.current} of {promised}, since {since}: {why}")
+    if replicas.incomplete and not common.as_json:
+        notices.append(_incomplete_text(place))
+    several = bool(nearest.node) or len(replicas) > 1
+    common.print_row(
+        row,
+        *notices,
+        facts={
+            "type": row.type,
+            "fingerprint": row.fingerprint,
+            "permissions": " ".join(row.permissions),
+            "secrecy": " ".join(row.secrecy) or "none",
+            "persistence": row.persistence,
+            "proximity": row.proximity,
+            "size": _size_text(row.size),
+            "reads": f"committed (v_r): {row.v_r}, active (a_r): {row.a_r}" if verbose else None,
+            "writes": f"committed (v_w): {row.v_w}, active (a_w): {row.a_w}" if verbose else None,
+        },
+        table=(_replica_cells(replica, verbose=verbose) for replica in row.replicas if several),
+    )
 
 
 def _replica_cells(row: ReplicaRow, *, verbose: bool) -> Cells:
@@ -204,8 +201,8 @@ def _size_text(size: int) -> str:
     return f"{counted(size, 'byte')} ({size_text(size)})"
 
 
-def _say_incomplete(place: CommandContext) -> None:
-    say(f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`")
+def _incomplete_text(place: CommandContext) -> str:
+    return f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`"
 
 
 def _stat_tiered(listed: CataloguedFile, common: CommonOptions) -> None:
@@ -255,11 +252,17 @@ def _stat_parts(place: CommandContext, listed: CataloguedFile, common: CommonOpt
         incomplete=incomplete,
         short=[short for short in _all_short(place) if short.fingerprint in marks],
     )
-    if common.as_json:
-        write_json(row)
-        return
+    notices = []
+    if row.short:
+        why = why_text(row.short[0].reason, row.short[0].conflict)
+        notices.append(f"fewer replicas than promised: {counted(len(row.short), 'part')}, {why}")
+    if lost:
+        notices.append(f"on no node that answers: {counted(lost, 'part')}")
+    if incomplete and not common.as_json:
+        notices.append(_incomplete_text(place))
     common.print_row(
         row,
+        *notices,
         facts={
             "type": row.type,
             "path": row.path,
@@ -267,23 +270,16 @@ def _stat_parts(place: CommandContext, listed: CataloguedFile, common: CommonOpt
             "size": _size_text(row.size),
             "parts": f"{row.parts} of {size_text(row.part_bytes)}",
         },
+        table=(
+            {
+                "NODE": holder.node or None,
+                "RACK": holder.rack or None,
+                "PARTS": holder.parts,
+                "SIZE": size_text(holder.size),
+            }
+            for holder in row.replicas
+        ),
     )
-    table_of(
-        {
-            "NODE": holder.node or None,
-            "RACK": holder.rack or None,
-            "PARTS": holder.parts,
-            "SIZE": size_text(holder.size),
-        }
-        for holder in row.replicas
-    )
-    if row.short:
-        why = why_text(row.short[0].reason, row.short[0].conflict)
-        say(f"fewer replicas than promised: {counted(len(row.short), 'part')}, {why}")
-    if lost:
-        say(f"on no node that answers: {counted(lost, 'part')}")
-    if incomplete:
-        _say_incomplete(place)
 
 
 def _all_short(place: CommandContext) -> list[ShortObject]:

@@ -8,7 +8,7 @@ from typing import Final
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.options import argument, option
-from dios.cli.common.output import Cells, Number, counted, table_of, waiting
+from dios.cli.common.output import Cells, Number, counted, waiting
 from dios.cli.common.results import CommonOptions
 from dios.cli.common.rows import Row
 from dios.client.keyring import Keyring, check_alias
@@ -93,7 +93,8 @@ def create(
         keyring.add(_entry(alias, short), Name(kv_store.name), section="objects")
         if keep:
             keep_store(place.node, group, kv_store)
-        _show_one(_described(store, kv_store), common)
+        row = _described(store, kv_store)
+        common.print_row(row, *_problems([row]), table=[row.cells()])
 
 
 @app.command("add", examples="dios store add papers/users dios1…", json=StoreRow)
@@ -108,7 +109,8 @@ def add_store(
     with opened(common.node, [alias]) as place:
         kv_store = open_store(place.node, place.group(alias), parse_name(name))
         Keyring.load().add(_entry(alias, short), Name(kv_store.name), section="objects")
-        _show_one(_described(store, kv_store), common)
+        row = _described(store, kv_store)
+        common.print_row(row, *_problems([row]), table=[row.cells()])
 
 
 @app.command("ls", examples="dios store ls\ndios store ls --json | jq '.[].away'", json=[StoreRow])
@@ -230,9 +232,3 @@ def _described(store: str, kv_store: KeyValueStore) -> StoreRow:
 
 def _problems(rows: Iterable[StoreRow]) -> list[str]:
     return [f"{row.store}: {row.problem}" for row in rows if row.problem]
-
-
-def _show_one(row: StoreRow, common: CommonOptions) -> None:
-    if not common.as_json:
-        table_of([row.cells()])
-    common.print_row(row, *_problems([row]))

@@ -56,13 +56,11 @@ def check(
         wait_s = seconds_of(may_wait, "--may-wait") if may_wait else 0.0
         plan = reservations.check(place.node, described(file), str(file), wait_s=wait_s)
         length = "as long as its tasks" if plan.length_s is None else span_text(round(plan.length_s * _S))
-        if not common.as_json:
-            table_of(map(_cells, plan.members))
         outcome = f"{plan.job} fits, for {length}; next: dios run {file}"
         if plan.waits_s:
             late = span_text(round(plan.waits_s * _S))
             outcome = f"{plan.job} fits in {late}, for {length}; next: dios run {file} --may-wait {may_wait}"
-        common.print_row(plan, outcome)
+        common.print_row(plan, outcome, table=map(_cells, plan.members))
 
 
 def _cells(member: JobMember) -> Cells:

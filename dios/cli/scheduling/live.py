@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -22,8 +22,6 @@ from dios.cli.common.output import (
     Number,
     say,
     size_text,
-    table,
-    table_of,
     write_file,
     write_json,
     write_line,
@@ -95,6 +93,7 @@ def status(common: CommonOptions) -> None:
     answer = cast("answers.StatusAnswer", ask(common.node, {"ask": "status"}))
     common.print_row(
         answer,
+        *(f"problem: {problem}" for problem in answer["problems"]),
         facts={
             "coordinator": f"{answer['coordinator']} ({answer['set_up']})",
             "model": answer["model"],
@@ -103,11 +102,8 @@ def status(common: CommonOptions) -> None:
             "rounds": _last_round(answer),
             "measured": _measured(answer["unmeasured"]),
         },
+        table=map(_node_cells, answer["nodes"]),
     )
-    if not common.as_json:
-        table_of(map(_node_cells, answer["nodes"]))
-        for problem in answer["problems"]:
-            say(f"problem: {problem}")
 
 
 def _node_cells(node: answers.NodeAnswer) -> Cells:
@@ -126,10 +122,7 @@ def _node_cells(node: answers.NodeAnswer) -> Cells:
 def models(common: CommonOptions) -> None:
     """List the cost models, and mark the model in use."""
     answer = cast("answers.ModelsAnswer", ask(common.node, {"ask": "models"}))
-    if common.as_json:
-        write_json(answer)
-        return
-    table_of(
+    lines: Iterator[Cells] = (
         {
             "": "*" if row["model"] == answer["current"] else "",
             "MODEL": row["model"],
@@ -138,6 +131,7 @@ def models(common: CommonOptions) -> None:
         }
         for row in answer["models"]
     )
+    common.print_row(answer, table=lines)
 
 
 @app.command(
@@ -197,9 +191,8 @@ def check_model(
     output.print_row(
         CheckedModelRow(model.name, model.summary, usual),
         f"{model.name} keeps the contract of cost models: {model.summary or 'it has no summary'}",
+        table=({"PARAMETER": name, "DEFAULT": value} for name, value in usual.items()),
     )
-    if not output.as_json:
-        table(("PARAMETER", "DEFAULT"), list(usual.items()))
 
 
 @app.command(examples="dios sched settings\ndios sched settings --json", json=f"{_ANSWERS}:SettingsAnswer")
@@ -248,28 +241,17 @@ def _words(given: Iterable[str]) -> dict[str, str]:
 
 def _show_settings(common: CommonOptions, question: dict[str, object]) -> None:
     answer = cast("answers.SettingsAnswer", ask(common.node, question))
-    if common.as_json:
-        write_json(answer)
-        return
-    table_of(
-        {
-            "SETTING": row["setting"],
-            "VALUE": row["value"],
-            "DEFAULT": row["default"],
-            "FROM": row["from"],
-        }
-        for row in answer["settings"]
+    lines: Iterator[Cells] = (
+        {name.upper(): str(value) for name, value in row.items()} for row in answer["settings"]
     )
+    common.print_row(answer, table=lines)
 
 
 @app.command(examples="dios sched history\ndios sched history --json", json=f"{_ANSWERS}:HistoryAnswer")
 def history(common: CommonOptions) -> None:
     """Show the last rounds: changes, cost, duration, and the solver that answered first."""
     answer = cast("answers.HistoryAnswer", ask(common.node, {"ask": "history"}))
-    if common.as_json:
-        write_json(answer)
-        return
-    table_of(
+    lines: Iterator[Cells] = (
         {
             "ROUND": row["number"],
             "MODEL": row["model"],
@@ -283,6 +265,7 @@ def history(common: CommonOptions) -> None:
         }
         for row in answer["rounds"]
     )
+    common.print_row(answer, table=lines)
 
 
 @app.command(

@@ -24,7 +24,6 @@ from dios.cli.common.output import (
     counted,
     say,
     span_text,
-    table_of,
 )
 from dios.cli.common.results import NODE_OPTION, CommonOptions
 from dios.cli.common.rows import Row
@@ -206,9 +205,8 @@ def describe(service: str = NAME_ARGUMENT, *, common: CommonOptions) -> None:
                 "state": _state(status),
                 "leader": status.leader or "-",
             },
+            table=map(_replica_cells, status.replicas),
         )
-        if not common.as_json:
-            table_of(map(_replica_cells, status.replicas))
         _warn_of_silent(place, [status])
 
 
