@@ -26,6 +26,7 @@ ALLOWED: Final = {
     "dios/bridges/mcp_http.py:*": "mcp and uvicorn call these by name",
     "dios/bridges/jupyter_kernel.py:*": "Jupyter calls the methods of a kernel by name",
     "dios/cli/common/application.py:*": "Typer calls these by name",
+    "dios/cli/common/options.py:__*__": "Python calls it",
     "dios/cli/program.py:*": "the entry points of the installed programs",
     "dios/cli/tasks/shell.py:*": "cmd.Cmd calls these by name",
     "dios/web/terminal/application.py:*": "Textual calls handlers and actions by name",
