@@ -8,6 +8,7 @@ from typing import Final
 import typer
 
 from dios.errors import InvalidError
+from dios.node.limit_text import parse_size
 from dios.node.settings import KEYS, SettingsError
 from dios.wire.suggestions import near_word
 
@@ -103,6 +104,14 @@ def own_options(context: typer.Context) -> list[str]:
     """Return the long options of a command without their dashes."""
     names = [name for option in context.command.params for name in option.opts]
     return [name.removeprefix("--") for name in names if name.startswith("--")]
+
+
+def size_of(text: str, option: str) -> int:
+    """Parse a size like ``512 MiB``; 0 for an empty text. Raise InvalidError with the option's name."""
+    try:
+        return parse_size(text) if text else 0
+    except ValueError as error:
+        raise InvalidError(f"{option} must be {error}, not {text!r}") from None
 
 
 def seconds_of(text: str, option: str) -> int:

@@ -6,30 +6,20 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.output import NodeOption, reporting, say
-from dios.cli.tasks.sandbox_options import (
-    AuthoritiesOption,
-    BoundsOption,
-    CpuOption,
-    HeadersOption,
-    InputOption,
-    MemoryOption,
-    NetworkOption,
-    TemplateOption,
-    TimeOption,
-    given_bounds,
-    given_inputs,
-)
+from dios.cli.common.options import argument, option
+from dios.cli.common.output import say
+from dios.cli.common.results import NODE_OPTION
+from dios.cli.tasks.sandbox_options import SandboxOptions, given_inputs
 from dios.client.locate import default_socket
 from dios.errors import InvalidError
-from dios.lib.sandbox.network.grant import headers_from_variables
 from dios.lib.sandbox.sandbox import Sandbox
 from dios.trusted_files import require_trusted
 from dios.wire.origins import parse_origins
@@ -54,41 +44,22 @@ Make: TypeAlias = Callable[[], Sandbox]
     f'    "headers": {{"Authorization": "Bearer ${{{TOKEN_VARIABLE}}}"}}}}}}}}'
 )
 def mcp(
-    port: Annotated[
-        int | None,
-        typer.Argument(
-            metavar="[PORT]",
-            min=0,
-            max=65535,
-            help=f"The port, with --http: {PORT_DEFAULT} if none is given, any free one for 0.",
-        ),
-    ] = None,
+    port: int | None = argument(
+        "[PORT]",
+        f"The port, with --http: {PORT_DEFAULT} if none is given, any free one for 0.",
+        min=0,
+        max=65535,
+    ),
     *,
-    http: Annotated[
-        bool, typer.Option("--http", help="Serve agents of this machine over HTTP, with a bearer token.")
-    ] = False,
-    idle: Annotated[
-        float | None,
-        typer.Option(
-            "--idle",
-            metavar="SECONDS",
-            help="With --http: close a sandbox that no agent uses for this time; default: an hour.",
-        ),
-    ] = None,
-    inputs: InputOption = None,
-    memory: MemoryOption = None,
-    cpu_seconds: CpuOption = None,
-    timeout: TimeOption = 60.0,
-    bounds: BoundsOption = None,
-    template: TemplateOption = "",
-    network: NetworkOption = None,
-    network_ca: AuthoritiesOption = None,
-    network_header: HeadersOption = None,
-    forkable: Annotated[
-        bool,
-        typer.Option("--forkable", help="Let agents fork sessions, to try several continuations of a state."),
-    ] = False,
-    node: NodeOption = None,
+    http: bool = option("--http", "Serve agents of this machine over HTTP, with a bearer token."),
+    idle: float | None = option(
+        "--idle SECONDS", "With --http: close a sandbox that no agent uses for this time; default: an hour."
+    ),
+    options: SandboxOptions,
+    forkable: bool = option(
+        "--forkable", "Let agents fork sessions, to try several continuations of a state."
+    ),
+    node: str | None = NODE_OPTION,
 ) -> None:
     """Serve sandboxes to agents: a server of the Model Context Protocol, on standard input and output.
 
@@ -99,42 +70,22 @@ def mcp(
     With --http the server listens on 127.0.0.1, and answers only requests with its bearer token: the text in
     the variable DIOS_MCP_TOKEN, or a new one in a file that only you can read, which is deleted at the end.
     """
-    with reporting("dios mcp"):
-        if not http and (port is not None or idle is not None):
-            raise InvalidError(
-                "a port and --idle are for the server over HTTP: add --http, or leave them out"
-            )
-        idle_s = IDLE_S_DEFAULT if idle is None else idle
-        if not 0 < idle_s < math.inf:
-            raise InvalidError(f"--idle must be a positive number of seconds, not {idle_s:g}")
-        given = given_inputs(inputs)
-        origins = tuple(str(origin) for origin in parse_origins(network or ()))
-        headers = headers_from_variables(network_header or ())
-
-        def make() -> Sandbox:
-            return Sandbox(
-                node=node,
-                template=template,
-                inputs=given,
-                memory=memory,
-                cpu_seconds=cpu_seconds,
-                timeout=timeout,
-                bounds=chosen,
-                network=network or (),
-                network_ca=network_ca,
-                network_headers=headers,
-                forkable=forkable,
-            )
-
-        with needing_extra("mcp", "sandboxes for agents"):
-            from dios.bridges.mcp import BOUNDS, SandboxTools  # noqa: PLC0415 - an optional dependency
-        chosen = given_bounds(bounds, BOUNDS)
-        if http:
-            number = _serve_http(make, tuple(given), origins, PORT_DEFAULT if port is None else port, idle_s)
-            raise typer.Exit(_BY_SIGNAL + number)
-        # Wrong options are reported now, and not to the agent.
-        make().close()
-        SandboxTools(make, tuple(given), origins).server().run("stdio")
+    if not http and (port is not None or idle is not None):
+        raise InvalidError("a port and --idle are for the server over HTTP: add --http, or leave them out")
+    idle_s = IDLE_S_DEFAULT if idle is None else idle
+    if not 0 < idle_s < math.inf:
+        raise InvalidError(f"--idle must be a positive number of seconds, not {idle_s:g}")
+    given = given_inputs(options.inputs)
+    origins = tuple(str(origin) for origin in parse_origins(options.network or ()))
+    with needing_extra("mcp", "sandboxes for agents"):
+        from dios.bridges.mcp import BOUNDS, SandboxTools  # noqa: PLC0415 - an optional dependency
+    make = partial(options.sandbox, Sandbox, bounds=BOUNDS, node=node, forkable=forkable)
+    if http:
+        number = _serve_http(make, tuple(given), origins, PORT_DEFAULT if port is None else port, idle_s)
+        raise typer.Exit(_BY_SIGNAL + number)
+    # Wrong options are reported now, and not to the agent.
+    make().close()
+    SandboxTools(make, tuple(given), origins).server().run("stdio")
 
 
 def _serve_http(

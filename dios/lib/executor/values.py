@@ -1,7 +1,7 @@
-"""Calls and results as bytes.
+"""Results as bytes: plain values quickly, all others in the closed format of ``results``.
 
-A call goes to a sandbox, so it is a pickle, which may run any code there. A result comes from a sandbox, so
-it has the closed format of ``results``, unless the caller trusts the workers.
+A result comes from a sandbox. It is a pickle only if the caller trusts the workers. ``call_pickles`` has the
+other direction.
 """
 
 from __future__ import annotations
@@ -10,165 +10,29 @@ import enum
 import io
 import pickle
 import struct
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
-import cloudpickle  # type: ignore[import-untyped]
-import msgspec
-
-from dios.errors import InvalidError
-from dios.lib.executor.blobs import BUFFER_BYTES_MIN, Part, aligned
+from dios.lib.executor.blobs import Part, aligned
+from dios.lib.executor.call_pickles import CallPickler
 from dios.lib.executor.errors import UntrustedResultError
-from dios.lib.executor.local_modules import LocalModules
-from dios.lib.executor.results.forms import DecodeTimeoutError
-from dios.lib.executor.results.harmless import (
-    TRACEBACK_CHARS_MAX,
-    clean_text,
-    make_harmless,
-    message_of,
-    notes_of,
-    substitute,
-)
+from dios.lib.executor.main_module import ProcessMain
 from dios.lib.executor.results.reader import read_plain, read_plain_tuple, read_value
 from dios.lib.executor.results.writer import plain_body, write_value
 
-Arguments: TypeAlias = "tuple[tuple[object, ...], dict[str, object]]"
-
 _PLAIN: Final = b"m"
-_PICKLE: Final = b"p"
-STORED_BYTES_MIN: Final = 1024 * 1024
-"""A result over this size stays in a blob on the node of its worker until the caller asks for it."""
-
-PLAIN_CALL: Final = _PLAIN
-PICKLED_CALL: Final = _PICKLE
-SHARED_CALL: Final = b"s"
-"""The first byte of a call with values in blobs. The size of a ``SharedHead``, it and a pickle follow."""
 _PARTS: Final = b"r"
 """The first byte of a result with parts."""
 _MESSAGE_ALIGNMENT: Final = 16
 """The place of each part in a message is a multiple of this."""
-EXCEPTION_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A larger exception is sent as text."""
+STORED_BYTES_MIN: Final = 1024 * 1024
+"""A result over this size stays in a blob on the node of its worker until the caller asks for it."""
+
 _SIZE: Final = struct.Struct("<Q")
 _LEAST_SIZES: Final = 2
-"""A result in a blob has a kind and the size of its body."""
-
-_SCALARS: Final = frozenset({int, float, str, bytes, bool, type(None)})
-_pack: Final = msgspec.msgpack.Encoder().encode
+"""A result with parts has a kind and the size of its body."""
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - like the one of multiprocessing
-    """The traceback of a call in its worker, as text: the ``__cause__`` of the exception that it raised."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}" if self.args else ""
-
-
-# -- calls ------------------------------------------------------------------------------------------
-class SharedHead(msgspec.Struct, frozen=True, array_like=True):
-    """The values in blobs that the pickle of a call needs, by the object ids of the blobs."""
-
-    buffers: list[tuple[int, int, int]]
-    """Of each buffer of the pickle: the blob, the place in it and the size."""
-    values: list[int]
-
-
-class PickleFile(Protocol):
-    """The file of a pickler."""
-
-    def write(self, data: bytes | bytearray, /) -> object:
-        """Add bytes of the pickle."""
-
-
-class CallPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles functions and arguments, and notes the modules that they refer to."""
-
-    def __init__(
-        self, file: PickleFile, buffer_callback: Callable[[pickle.PickleBuffer], bool] | None = None
-    ) -> None:
-        super().__init__(file, protocol=5, buffer_callback=buffer_callback)
-        self.modules: Final[set[str]] = set()
-
-    def reducer_override(self, value: object) -> object:
-        """Note the module of a function, a class or an object."""
-        named = value if isinstance(value, type | FunctionType) else type(value)
-        self.modules.add(value.__name__ if isinstance(value, ModuleType) else str(named.__module__))
-        reduced = super().reducer_override(value)
-        return _with_all_members(value, reduced) if isinstance(value, enum.EnumMeta) else reduced
-
-
-def _with_all_members(cls: enum.EnumMeta, reduced: object) -> object:
-    """Return a reduced class with all members: cloudpickle leaves out those of flags with several bits."""
-    if not isinstance(reduced, tuple):
-        return reduced
-    make, arguments, (state, slots), *others = reduced
-    members: dict[str, enum.Enum] = dict(cls.__members__)
-    values = {name: member.value for name, member in members.items()}
-    state = {name: attribute for name, attribute in state.items() if name not in members}
-    return make, (*arguments[:3], values, *arguments[4:]), (state, slots), *others
-
-
-def encode_call_function(
-    function: object, modules: LocalModules, pickled: Pickled | None = None
-) -> tuple[bytes, dict[str, str], bool]:
-    """Return the pickle of a function, the sources that it needs and are new, and if it stays the same.
-
-    Raises InvalidError with the part that cannot be pickled.
-    """
-    data, names = (pickled or pickled_whole)(function, "the function")
-    return data, modules.add(names), _is_constant(function, 0)
-
-
-def encode_arguments(
-    args: Sequence[object], kwargs: dict[str, object], modules: LocalModules, pickled: Pickled | None = None
-) -> tuple[bytes, dict[str, str]]:
-    """Return the arguments of a call, and the sources that they need and are new.
-
-    Raises InvalidError for an argument that cannot be pickled.
-    """
-    if not kwargs and _SCALARS.issuperset(map(type, args)):
-        try:
-            plain = _PLAIN + _pack(args)
-        except (OverflowError, UnicodeEncodeError):
-            plain = b""
-        if 0 < len(plain) < BUFFER_BYTES_MIN or (plain and pickled is None):
-            return plain, {}
-    data, names = (pickled or pickled_whole)((tuple(args), kwargs), "an argument")
-    return data, modules.add(names)
-
-
-Pickled: TypeAlias = Callable[[object, str], tuple[bytes, set[str]]]
-"""Returns the pickle of a value, described by the text for errors, and the names of its modules."""
-
-
-def pickled_whole(value: object, subject: str) -> tuple[bytes, set[str]]:
-    """Return the pickle of a value with everything in it, and the names of the modules that it refers to."""
-    file = io.BytesIO()
-    pickler = CallPickler(file)
-    with named_errors(subject):
-        pickler.dump(value)
-    return _PICKLE + file.getvalue(), pickler.modules
-
-
-@contextmanager
-def named_errors(subject: str, *others: type[Exception]) -> Iterator[None]:
-    """Turn the errors of pickling into an InvalidError about ``subject``, except ``others``."""
-    try:
-        yield
-    except others:
-        raise
-    except Exception as error:
-        raise InvalidError(
-            f"{subject} cannot be sent to a worker: {error}. Send data, and open files, locks and "
-            "connections in"
-            " the function"
-        ) from error
-
-
-# -- results ----------------------------------------------------------------------------------------
 class ResultKind(enum.IntEnum):
     """The form of a result's body."""
 
@@ -259,7 +123,7 @@ def encode_parts(value: object, *, trust: bool = False) -> Encoded:
     try:
         if not trust:
             return Encoded(ResultKind.CLOSED, *write_value(value))
-        cloudpickle.Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+        CallPickler(file, buffers.append, ProcessMain()).dump(value)
     except SystemExit as error:
         # It would end the worker, and is the error of this call alone.
         raise TypeError(
@@ -312,90 +176,3 @@ def _decoded(encoded: Encoded, trust: bool, deadline: float | None) -> object:  
             "with trust=True if you trust the code that ran"
         )
     return pickle.loads(body, buffers=buffers)  # noqa: S301 - the caller said that it trusts the code
-
-
-# -- exceptions -------------------------------------------------------------------------------------
-class _Report(msgspec.Struct, frozen=True, array_like=True):
-    """An exception as text, and as a result if it has that form."""
-
-    traceback: str
-    bases: list[str]
-    """The names of the class and its bases."""
-    message: str
-    notes: list[str]
-    error: bytes
-
-
-_report: Final = msgspec.msgpack.Decoder(_Report)
-
-
-def encode_exception(error: BaseException, *, trust: bool = False) -> bytes:
-    """Return an exception and its traceback, in a worker; its text alone if it has no other form."""
-    text = "".join(traceback.format_exception(error))
-    error = error.with_traceback(None)
-    try:
-        encoded = encode_result(error, trust=trust)
-    except (Exception, SystemExit):  # noqa: BLE001 - exceptions have any attributes
-        encoded = b""
-    if len(encoded) > EXCEPTION_BYTES_MAX:
-        encoded = b""
-    return _pack(
-        _Report(
-            clean_text(text, TRACEBACK_CHARS_MAX),
-            [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__],
-            message_of(error),
-            notes_of(error),
-            encoded,
-        )
-    )
-
-
-def decode_exception(data: bytes | bytearray, *, trust: bool, deadline: float | None = None) -> BaseException:
-    """Return the exception of a call, in its caller, with the traceback of the worker as its cause.
-
-    An exception of a class that this program does not know, or that is not accepted, becomes the nearest
-    built-in exception with the same text and notes. Control characters in its texts are escaped.
-    """
-    try:
-        report = _report.decode(data)
-    except msgspec.DecodeError:
-        return RuntimeError("the worker reported an exception in an unknown form")
-    error: object = None
-    if report.error:
-        try:
-            error = decode_result(bytearray(report.error), trust=trust, deadline=deadline)
-        except DecodeTimeoutError:
-            raise
-        except Exception:  # noqa: BLE001 - a pickle of a trusted worker may need what is not here
-            error = None
-    # SystemExit or KeyboardInterrupt of a worker must not end the caller.
-    if not issubclass(type(error), Exception) or not make_harmless(cast("Exception", error)):
-        error = substitute(report.bases, report.message, report.notes)
-        make_harmless(error)
-    exception = cast("Exception", error)
-    exception.__cause__ = RemoteTraceback(clean_text(report.traceback, TRACEBACK_CHARS_MAX))
-    return exception
-
-
-# -- functions that need not be sent again ----------------------------------------------------------
-_FIXED: Final = (int, float, str, bytes, bool, type(None), type, BuiltinFunctionType, ModuleType)
-
-
-def _is_constant(value: object, depth: int) -> bool:
-    """Return True if the pickle of a function is the same at each call.
-
-    It is not if the function refers to something that can change: a list in a global, an attribute of its
-    object, a cell.
-    """
-    if isinstance(value, _FIXED):
-        return True
-    if depth > 4 or not isinstance(value, FunctionType):
-        return False
-    parts = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    try:
-        parts += [cell.cell_contents for cell in value.__closure__ or ()]
-    except ValueError:
-        return False
-    names = value.__globals__
-    parts += [names[name] for name in value.__code__.co_names if name in names]
-    return not value.__dict__ and all(part is value or _is_constant(part, depth + 1) for part in parts)
