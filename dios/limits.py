@@ -449,6 +449,14 @@ AUDIT_RATE_BYTES_S_DEFAULT: Final = 256 * KIB
 AUDIT_RATE_BYTES_S_MAX: Final = 1 * GIB
 AUDIT_BURST_S: Final = 128  # seconds of a principal's rate that it may use at once
 AUDIT_DEBTORS_MAX: Final = 8_192
+AUDIT_HEAD_MS: Final = 5_000  # from one signed head of the log to the next
+AUDIT_HEAD_STORED_MS_MIN: Final = 1_000  # from one head of another node that is stored to its next
+AUDIT_HEAD_BYTES_MAX: Final = 512
+AUDIT_HEADS_KEPT_MAX: Final = 32  # of one node; a node has up to NODES_MAX such files of about 12 KiB
+AUDIT_HEADS_READ_MAX: Final = 100_000  # of a file of the operator's choice; of more, every second
+AUDIT_HEAD_KEEPERS: Final = 3  # other nodes that are sent the heads of one
+AUDIT_HEADS_ASKED_MS_MAX: Final = 2_000  # for which a node that starts waits for the heads that others keep
+AUDIT_KEEPERS_ASKED_MAX: Final = 64  # other nodes that a node asks at its start
 
 # -- MapReduce jobs -------------------------------------------------------------------------------
 JOB_REDUCERS_MAX: Final = 64

@@ -18,6 +18,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios import limits
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import (
     FAILED,
@@ -33,8 +34,11 @@ from dios.cli.common.output import (
 from dios.client.locate import resolve_node
 from dios.client.plain_text import plain
 from dios.errors import InvalidError, UnreachableError
+from dios.host.audit.heads import KnownHeads
 from dios.host.audit.log import segments
 from dios.host.audit.reader import AuditEntry, AuditReader, verify
+from dios.node.audit_heads import local_heads
+from dios.node.settings import load
 
 FOLLOW_SECONDS: Final = 0.2
 FOLLOW_FROM: Final = 10
@@ -160,22 +164,39 @@ def _json_line(entry: AuditEntry) -> str:
     return json.dumps(row, ensure_ascii=False)
 
 
-def _verify(folder: Path, anchor: str, *, as_json: bool) -> None:
-    verdict = verify(folder, anchor=anchor)
+def _known_heads(folder: Path, files: list[Path]) -> KnownHeads:
+    """Return the signed heads of the log in ``folder``, also those that other nodes keep."""
+    # Imported late: the other commands need no network.
+    import trio  # noqa: PLC0415 - see above
+
+    from dios.node.head_keepers import ask_known_nodes  # noqa: PLC0415 - the same
+
+    settings = load(folder.parent, environ={})
+    kept_by_others = trio.run(ask_known_nodes, settings.data, limits.PEER_CONNECT_MS_MAX)
+    return local_heads(settings, files).with_others(kept_by_others)
+
+
+def _verify(folder: Path, anchor: str, files: list[Path], *, as_json: bool) -> None:
+    known = _known_heads(folder, files)
+    verdict = verify(folder, anchor=anchor, published=known.published)
+    for reason in known.unknown:
+        say(f"not compared with all heads: {reason}")
     if as_json:
         write_json(verdict)
     elif verdict.ok:
         facts([("audit log", "whole"), ("records", str(verdict.records)), ("head", verdict.head)])
+        facts([("signed heads", f"{verdict.heads}, which agree with it")])
+        for loss in verdict.lost:
+            say(loss)
         if verdict.first:
             say(f"the node removed the records before {verdict.first}, as its settings say, and stated so")
-        say("keep the head in another place: `dios audit verify --anchor HEAD` later proves that it is whole")
         if verdict.torn_bytes:
             say(f"its end has {counted(verdict.torn_bytes, 'byte')} of a record being written, or cut off")
     else:
         facts(
             [("audit log", "DAMAGED"), ("problem", verdict.problem), ("good records", str(verdict.records))]
         )
-        if verdict.index >= 0:
+        if verdict.segment:
             place = f"record {verdict.index}, at byte {verdict.offset} of {verdict.segment}"
             facts([("first bad", place)])
     if not verdict.ok:
@@ -323,10 +344,17 @@ def verify_chain(
         str,
         typer.Option(metavar="DIGEST", help="A head digest from an earlier time, which must still be there."),
     ] = "",
+    heads: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A file with signed heads of this log; more than once."),
+    ] = None,
     data: DataOption = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify the chain of digests. The exit status is 1 if a record was changed, removed, added or moved."""
+    """Verify the chain of digests, and compare it with the signed heads that this and other nodes keep.
+
+    The exit status is 1 if a record was changed, removed, added or moved.
+    """
     with reporting("dios audit verify", as_json=as_json):
-        _verify(log_folder(data, node), anchor, as_json=as_json)
+        _verify(log_folder(data, node), anchor, heads or [], as_json=as_json)

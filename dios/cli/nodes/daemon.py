@@ -157,6 +157,12 @@ def start(
     join: JoinOption = "",
     invitation: InvitationOption = "",
     invitation_file: InvitationFileOption = None,
+    accept_lost_audit: Annotated[
+        bool,
+        typer.Option(
+            "--accept-lost-audit", help="Start though audit records are lost or changed; others record that."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start a node on the data directory DIR; with --join, as a new node of a cluster.
@@ -179,13 +185,14 @@ def start(
         elif settings.identity.exists():
             joining.check_member(settings)
         if not detach:
-            command = daemon.command(data, config=config, flags=flags)
+            command = daemon.command(data, config=config, flags=flags, accept_lost_audit=accept_lost_audit)
             os.execv(command[0], command)  # noqa: S606 - our own interpreter; no shell is wanted
         with nullcontext(_quiet) if as_json else progress("starting the node") as show:
             running = daemon.start_detached(
                 data,
                 config=config,
                 flags=flags,
+                accept_lost_audit=accept_lost_audit,
                 recovering=lambda done, every: show(
                     f"index of {done:,} of {counted(every, 'stored object')}"
                 ),

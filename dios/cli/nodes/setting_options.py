@@ -40,6 +40,7 @@ SHOWN: Final = {
     "audit-bytes": "SIZE     most that the audit log keeps: '16GiB', none",
     "audit-age": "TIME     age at which audit records go: '90d', none",
     "audit-rate": "SIZE     bytes/s of audit records of each user",
+    "audit-heads": "PATH     file for signed heads of the audit log",
     "record": "PATH     record every event there, for replay",
     "traces": "yes | no  answer traced calls with times of their parts",
     "name": "NAME     of this node; default: the machine's",

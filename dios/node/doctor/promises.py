@@ -652,8 +652,8 @@ PROMISES: Final = (
     ),
     Promise(
         "Durability and the audit log",
-        "A record that was changed, removed or moved is noticed",
-        left="a cut of the whole log, if nobody keeps its head digest elsewhere",
+        "A record that was changed, removed or moved is noticed, and a node does not start on a log that is behind a head that it published",
+        left="records after the newest head, which are at most five seconds old, for an attacker with the node's key; a node alone keeps its heads only in its own data directory, unless audit_heads names another place",
     ),
     # -- Backups
     Promise(
