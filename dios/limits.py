@@ -659,6 +659,12 @@ EXPORTER_RESTART_MS_MIN: Final = 500  # before the first restart; doubled each t
 EXPORTER_RESTART_MS_MAX: Final = 60_000
 EXPORTER_STABLE_MS: Final = 60_000
 EXPORTER_ERROR_BYTES_MAX: Final = 4 * KIB  # of its last words
+EXPORTER_CONNECTIONS_MAX: Final = 32
+EXPORTER_REQUEST_MS_MAX: Final = 10_000  # for each part of a request
+
+# -- the dashboard --------------------------------------------------------------------------------
+DASHBOARD_BROWSERS_MAX: Final = 16  # the first of them goes for the next
+DASHBOARD_CONNECTIONS_MAX: Final = 256
 
 # -- the cluster scheduler ------------------------------------------------------------------------
 SCHED_ABANDONED_THREADS_MAX: Final = 3

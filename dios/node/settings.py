@@ -143,7 +143,8 @@ class Settings:
     constraints of tasks. ``preload`` are modules that all tasks share, ``templates`` named sets of modules
     that the tasks of each share. ``programs`` are native programs that pure tasks may become. ``devices`` are
     those of this machine that tasks may ask for. ``metrics`` is the place at which a process of
-    the node serves its metrics, ``metrics_tls`` the files for mutual TLS there.
+    the node serves its metrics, ``metrics_tls`` the files for mutual TLS there, and
+    ``metrics_uids`` are further users who may read them on loopback.
     """
 
     data: Path
@@ -197,6 +198,7 @@ class Settings:
     devices: tuple[DeviceSetting, ...] = ()
     metrics: ExporterPlace | None = None
     metrics_tls: TlsFiles | None = None
+    metrics_uids: tuple[int, ...] = ()
 
     @property
     def address(self) -> str:
@@ -508,6 +510,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "devices": read_devices,
     "metrics": _metrics,
     "metrics_tls": _metrics_tls,
+    "metrics_uids": _uids,
 }
 """All keys that a file, the environment or a flag may set, with the function that reads and checks each."""
 

@@ -40,6 +40,10 @@ def metrics(
     clients: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Authority of the clients that may read the metrics.")
     ] = None,
+    uid: Annotated[
+        list[int] | None,
+        typer.Option(metavar="UID", help="A further user who may read them on loopback; more than once."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the metrics of a node, its scheduler and its network functions, for Prometheus.
@@ -51,7 +55,7 @@ def metrics(
     with reporting("dios metrics", as_json=as_json):
         tls = _tls_files(certificate, key, clients)
         if listen is not None:
-            _serve(node, listen, tls)
+            _serve(node, listen, tls, uid or [])
             return
         if tls is not None:
             raise InvalidError("cannot use TLS: nothing is served. Add --listen HOST:PORT.")
@@ -96,14 +100,14 @@ def _tls_files(certificate: Path | None, key: Path | None, clients: Path | None)
     return TlsFiles(certificate, key, clients)
 
 
-def _serve(node: str | None, listen: str, tls: TlsFiles | None) -> None:
+def _serve(node: str | None, listen: str, tls: TlsFiles | None, users: list[int]) -> None:
     place = place_of(listen)
     require_protected(place, tls)
     with opened(node) as context:
         context.node.read_table("metrics")  # a node that cannot be read is better reported now
     with needing_extra("metrics", "servers of metrics"):
         from dios.web.metrics.exporter import start  # noqa: PLC0415 - needs an extra
-    stop = start(node, place, tls)
+    stop = start(node, place, tls, users)
     say(f"metrics are served at http{'' if tls is None else 's'}://{place}/metrics; Ctrl-C ends this")
     try:
         signal.pause()

@@ -61,6 +61,7 @@ SHOWN: Final = {
     "labels": "LABELS   for constraints of tasks: gpu=yes,zone=a",
     "devices": "DEVICES  devices for tasks: 'gpu=auto licence=3'",
     "metrics": "ADDRESS  serve metrics for Prometheus: 127.0.0.1:9464",
+    "metrics-uids": "UIDS     users who may read metrics on loopback: 112",
     "metrics-tls": "PATHS    certificate,key,authority: with other machines",
 }
 """The settings with their help texts; ``dios.node.settings`` reads them."""

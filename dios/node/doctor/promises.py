@@ -603,7 +603,7 @@ PROMISES: Final = (
     ),
     Promise(
         "Functions",
-        "The server of dios mcp --http answers only who has its token: no other user, no page in a browser, no other machine; a client reaches no sandbox of another",
+        "The server of dios mcp --http answers only who has its token: no other user even with the token, no page in a browser, no other machine; a client reaches no sandbox of another",
         left="in versions of the protocol without sessions, who learns the secret name of a sandbox may use it; the token does not prove the server to the agent, so where other users could take the port first, use stdio",
     ),
     # -- Durability and the audit log
@@ -695,8 +695,8 @@ PROMISES: Final = (
     # -- Dashboard and metrics
     Promise(
         "Dashboard and metrics",
-        "A browser without the token of a dashboard gets no page, no asset and no connection from it, and a page of another site cannot use a browser that has the token",
-        left="a person with the printed address acts as its user",
+        "A browser without the token of a dashboard gets no page, no asset and no connection from it, a page of another site cannot use a browser that has the token, and no other user of the machine is served even with a stolen cookie",
+        left="beyond loopback, the first browser that uses the printed address acts as its user",
     ),
     Promise(
         "Dashboard and metrics",
@@ -710,7 +710,7 @@ PROMISES: Final = (
     Promise(
         "Dashboard and metrics",
         "Metrics reach other machines only over mutual TLS, and hold no names of objects",
-        left="on loopback every user of the machine reads them",
+        left="on loopback the node's own user, root and the users in metrics_uids read them",
     ),
     # -- Logs of nodes
     Promise(
