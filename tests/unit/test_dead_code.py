@@ -21,6 +21,7 @@ ALLOWED: Final = {
     "dios/__init__.py:__*__": "Python calls these for names that load on first use",
     "dios/aio.py:__*__": "the same",
     "dios/__init__.py:*load_ipython_extension": "IPython calls these",
+    "dios/host/network/addresses.py:*_on_behalf_of": "trio calls these on a limiter",
     **dict.fromkeys(
         (
             f"dios/web/metrics/exporter.py:{name}"

@@ -244,8 +244,8 @@ PROMISES: Final = (
     ),
     Promise(
         "Limits",
-        "No other user takes every connection",
-        left="other users together can take their half",
+        "No other user takes every connection, every network stream, every stream between nodes or every look-up of a name, and no holder of tokens or stranger the places of a border",
+        left="ten greedy users together can take the places of other users; 64 are the node's own user's",
     ),
     Promise(
         "Limits",
