@@ -190,8 +190,8 @@ def test_the_token_of_a_dashboard_is_in_no_argument(tmp_path: Path) -> None:
 def exporter(*users: int) -> Iterator[str]:
     """A server of the metrics of a node that does not run, at a free port; the address of it."""
     pytest.importorskip("prometheus_client", reason="the extra metrics is missing")
-    from dios.web.metrics.exporter import start
-    from dios.web.metrics.places import ExporterPlace
+    from dios.node.exporter_places import ExporterPlace
+    from dios.node.metrics.exporter import start
 
     with http.server.HTTPServer(("127.0.0.1", 0), Thief) as probe:
         port = int(probe.server_address[1])

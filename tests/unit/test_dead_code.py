@@ -24,7 +24,7 @@ ALLOWED: Final = {
     "dios/host/network/addresses.py:*_on_behalf_of": "trio calls these on a limiter",
     **dict.fromkeys(
         (
-            f"dios/web/metrics/exporter.py:{name}"
+            f"dios/node/metrics/exporter.py:{name}"
             for name in ("log_message", "verify_request", "handle_error")
         ),
         "the server of the standard library calls these",
@@ -46,8 +46,7 @@ ALLOWED: Final = {
     "dios/client/task_main.py:create_module": "part of Python's protocol for importers",
     "dios/fairness/*:SdrfTree": "docs/fairness.md teaches it",
     "dios/firmament/models/*:*": "cost models are found by name, and call each other through the protocol",
-    "dios/firmament/solvers/portfolio.py:Portfolio": "docs/solvers.md teaches it",
-    "dios/firmament/solvers/*:*_arc": "the public interface of IncrementalSolver",
+    "labs/solvers/*:*_arc": "the public interface of IncrementalSolver",
     "dios/kernels.py:get_*": "Numba asks for the place of a kernel by these",
     "dios/kernels.py:from_function": "the same",
     "dios/kernels.py:*cache_path": "the same",

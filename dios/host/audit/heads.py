@@ -2,7 +2,7 @@
 
 A chain of digests alone cannot show that another chain replaced it. The heads can, if they are kept where the
 log's writer cannot change them: other nodes keep them (``dios.host.peers.heads``), and so does a file of the
-operator's choice. ``docs/audit-format.md`` has the format; ``signing`` signs heads, ``reader`` compares them
+operator's choice. ``docs/formats.md`` has the format; ``signing`` signs heads, ``reader`` compares them
 with a log.
 """
 

@@ -2,7 +2,7 @@
 
 The core decides which records are made (``effects.Audit``). The chain shows that a record was changed,
 removed, inserted or moved. Signed heads (``dios.host.audit.heads``) show that a new chain was computed.
-Reading and verifying are in ``dios.host.audit.reader``; ``docs/audit-format.md`` describes the bytes.
+Reading and verifying are in ``dios.host.audit.reader``; ``docs/formats.md`` describes the bytes.
 
 Appending a record costs an encoding and a digest. The host batches writes and syncs.
 """

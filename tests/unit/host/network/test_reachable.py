@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from dios.errors import Code
-from dios.host.network.addresses import Address, failure_of, reachable
+from dios.host.network.addresses import Address, network_failure, reachable
 
 
 def at(*hosts: str) -> list[Address]:
@@ -29,7 +29,7 @@ def test_a_name_with_a_private_address_alone_is_refused(host: str) -> None:
     """The message names the address and how to permit it, and the code is that of a refusal."""
     with pytest.raises(PermissionError) as error:
         reachable("api.example.org:443", at(host))
-    code, message = failure_of(error.value, "api.example.org:443")
+    code, message = network_failure(error.value, "api.example.org:443")
     assert code is Code.EPERM
     assert f"https://api.example.org={host}" in message
 
