@@ -145,7 +145,8 @@ PROMISES: Final = (
     ),
     Promise(
         "The machine",
-        "No other programs, no other processes seen, signalled, traced or read",
+        "No other programs, no other processes seen, signalled, traced or read, nor named by a number inside of an argument",
+        left="sessions that can be forked have one numbering of processes: the numbers of their own threads show how many threads others start",
         needs=("user", "pid", "ipc", "no_new_privs", "seccomp"),
         without={
             "uts": "a task can read the name of the machine",
@@ -155,7 +156,7 @@ PROMISES: Final = (
     ),
     Promise(
         "The machine",
-        "The kernel's rarer parts are out of reach",
+        "The kernel's rarer parts are out of reach, and every flag and value of an argument that no task needs",
         left="a defect of the kernel in one of the allowed calls",
         needs=("seccomp",),
     ),
