@@ -594,7 +594,7 @@ PROMISES: Final = (
     Promise(
         "Functions",
         "A session with a granted network reaches the named origins and nothing else: no other host, port or scheme, no address of a private network through a name, by no forged request, redirect or hostile answer; each request is in the audit log; headers that the caller adds reach their origin alone, and never the session",
-        left="the session can send its inputs to the granted servers; sizes and times of requests are no secret; a server that repeats an added header in its answer shows it to the session",
+        left="the session can send its inputs to the granted servers; sizes and times of requests are no secret; a server that repeats an added header in its answer shows it to the session; a translator (NAT64) with a prefix of its own network may lead to private addresses",
     ),
     Promise(
         "Functions",
