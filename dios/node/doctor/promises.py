@@ -171,6 +171,7 @@ PROMISES: Final = (
     Promise(
         "The machine",
         "Without a control group, a pure task above its memory limit is ended all the same, and the kernel's memory for its descriptors is bounded by the limit",
+        left="the kernel's entries for names that a task looks up in vain have no bound and no account, and go when the machine needs the memory",
     ),
     Promise(
         "The machine",
