@@ -193,6 +193,11 @@ PROMISES: Final = (
     ),
     Promise(
         "The machine",
+        "Tasks of different principals, and gateways, share no memory layout, stack guard or hash secret",
+        left="tasks of one principal share the three with each other, also sandboxes, tasks with and without a secrecy label, and all gateways of the principal; so do all tasks of a public template, whoever starts them; the layout of the kernel and the copies of libraries in its cache are those of the machine",
+    ),
+    Promise(
+        "The machine",
         "With one layer switched off, the layers behind it hold",
         left="see the list below",
     ),
