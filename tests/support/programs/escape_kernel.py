@@ -350,12 +350,9 @@ def _try_lock_owned_by_nobody() -> object:
 
 
 def _try_lock_between_processes() -> object:
-    """A lock that others share: the kernel would look for its owner by number, and report the owner's end."""
-    place = libc.mmap(None, mmap.PAGESIZE, 3, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, -1, 0)
-    if place is None or ctypes.c_void_p(place).value == ctypes.c_void_p(-1).value:
-        place = ctypes.addressof(ctypes.create_string_buffer(16))
-    ctypes.memmove(place, struct.pack("=I", 2), 4)
-    return raw("futex", place, FUTEX_TRYLOCK_PI, 0, 0, 0, 0)
+    """A lock that others could share: the kernel would look for its owner by number, and report its end."""
+    word = ctypes.create_string_buffer(struct.pack("=I", 2), 16)
+    return raw("futex", ctypes.addressof(word), FUTEX_TRYLOCK_PI, 0, 0, 0, 0)
 
 
 def _try_wait_for_many() -> object:
