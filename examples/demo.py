@@ -34,7 +34,7 @@ try:
     from rich.table import Table
 
     import dios
-    from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+    from dios.host.confinement.mechanisms import obstacle_to_pure, probe
     from dios.lib import mapreduce
     from dios.node import daemon, local_cluster
 except KeyboardInterrupt:

@@ -27,7 +27,7 @@ try:
 
     import dios
     from dios.host.audit.reader import AuditReader
-    from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+    from dios.host.confinement.mechanisms import obstacle_to_pure, probe
     from dios.lib import mapreduce
     from examples.demo import running_cluster
     from examples.evil_attempts import ALL, CHAPTERS, Attempt, Chapter
@@ -365,7 +365,7 @@ def finish(console: Console, evidence: Evidence, *, all_fine: bool) -> int:
         f"\n[green bold]All {len(ALL)} attempts were stopped in each of {len(evidence.mappers)} mappers, "
         "and the attack ended its task.[/]\n"
         "A job can still put what it may read into its own result, which only you receive. "
-        "docs/evil-job.md explains more.\n"
+        "docs/sandbox.md#the-evil-job explains more.\n"
     )
     return 0
 

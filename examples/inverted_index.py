@@ -1,6 +1,6 @@
 """An inverted index as a MapReduce job: for each word, the sorted labels of the documents that contain it.
 
-Run it with ``mapreduce.run(node, "examples/inverted_index.py", inputs=["texts/"])``; see docs/mapreduce.md.
+Run it with ``mapreduce.run(node, "examples/inverted_index.py", inputs=["texts/"])``; see docs/libraries.md.
 """
 
 from __future__ import annotations

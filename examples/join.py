@@ -1,7 +1,7 @@
 """A join of two tables as a MapReduce job: people and their orders, by the first column of each table.
 
 Run it with ``mapreduce.run(node, "examples/join.py", {"people": "people.tsv", "orders": "orders.tsv"})``: the
-labels of the inputs are the names of the tables. See docs/mapreduce.md.
+labels of the inputs are the names of the tables. See docs/libraries.md#mapreduce.
 """
 
 from __future__ import annotations

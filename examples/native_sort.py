@@ -2,7 +2,7 @@
 
 Run ``DIOS_PROGRAMS=sort=/usr/bin/sort python examples/native_sort.py FILE`` without a node, or list ``sort``
 in the settings of yours. The program has a copy of the file, its libraries, and nothing else of the machine.
-See docs/native-programs.md.
+See docs/python-client.md#native-programs.
 """
 
 from __future__ import annotations

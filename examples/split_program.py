@@ -5,7 +5,7 @@ helper that reads foreign input must not give away the key: the helper is a task
 sandbox, with a reference to the lines and no other. Then the parent signs what came back.
 
 Run ``DIOS_PROGRAMS=sort=/usr/bin/sort python examples/split_program.py`` without a node, or list ``sort`` in
-the settings of yours. See docs/native-programs.md.
+the settings of yours. See docs/python-client.md#native-programs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Run ``python examples/wasm_upper.py FILE`` where ``pip install 'dios-space[wasm]'`` is done; without a node
 the program gets a private one. The module knows nothing of DIOS: it opens ``/inputs/text`` and writes
-``/outputs/loud``, as any WASI program that a compiler for C, Rust or Go makes. See docs/webassembly.md.
+``/outputs/loud``, as any WASI program that a compiler for C, Rust or Go makes. See docs/python-client.md.
 """
 
 from __future__ import annotations

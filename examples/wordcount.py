@@ -1,6 +1,6 @@
 """Word count as a MapReduce job: the user's functions of Listing 5.1 in the thesis.
 
-Run it with ``mapreduce.run(node, "examples/wordcount.py", inputs=["texts/"])``; see docs/mapreduce.md.
+Run it with ``mapreduce.run(node, "examples/wordcount.py", inputs=["texts/"])``; see docs/libraries.md.
 """
 
 from __future__ import annotations

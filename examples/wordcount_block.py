@@ -1,6 +1,6 @@
 """Word count by whole blocks: the function receives megabytes at a time, and may use any library.
 
-Run it with ``mapreduce.run(node, "examples/wordcount_block.py", inputs=["texts/"])``; see docs/mapreduce.md.
+Run it with ``mapreduce.run(node, "examples/wordcount_block.py", inputs=["texts/"])``; see docs/libraries.md.
 """
 
 from __future__ import annotations

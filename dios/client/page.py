@@ -14,6 +14,7 @@ from collections import deque
 from typing import Final
 
 from dios.errors import ProtocolError
+from dios.forks import give_up_in_child
 from dios.limits import MIB, PUBLIC_PAGE_BYTES, REFERENCES_PER_TASK_MAX
 from dios.wire import messages
 from dios.wire.calls import DIRECT_READS_MAX
@@ -230,4 +231,4 @@ def _stop_all_in_child() -> None:
         page.stop_reads()
 
 
-os.register_at_fork(after_in_child=_stop_all_in_child)
+give_up_in_child(_stop_all_in_child)

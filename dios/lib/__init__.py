@@ -14,11 +14,13 @@
 - ``services``: tasks that accept connections, found by name
 - ``supervised``: replicas of programs that the cluster keeps running
 - ``kept``: replicas of objects whose number the cluster keeps
+- ``user_records``: the records of both on all nodes, and the node that acts on them
 - ``catalogue``: lists of stored objects; ``files``: the files of groups, and the fsspec file system
+- ``packs``: encrypted bytes in other stores; ``backup``: snapshots there
 - ``tokens``: sealed tokens, which give a right to files to other people and clusters
-- ``backup``: encrypted snapshots of groups in other stores; ``tier``: cold files in such stores
 - ``reservations``: jobs with needs over time (Packer)
 - ``pickers``: the choice among replicas; ``retrying``: repetition of attempts that conflict
+- ``closing``: closing references whose nodes may be gone; ``decoding``: bytes that others have made
 - ``debugger``: Python's debugger inside a task; ``task_output``: the last part of a task's output
 
 ``docs/libraries.md`` is the guide for their users.

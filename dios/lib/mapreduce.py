@@ -1,6 +1,6 @@
 """MapReduce over the calls of a node (thesis §3.3, §5.3): ``run(node, "wordcount.py", inputs=["texts/"])``.
 
-``docs/mapreduce.md`` is for authors of jobs; ``dios.lib.jobs`` is the implementation.
+``docs/libraries.md#mapreduce`` is for authors of jobs; ``dios.lib.jobs`` is the implementation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Services: tasks that accept connections for one purpose, found by the programs that route clients to them.
 
 They are for workers with their own listening sockets, on any node, and for load balancers. Several tasks can
-also share one acceptor, to which clients connect directly (``docs/streams.md``).
+also share one acceptor, to which clients connect directly (``docs/python-client.md``).
 
 A service is a small object with the names of its acceptors, in the form of a catalogue. An acceptor exists as
 long as its name is found: it ends with its task, so nothing is renewed or probed. Members of the group may
@@ -35,6 +35,7 @@ from dios.errors import (
 )
 from dios.lib import catalogue
 from dios.lib.catalogue import CatalogueEntry, StoredCatalogue
+from dios.lib.closing import close_all
 from dios.limits import CATALOGUE_EDITS_MAX, SERVICE_LISTS_MAX, SERVICE_MEMBERS_MAX
 from dios.wire.addresses import split_address
 from dios.wire.nametext import fingerprint
@@ -187,9 +188,7 @@ class Service:
         return list(self._lists)
 
     def _forget(self) -> None:
-        for reference in self._lists:
-            with suppress(DiosError):
-                reference.close()
+        close_all(self._lists)
         self._lists = []
 
 

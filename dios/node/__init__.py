@@ -16,7 +16,8 @@ Read in this order:
 - ``coordinator_supervisor``: keeps the node's coordinator running.
 - ``service_supervisors``: run the supervisors of users' services.
 - ``scrubbing``: compares stored objects with their digests in the background, and repairs them.
-- ``metrics``: the host's part of the node's metrics; ``metrics_exporter``: serves them for Prometheus.
+- ``metrics``: the metrics of a node, its scheduler and its network functions, for Prometheus;
+  ``exporter_places`` are the addresses at which they may be served.
 - ``log_table``: the newest records of the node's log, for ``dios node logs``.
 - ``local_cluster``: a cluster of nodes on one machine (``dios up``).
 - ``check``: verifies and repairs the data of a stopped node; ``doctor`` examines the machine.

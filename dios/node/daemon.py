@@ -35,8 +35,8 @@ from dios.transport.unix.path import socket_address
 from dios.trusted_files import require_trusted, weakness
 
 if TYPE_CHECKING:
+    from dios.host.confinement.mechanisms import Probe
     from dios.host.process.zygote_process import StartedZygote
-    from dios.host.sandbox.mechanisms import Probe
 
 T = TypeVar("T")
 
@@ -391,7 +391,7 @@ def run(
             recovering(done, every)
 
         # Imported late, so that commands that start or stop a node load no event loop and no store.
-        from dios.host.sandbox.mechanisms import Probe  # noqa: PLC0415 - see above
+        from dios.host.confinement.mechanisms import Probe  # noqa: PLC0415 - see above
 
         probe = Probe()
         probe.start()

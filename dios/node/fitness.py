@@ -15,8 +15,7 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError, InvalidError, NotSupportedError
-from dios.host.process.zygote_pool import ZygotePool
-from dios.host.sandbox.mechanisms import (
+from dios.host.confinement.mechanisms import (
     LOST_WITHOUT,
     PURE_TASKS,
     Availability,
@@ -26,6 +25,7 @@ from dios.host.sandbox.mechanisms import (
     not_confined,
     obstacle_to_pure,
 )
+from dios.host.process.zygote_pool import ZygotePool
 from dios.wire.types import Fitness
 
 _log: Final = logging.getLogger(__name__)

@@ -33,21 +33,22 @@ from dios.core.events import (
 from dios.core.machine import Core
 from dios.errors import MESSAGE_CHARS_MAX, DiosError
 from dios.host.audit.log import AuditLog
+from dios.host.confinement.mechanisms import Probe, all_unknown
 from dios.host.handover.format import HostState
 from dios.host.loop.entropy import Entropy
 from dios.host.loop.node_log import NodeLog, close_log, open_log
 from dios.host.process.session_server import SessionServer
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote
-from dios.host.sandbox.mechanisms import Probe, all_unknown
 from dios.ids import Principal
 from dios.installation import version
-from dios.node import log_table, metrics, restart_status
+from dios.node import log_table, restart_status
 from dios.node.assembly import NodeHost
 from dios.node.continuation import Continuation, Predecessor
 from dios.node.fitness import NodeFitness
 from dios.node.launch import Launch
 from dios.node.machine import come_before_tasks
+from dios.node.metrics.of_node import completed as completed_metrics
 from dios.node.scrubbing import ScrubbedNode, Scrubbing
 from dios.node.service_supervisors import KeepersOfUsers, act_for_users
 from dios.node.settings import LogFormat, Settings
@@ -162,7 +163,7 @@ async def _serve(
                 zygote,
                 nursery,
                 complete=lambda answer: (
-                    metrics.completed(
+                    completed_metrics(
                         log_table.completed(answer, node_log),
                         host,
                         store.usage(),
@@ -265,7 +266,7 @@ def _start_helpers(
 ) -> None:
     """Start what has sessions of its own inside this process."""
     if settings.metrics is not None:
-        from dios.node.metrics_exporter import keep_exporter  # noqa: PLC0415 - rarely needed
+        from dios.node.metrics.keep_exporter import keep_exporter  # noqa: PLC0415 - rarely needed
 
         nursery.start_soon(keep_exporter, settings)
     if port is not None and port.membership.coordinator:

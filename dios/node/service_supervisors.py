@@ -131,9 +131,9 @@ async def _run_actor(
     keepers: KeepersOfUsers,
 ) -> None:
     if table == "services":
-        from dios.lib.supervised.supervisor import Supervisor  # noqa: PLC0415 - as above
+        from dios.lib.supervised.supervisor import supervise  # noqa: PLC0415 - as above
 
-        await Supervisor(node, log).run()
+        await supervise(node, log)
         return
     from dios.lib.kept.keeper import Keeper  # noqa: PLC0415 - as above
 

@@ -19,24 +19,24 @@ from typing import Final, NamedTuple
 from dios import limits
 from dios.client.locate import BORDER_SOCKET_NAME, PID_FILE_NAME, SETTINGS_FILE_NAME
 from dios.errors import InvalidError
+from dios.host.confinement.native_programs import (
+    PROGRAM_FILES_MAX,
+    PROGRAM_NAME,
+    PROGRAMS_MAX,
+    ProgramSetting,
+)
 from dios.host.process.template_setting import (
     TEMPLATE_MEMORY_BYTES_DEFAULT,
     TEMPLATE_NAME_CHARS_MAX,
     TEMPLATES_MAX,
     TemplateSetting,
 )
-from dios.host.sandbox.native_programs import (
-    PROGRAM_FILES_MAX,
-    PROGRAM_NAME,
-    PROGRAMS_MAX,
-    ProgramSetting,
-)
 from dios.node import machine
 from dios.node.addresses import checked_address, checked_label, is_unspecified, split_address
 from dios.node.devices import DeviceSetting, read_devices
+from dios.node.exporter_places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.node.limit_text import WORD_OF, parse_size, parse_time_ms, read_bounds
 from dios.trusted_files import require_trusted
-from dios.web.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.wire import node_labels
 from dios.wire.messages import Bound
 from dios.wire.suggestions import suggestion

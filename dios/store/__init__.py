@@ -15,5 +15,5 @@ Read in this order:
 - ``index_check``: compares the index with the rows
 - ``orphans``: finds and removes the objects of a stopped node that nobody can reach
 
-``docs/store-format.md`` describes the bytes, ``docs/recovery.md`` the repair.
+``docs/formats.md#the-store-on-disk`` describes the bytes, ``docs/recovery.md`` the repair.
 """

@@ -1,6 +1,6 @@
 """The durable store: rows in LMDB, large contents in extent files.
 
-``docs/store-format.md`` describes the files. ``environment`` opens the database; the host's writer thread
+``docs/formats.md`` describes the files. ``environment`` opens the database; the host's writer thread
 groups the changes of many callers into one ``apply``.
 
 The order of writes makes it safe. Extents are written and synced under names that no row has; one synced

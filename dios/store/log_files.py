@@ -4,7 +4,7 @@ The length of a log is in its row of the database, which the transaction that ac
 Bytes after that length were never acknowledged; the next start cuts them off.
 
 An entry is its length, eight bytes of a BLAKE3 digest over the object, its position and its bytes, and
-then the bytes. ``docs/store-format.md`` has the format.
+then the bytes. ``docs/formats.md#the-store-on-disk`` has the format.
 """
 
 from __future__ import annotations
@@ -56,15 +56,12 @@ class LogStore(Protocol):
 
         Raises NoSpaceError, DamagedError.
         """
-        ...
 
     def read(self, target: ObjectId, position: int, length: int) -> bytes:
         """Return the existing bytes of a log in that range; raises DamagedError."""
-        ...
 
     def remove(self, targets: Iterable[ObjectId]) -> None:
         """Remove the logs of objects that have no row any more."""
-        ...
 
 
 def encode_frame(entry: LogFrame) -> bytes:

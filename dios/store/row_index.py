@@ -2,7 +2,7 @@
 
 A row is *resident* if the core needs it from the start on; all others are *dormant*. The core reads a dormant
 row when its object is named (``dios.core.model.rows``). The index is a table of the same database and changes
-in the same transactions. It is derived: ``rebuild`` makes it from the rows. ``docs/store-format.md``
+in the same transactions. It is derived: ``rebuild`` makes it from the rows. ``docs/formats.md``
 describes its keys.
 """
 

@@ -1,6 +1,6 @@
 """The stored form of one object, version 1: a row with a check value, and small content after it.
 
-``docs/store-format.md`` describes the format. Stored bytes never change meaning: a new form gets a new
+``docs/formats.md`` describes the format. Stored bytes never change meaning: a new form gets a new
 version number.
 """
 
@@ -174,13 +174,15 @@ def encode_schema(version: int) -> bytes:
 def decode_schema(stored: bytes) -> int:
     """Return the schema version of a store; NotSupportedError if this program is too old for it."""
     if len(stored) != _SCHEMA.size:
-        raise DamagedError("the schema version of the store cannot be read. See docs/store-format.md.")
+        raise DamagedError(
+            "the schema version of the store cannot be read. See docs/formats.md#the-store-on-disk."
+        )
     unpacked: tuple[int] = _SCHEMA.unpack(stored)
     if unpacked[0] > SCHEMA_LABELLED_WITHOUT_INDEX:
         raise NotSupportedError(
             f"the store has schema version {unpacked[0]}, this program knows versions up to "
             f"{SCHEMA_LABELLED_WITHOUT_INDEX}. "
-            "Use a newer program. See docs/store-format.md."
+            "Use a newer program. See docs/formats.md#the-store-on-disk."
         )
     return unpacked[0]
 

@@ -1,7 +1,7 @@
 """The file ``scrub.json`` of a data directory: the position of the present pass, and the damaged objects.
 
 The file is written without a sync, and a file that cannot be read is as good as none: then a new pass begins,
-and finds the damage again. ``docs/store-format.md`` describes it. Names of objects are not in it.
+and finds the damage again. ``docs/formats.md`` describes it. Names of objects are not in it.
 """
 
 from __future__ import annotations

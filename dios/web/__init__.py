@@ -1,6 +1,5 @@
 """Views of a running cluster for people and their tools. Each is a client of a node like any other.
 
-- ``metrics``: numbers for Prometheus (``dios metrics``).
 - ``observation``: what a user can see of a cluster, read at a bounded rate. The next shows it.
 - ``dashboard``: pages in a browser (``dios ui``).
 - ``terminal``: a live overview in a terminal (``dios top``).

@@ -4,7 +4,7 @@ The host creates the memory and the client maps it read-only. One node and its t
 machine, so numbers have the machine's byte order and never leave it.
 
 Each slot is guarded by a sequence counter. The only writer makes it odd, writes, and makes it even again; a
-reader that found an odd or a changed counter reads again. ``docs/public-page.md`` has the table.
+reader that found an odd or a changed counter reads again. ``docs/semantics.md`` has the table.
 """
 
 from __future__ import annotations

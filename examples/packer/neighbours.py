@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 import dios
-from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+from dios.host.confinement.mechanisms import obstacle_to_pure, probe
 from dios.lib.reservations import reserve
 from dios.node import local_cluster
 

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import msgspec
 
 PACKAGES: Final = (
-    *("dios", "trio", "msgspec", "msgpack", "lmdb"),
+    *("dios-space", "trio", "msgspec", "msgpack", "lmdb"),
     *("ray", "redis", "distributed", "loky", "duckdb", "polars", "numpy", "pyarrow", "pyzmq"),
 )
 

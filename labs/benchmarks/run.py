@@ -27,6 +27,8 @@ from labs.benchmarks.nodes import DISK, workspace
 from labs.benchmarks.report import Section
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
+SECTIONS: Final = "labs.benchmarks"
+"""The package with a module for each section."""
 SECONDS_MAX: Final = {
     "idle": 60,
     "calls": 100,
@@ -214,7 +216,7 @@ def end_all() -> None:
 def run_here(name: str, out: Path) -> int:
     """Run a section in this process; write the results even if it fails half-way."""
     section = Section(name)
-    module = importlib.import_module(f"benchmarks.{name}")
+    module = importlib.import_module(f"{SECTIONS}.{name}")
     run = cast("Callable[[Section], None]", module.run)
     try:
         run(section)

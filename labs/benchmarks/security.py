@@ -16,8 +16,8 @@ from typing import Final
 import trio
 
 import dios
+from dios.host.confinement.mechanisms import Availability, Mechanism, obstacle_to_pure, probe
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
-from dios.host.sandbox.mechanisms import Availability, Mechanism, obstacle_to_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 from labs.benchmarks.measure import CLIENT_CPU, SERVER_CPU, clock, interleaved, median, pin, unpin

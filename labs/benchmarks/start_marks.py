@@ -12,8 +12,7 @@ from functools import partial
 from typing import Final
 
 from dios.client import task_main
-from dios.client.sync.connection import Connection
-from dios.host.sandbox import landlock, linux_calls, lockdown, private_folder, privileges
+from dios.host.confinement import landlock, linux_calls, lockdown, private_folder, privileges
 from labs.benchmarks.step_marks import after, before
 
 MARKS: Final[list[tuple[str, int, int]]] = []
@@ -28,7 +27,7 @@ _STEPS: Final = (
     (lockdown, "place_descriptors", "descriptors"),
     (privileges, "drop_everything", "capabilities"),
     (lockdown.LockdownState, "install_filter", "seccomp"),
-    (Connection, "welcome", "welcome"),
+    (task_main, "receive_welcome", "welcome"),
 )
 
 
@@ -58,5 +57,5 @@ def install(zygote: type) -> None:
         setattr(owner, function, before(mark, getattr(owner, function)))
 
 
-if "ZygoteProcess" in vars(sys.modules["__main__"]):
-    install(vars(sys.modules["__main__"])["ZygoteProcess"])
+if (_zygote_main := sys.modules.get("dios.host.process.zygote_main")) is not None:
+    install(_zygote_main.ZygoteProcess)

@@ -16,7 +16,7 @@ app: Final = CommandApplication()
 _EXAMPLES: Final = (
     "\b\nFor example:\n  tcpdump -i eth0 -s 96 -w seen.pcap tcp\n  dios lab flows seen.pcap --out pictures"
     "\n  dios lab flows seen.pcap --json | jq .concurrency"
-    "\b\nThe thesis has a trace of 48 hours of a backbone of 1 Gbit/s; see docs/sprayer-experiments.md."
+    "\b\nThe thesis has a trace of 48 hours of a backbone of 1 Gbit/s; see docs/experiments.md#spraying."
 )
 
 

@@ -24,8 +24,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -101,16 +102,9 @@ def _outcomes(options: argparse.Namespace) -> Iterator[_Outcome]:
 
 
 def _outcome(seed: int, options: argparse.Namespace) -> _Outcome:
-    run = _every_operation if options.every else _seed
-    if options.kept:
-        run = _kept
-    elif options.queues:
-        run = _queues
-    elif options.cluster or options.lookups or options.labels:
-        run = _lookups if options.lookups else _labels if options.labels else _cluster
     faults: Counter[str] = Counter()
     try:
-        return _Outcome(run(seed, options, faults), passed=True, faults=faults)
+        return _Outcome(MODES[options.mode].run(seed, options, faults), passed=True, faults=faults)
     except (AssertionError, InvariantError) as error:
         return _Outcome(str(error), passed=False, faults=faults)
 
@@ -124,36 +118,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--steps",
         type=int,
-        help=f"the steps of each run (default {STEPS_DEFAULT}, with --every-operation {STEPS_SHORT})",
+        help=f"the steps of a run of one node (default {STEPS_DEFAULT}; --every-operation: {STEPS_SHORT})",
     )
-    parser.add_argument("--faults", action="store_true", help="let the disk fail at random operations")
-    parser.add_argument(
-        "--every-operation",
-        dest="every",
-        action="store_true",
-        help="repeat a short run with each fault at each disk operation",
-    )
-    parser.add_argument(
-        "--cluster", action="store_true", help="simulate two to five nodes; --steps is ignored"
-    )
-    parser.add_argument(
-        "--slow", action="store_true", help="with --cluster: nodes and links are slow, and nothing fails"
-    )
-    parser.add_argument(
-        "--lookups", action="store_true", help="simulate lookups of names in a cluster of seven nodes"
-    )
-    parser.add_argument(
-        "--labels", action="store_true", help="simulate clusters with secrecy labels, and the flow of secrets"
-    )
-    parser.add_argument(
-        "--kept", action="store_true", help="simulate files and the keepers of replicas; --steps is ignored"
-    )
-    parser.add_argument(
-        "--queues", action="store_true", help="simulate the scheduler's queue; --steps is ignored"
-    )
+    parser.add_argument("--faults", action="store_true", help="let the disk of one node fail at random")
+    parser.add_argument("--slow", action="store_true", help="with --cluster: slow, and nothing fails")
     parser.add_argument(
         "--programs", type=int, default=0, help="with --kept: the number of programs (default: 2 to 4)"
     )
+    modes = parser.add_mutually_exclusive_group()
+    for name, mode in MODES.items():
+        if name:
+            modes.add_argument(f"--{name}", dest="mode", action="store_const", const=name, help=mode.help)
+    parser.set_defaults(mode="")
     parser.add_argument(
         "--processes",
         type=int,
@@ -161,12 +137,11 @@ def _options() -> argparse.Namespace:
         help="the number of seeds that run at the same time (default: one for each processor)",
     )
     options = parser.parse_args()
-    if options.slow and not options.cluster:
-        parser.error("--slow needs --cluster")
-    if options.programs and not options.kept:
-        parser.error("--programs needs --kept")
+    for option in ("steps", "faults", "slow", "programs"):
+        if getattr(options, option) and option not in MODES[options.mode].options:
+            parser.error(f"--{option} has no effect here")
     if options.steps is None:
-        options.steps = STEPS_SHORT if options.every else STEPS_DEFAULT
+        options.steps = STEPS_SHORT if options.mode == "every-operation" else STEPS_DEFAULT
     return options
 
 
@@ -247,19 +222,35 @@ def _listed(faults: dict[str, int] | Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(faults.items())) or "none"
 
 
+class _Mode(NamedTuple):
+    """A kind of run: its function, its help, and the further options that it knows."""
+
+    run: Callable[[int, argparse.Namespace, Counter[str]], str]
+    help: str = ""
+    options: tuple[str, ...] = ()
+
+
+MODES: Final = {
+    "": _Mode(_seed, options=("steps", "faults")),
+    "every-operation": _Mode(
+        _every_operation, "repeat a short run with each fault at each disk operation", ("steps",)
+    ),
+    "cluster": _Mode(_cluster, "simulate two to five nodes", ("slow",)),
+    "lookups": _Mode(_lookups, "simulate lookups of names in a cluster of seven nodes"),
+    "labels": _Mode(_labels, "simulate clusters with secrecy labels, and the flow of secrets"),
+    "kept": _Mode(_kept, "simulate files and the keepers of replicas", ("programs",)),
+    "queues": _Mode(_queues, "simulate the scheduler's queue"),
+}
+"""The kinds of runs by their option; without one, a single node is simulated."""
+
+
 def _repeat(seed: int, options: argparse.Namespace) -> str:
-    if options.kept:
-        programs = f" --programs {options.programs}" if options.programs else ""
-        return f"python -m labs.sim --kept{programs} --first {seed} --seeds 1"
-    if options.lookups:
-        return f"python -m labs.sim --lookups --first {seed} --seeds 1"
-    if options.labels:
-        return f"python -m labs.sim --labels --first {seed} --seeds 1"
-    if options.cluster:
-        slow = " --slow" if options.slow else ""
-        return f"python -m labs.sim --cluster{slow} --first {seed} --seeds 1"
-    flags = (" --faults" if options.faults else "") + (" --every-operation" if options.every else "")
-    return f"python -m labs.sim --first {seed} --seeds 1 --steps {options.steps}{flags}"
+    words = [f"--{options.mode}"] if options.mode else []
+    for option in MODES[options.mode].options:
+        value = getattr(options, option)
+        if value:
+            words.append(f"--{option}" if value is True else f"--{option} {value}")
+    return " ".join(["python -m labs.sim", *words, f"--first {seed} --seeds 1"])
 
 
 def _fix_hashes() -> None:

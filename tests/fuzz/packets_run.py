@@ -92,7 +92,7 @@ def report(
         "",
         f"`make fuzz-frames`, {today}, seed {seed}. **Nothing found:** {count:,} packets through each of",
         f"{len(counts_by_name)} functions on {CORES} cores, twice, in {seconds:.0f} s.",
-        "[How it works](../../docs/fuzzing.md).",
+        "[How it works](../../docs/testing.md#fuzzing).",
         "",
         f"Machine: {system}, Python {python}, {os.cpu_count()} processors.",
         "",

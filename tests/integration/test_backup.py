@@ -15,17 +15,17 @@ import pytest
 
 import dios
 from dios.lib.backup.create import Created, Source, Writer
-from dios.lib.backup.failures import TargetError
-from dios.lib.backup.keys import PrivateKey, generate
 from dios.lib.backup.repository import open_repository
 from dios.lib.backup.restore import restore_group
-from dios.lib.backup.targets import open_target
 from dios.lib.backup.verify import Verification
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.catalogue_places import KeyringCatalogue
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.sound_replicas import SoundReplicas
 from dios.lib.files.staging import StagedFiles
+from dios.lib.packs.failures import TargetError
+from dios.lib.packs.keys import PrivateKey, generate
+from dios.lib.packs.targets import open_target
 from dios.wire.types import Resource, Scope
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import RunningNode, running_node

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import dios
-from dios.host.sandbox.mechanisms import probe
-from dios.host.sandbox.notifications import FORKS
+from dios.host.confinement.mechanisms import probe
+from dios.host.confinement.notifications import FORKS
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
 from tests.support.node.running_node import wait_until
 

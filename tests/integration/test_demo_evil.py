@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+from dios.host.confinement.mechanisms import obstacle_to_pure, probe
 from examples.demo_evil import NOT_HERE, WORKERS, Said, reason, tell, was_stopped
 from examples.evil_attempts import ALL, CHAPTERS
 from examples.evil_traps import Traps

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from dios import limits
-from dios.host.sandbox.mechanisms import LOST_WITHOUT, Availability, Mechanism, probe
+from dios.host.confinement.mechanisms import LOST_WITHOUT, Availability, Mechanism, probe
 from dios.installation import extra_command
 from dios.node.doctor import processor
-from dios.node.doctor.diagnosis import Diagnosis, DoctorFinding, DoctorLevel, examine
-from dios.node.doctor.processor import ProcessorTest
+from dios.node.doctor.diagnosis import Diagnosis, examine
+from dios.node.doctor.finding import DoctorFinding, DoctorLevel, DoctorTest
 from tests.support.node.command_user import Person
 
 
@@ -157,7 +157,7 @@ def test_the_part_of_the_daemon_is_a_promise(
     """Without its share or its slice a daemon runs, and the promise says which part of it falls away."""
     for missing in ("daemon share", "daemon slice"):
         tests = [
-            ProcessorTest(name, "purpose", "detail", "advice" if name == missing else "")
+            DoctorTest(name, "purpose").result("detail", "advice" if name == missing else "")
             for name in ("daemon share", "daemon slice")
         ]
         monkeypatch.setattr(processor, "examine_processor", lambda _, tests=tests: tests)

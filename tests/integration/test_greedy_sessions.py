@@ -12,7 +12,8 @@ import pytest
 
 import dios
 from dios.errors import DiosError
-from dios.node.doctor.diagnosis import DoctorLevel, examine
+from dios.node.doctor.diagnosis import examine
+from dios.node.doctor.finding import DoctorLevel
 from tests.support.node.running_node import RunningNode, wait_until
 
 PATIENCE_S = 300.0

@@ -73,7 +73,7 @@ class Reader:
 
     @property
     def environment(self) -> Path:
-        """The place that install.md names."""
+        """The place that tutorial.md names."""
         return self.person.home / ".local/share/dios/env"
 
     def fills_index(self) -> None:
@@ -120,7 +120,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Reader]:
-    """A reader who has followed install.md, and has a running node."""
+    """A reader who has followed tutorial.md, and has a running node."""
     if importlib.util.find_spec("ensurepip") is None:
         pytest.skip("this Python cannot make environments: ensurepip is not installed")
     # Not in pytest's folders, which stay: it has hundreds of megabytes.
@@ -133,7 +133,7 @@ def reader() -> Iterator[Reader]:
             someone.fills_index()
         except importlib.metadata.PackageNotFoundError as error:
             pytest.skip(f"{error.name} is not installed here, so the index cannot have it: make setup")
-        someone.follows("install.md", "Install")
+        someone.follows("tutorial.md", "Install")
         someone.types(f"dios-node start --data {someone.data} --detach")
         try:
             yield someone
@@ -147,7 +147,7 @@ def running_version(reader: Reader) -> object:
 
 
 def test_the_installed_package_is_ours_and_works(reader: Reader) -> None:
-    """Commands, a node and a first program work after the commands of install.md."""
+    """Commands, a node and a first program work after the commands of tutorial.md."""
     reader.sees_dios_work()
     assert running_version(reader) == reader.version
 
@@ -163,7 +163,9 @@ def test_the_command_in_a_message_installs_the_extra(reader: Reader) -> None:
     reader.types(f"{python} -c 'import zstandard'")
 
 
-@pytest.mark.parametrize(("page", "heading"), [("install.md", "Upgrade"), ("upgrades.md", "One machine")])
+@pytest.mark.parametrize(
+    ("page", "heading"), [("tutorial.md", "Upgrade"), ("recovery.md", "Upgrade one machine")]
+)
 def test_an_upgrade_brings_the_next_version_of_ours(reader: Reader, page: str, heading: str) -> None:
     """The commands of the page install the next release, and the running node becomes it."""
     places = {
@@ -178,8 +180,8 @@ def test_an_upgrade_brings_the_next_version_of_ours(reader: Reader, page: str, h
 
 
 def test_nothing_is_left_after_the_uninstallation(reader: Reader) -> None:
-    """The commands of install.md stop the node, and remove it, the environment and the commands."""
-    reader.follows("install.md", "Uninstall", {"DIR": str(reader.data)})
+    """The commands of tutorial.md stop the node, and remove it, the environment and the commands."""
+    reader.follows("tutorial.md", "Uninstall", {"DIR": str(reader.data)})
     assert not reader.data.exists()
     assert not reader.environment.exists()
     assert list((reader.person.home / ".local/bin").iterdir()) == []

@@ -24,9 +24,7 @@ from dios.errors import Conflict, DamagedError
 from dios.ids import Name
 from dios.lib.backup.create import Source as BackupSource
 from dios.lib.backup.create import Writer
-from dios.lib.backup.keys import generate
 from dios.lib.backup.restore import restore_group
-from dios.lib.backup.targets import LocalTarget
 from dios.lib.files import downloads
 from dios.lib.files.catalogue_places import KeyringCatalogue
 from dios.lib.files.group_files import GroupFiles
@@ -34,6 +32,8 @@ from dios.lib.files.parts import StoredParts
 from dios.lib.files.sound_replicas import SoundReplicas
 from dios.lib.files.sources import MemorySource
 from dios.lib.files.staging import StagedFiles
+from dios.lib.packs.keys import generate
+from dios.lib.packs.targets import LocalTarget
 from tests.support.node.running_node import RunningNode, running_node
 
 T = TypeVar("T")

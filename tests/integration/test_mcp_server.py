@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dios.host.sandbox.mechanisms import probe
-from dios.host.sandbox.notifications import FORKS
+from dios.host.confinement.mechanisms import probe
+from dios.host.confinement.notifications import FORKS
 from dios.installation import extra_command
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
 from tests.support.node.running_node import wait_until

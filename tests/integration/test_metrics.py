@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dios.client.sync.node import connect
-from dios.web.metrics.readings import read_all
+from dios.node.metrics.registry import read_all
 from tests.support.node.raw_client import NodeProcess
 
 CERTIFICATES = Path(__file__).parents[2] / "cluster" / "metrics" / "certificates.py"

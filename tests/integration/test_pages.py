@@ -60,7 +60,7 @@ def reader(tmp_path: Path) -> Iterator[Person]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", ["bridges", "coming-from", "executor", "files", "recipes"])
+@pytest.mark.parametrize("page", ["executor", "files"])
 def test_the_programs_of_a_page_run(reader: Person, page: str) -> None:
     """Each program succeeds after those above it. One of a library that is not installed is compiled.
 

@@ -10,8 +10,8 @@ import pytest
 import dios
 from dios import aio
 from dios.errors import LimitError
-from dios.host.sandbox.mechanisms import probe
-from dios.host.sandbox.notifications import FORKS
+from dios.host.confinement.mechanisms import probe
+from dios.host.confinement.notifications import FORKS
 from dios.lib.sandbox import link
 from dios.lib.sandbox.errors import SessionForkError
 from tests.support.client.loops import on_both_loops

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import dios
-from dios.host.sandbox.mechanisms import probe
-from dios.host.sandbox.notifications import FORKS
+from dios.host.confinement.mechanisms import probe
+from dios.host.confinement.notifications import FORKS
 from tests.support.node.running_node import RunningNode
 
 PATIENCE_S = 60.0

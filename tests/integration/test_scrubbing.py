@@ -11,7 +11,8 @@ import dios
 from dios.client.sync.node import connect
 from dios.host.audit import reader
 from dios.node import local_cluster
-from dios.node.doctor.diagnosis import DoctorLevel, examine
+from dios.node.doctor.diagnosis import examine
+from dios.node.doctor.finding import DoctorLevel
 from dios.store import scrub_report
 from dios.store.scrub_report import DamagedObject
 from tests.integration.test_kept_replicas import SETTINGS, Keeping, is_kept

@@ -1,4 +1,4 @@
-"""docs/streams.md is true: its programs run."""
+"""What docs/python-client.md says about network streams and journals is true: its programs run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.node.running_node import RunningNode, running_node
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "streams.md").read_text()
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "python-client.md").read_text()
+SECTION = PAGE.partition("\n## Network streams and journals\n")[2].partition("\n## ")[0]
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=["network", "log"])
 def test_a_program_of_the_page_runs(started: RunningNode, tmp_path: Path, program: str) -> None:
-    """Each program on the page ends well on a node as it is."""
+    """Each program of the section ends well on a node as it is."""
     file = tmp_path / "program.py"
     file.write_text(program)
     done = subprocess.run(

@@ -14,9 +14,9 @@ import trio
 
 import dios
 from dios.errors import NotSupportedError
+from dios.host.confinement.mechanisms import Mechanism
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_pool import ZygotePool
-from dios.host.sandbox.mechanisms import Mechanism
 from dios.limits import MIB
 from dios.wire.messages import Limits, TemplateRow
 from dios.wire.types import Brand, Cause

@@ -26,25 +26,27 @@ from dios.client.sync.node import Group, Node
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.ids import Name
 from dios.lib.backup.create import Source, Writer
-from dios.lib.backup.failures import DamagedBackupError, TargetError
-from dios.lib.backup.keys import PrivateKey, generate, save_pair
 from dios.lib.backup.repository import open_repository
-from dios.lib.backup.restore import restore_group, store_file
-from dios.lib.backup.targets import LocalTarget
-from dios.lib.backup.writer_state import StateFile
+from dios.lib.backup.restore import restore_group
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.catalogue_places import KeyringCatalogue
 from dios.lib.files.downloads import download
-from dios.lib.files.group_files import Destroyed, GroupFiles, destroy
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.group_list import Destroyed, destroy
+from dios.lib.files.sources import Source as FileSource
 from dios.lib.files.staging import StagedFiles
+from dios.lib.files.tier import entries, inward, outward
+from dios.lib.files.tier.entries import release
+from dios.lib.files.tier.inward import bring_back, leave_store
+from dios.lib.files.tier.outward import Moved, chosen, tier_out
+from dios.lib.files.tier.removal import prune
 from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KeptPromise
-from dios.lib.tier import entries, inward, outward
-from dios.lib.tier.entries import release
-from dios.lib.tier.inward import bring_back, leave_store
-from dios.lib.tier.outward import Moved, chosen, tier_out
-from dios.lib.tier.removal import prune
-from dios.lib.tier.store import TierStore, begin_store, known_store, open_store
+from dios.lib.packs.failures import DamagedBackupError, TargetError
+from dios.lib.packs.keys import PrivateKey, generate, save_pair
+from dios.lib.packs.targets import LocalTarget
+from dios.lib.packs.tier_store import TierStore, begin_store, known_store, open_store
+from dios.lib.packs.writer_state import StateFile
 from dios.node import daemon, local_cluster
 from dios.node.local_cluster import LocalCluster
 from tests.support.node.command_user import Person, require_schema
@@ -226,8 +228,8 @@ def test_a_file_can_be_read_after_a_kill(
 
 
 INWARD = [
-    (inward, "store_file", False),
-    (inward, "store_file", True),
+    (StagedFiles, "add_source", False),
+    (StagedFiles, "add_source", True),
     (StagedFiles, "publish", True),
     (inward, "finish", False),
     (TierStore, "remove", True),
@@ -456,15 +458,15 @@ def test_of_two_readers_one_brings_a_file_back(place: Place, monkeypatch: pytest
     """A reader that is overtaken by another program uses the objects of the other."""
     place.put("small", SMALL)
     place.out("small")
-    others = place.files
+    others, add_source = place.files, StagedFiles.add_source
 
-    def overtaken(*arguments: object) -> None:
-        monkeypatch.setattr(inward, "store_file", store_file)
+    def overtaken(staged: StagedFiles, path: str, source: FileSource, size: int) -> None:
+        monkeypatch.setattr(StagedFiles, "add_source", add_source)
         inward._bring_back(others, "small", lambda _: None)
-        store_file(*arguments)  # type: ignore[arg-type] # those of the caller
+        add_source(staged, path, source, size)
 
     before = place.objects()
-    monkeypatch.setattr(inward, "store_file", overtaken)
+    monkeypatch.setattr(StagedFiles, "add_source", overtaken)
     assert bytes(place.files.view("small")) == SMALL
     assert place.objects() == before + 1
     assert place.files.entry("small").tier is None

@@ -9,7 +9,7 @@ import pytest
 
 import dios
 from dios import limits
-from dios.host.sandbox import linux_calls
+from dios.host.confinement import linux_calls
 from tests.support.node.running_node import running_node, wait_until
 
 

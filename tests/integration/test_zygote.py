@@ -17,13 +17,13 @@ import trio.testing
 
 from dios import limits
 from dios.errors import InvalidError, NotSupportedError, OutOfMemoryError
+from dios.host.confinement.mechanisms import Availability, Mechanism, obstacle_to_pure, probe
 from dios.host.process import zygote_link
 from dios.host.process.lineages import Lineage
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.zygote_messages import LowerLimits, ZygoteModules, decode_from_zygote, encode
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote, start_zygote
-from dios.host.sandbox.mechanisms import Availability, Mechanism, obstacle_to_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 from tests.support.host.harness import no_descriptors

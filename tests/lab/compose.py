@@ -1,7 +1,7 @@
 """``make docker`` and ``make docker-test``: the compose file, run for real, with one node killed on the way.
 
 The first uses the engine that answers here, the second makes one (``container_engine``). All that this
-program starts is taken down at the end, also after a failure and Ctrl-C. docs/deploy-docker.md describes the
+program starts is taken down at the end, also after a failure and Ctrl-C. docs/deploy.md describes the
 file. Exit status 0 when all held, 1 when something did not, 3 when no engine is here.
 """
 
@@ -335,7 +335,7 @@ def write_report(path: Path, compose: Compose, step: Progress) -> None:
         "|---|---:|",
         *(f"| {text} | {seconds:.1f} |" for text, seconds in step.rows()),
         "",
-        "Every step did what it says; [A cluster in containers](../../docs/deploy-docker.md) has the file.",
+        "Every step did what it says; [A cluster in containers](../../docs/deploy.md) has the file.",
     ]
     path.write_text("\n".join(lines) + "\n")
 

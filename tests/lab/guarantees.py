@@ -262,7 +262,7 @@ def report(observed: dict[str, Found], load: float) -> str:
         f"`make lab GUARANTEES=1`, {now()}, on Linux {platform.release()}, {os.cpu_count()} CPUs, Python "
         f"{platform.python_version()}, load {load:.1f} before it began. Two nodes in network namespaces, and "
         f"a link of {LINK_MBIT} Mbit/s from the second to the first, of which {CAPACITY / MB:.0f} MB/s are "
-        f"told to be there ([guarantees](../../docs/guarantees.md)). A greedy user has {GREEDY_CONNECTIONS} "
+        f"told to be there ([guarantees](../../docs/shares.md)). A greedy user has {GREEDY_CONNECTIONS} "
         f"connections that read {GREEDY_BYTES >> 20} MiB each, time after time; another, `small`, has "
         f"{SMALL_CONNECTIONS} that read {SMALL_BYTES / 1000:.0f} kB, inside messages, which are counted "
         "by the node that sends alone. Two tasks, `steps` and "

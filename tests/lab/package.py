@@ -125,7 +125,7 @@ def check_wheel() -> None:
     deployed = {DEPLOY + path.name for path in (ROOT / "cluster" / "kubernetes").iterdir()}
     require(deployed <= names, f"the wheel has no {sorted(deployed - names)}")
     # Hosts of `dios up --hosts` do not need the manifests.
-    uploaded = {f"dios/{path.relative_to(ROOT / 'dios')}" for path in own_wheel.package_files(ROOT / "dios")}
+    uploaded = set(own_wheel.package_files(ROOT / "dios"))
     packed = {name for name in names if name.startswith("dios/") and not name.startswith(DEPLOY)}
     require(packed == uploaded, f"`dios up` would upload other files: {sorted(packed ^ uploaded)[:5]}")
 

@@ -210,7 +210,8 @@ def report(phases: dict[str, Phase], load: float) -> str:
     text = (
         f"`make lab RATES=1`, {now()}, on Linux {platform.release()}, {os.cpu_count()} CPUs, Python "
         f"{platform.python_version()}, load {load:.1f} before it began. Two nodes in network namespaces, and "
-        f"a link of {LINK_MBIT} Mbit/s from the second to the first ([rates](../../docs/rates.md)). A greedy "
+        f"a link of {LINK_MBIT} Mbit/s from the second to the first ([rates](../../docs/shares.md)). A "
+        "greedy "
         f"user has {GREEDY_CONNECTIONS} connections that read {GREEDY_BYTES >> 20} MiB each, one time after "
         f"another; a modest one reads {MODEST_BYTES >> 20} MiB every {MODEST_EVERY_MS} ms: "
         f"{MODEST_WANTS / 1e6:.1f} MB/s, less than half of the {CAPACITY / 1e6:.1f} MB/s that are told to be "

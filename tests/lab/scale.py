@@ -179,9 +179,10 @@ def report(run: Run) -> str:
     ]
     text = (
         f"`make lab SCALE=1`, {now()}, on Linux {platform.release()}, {len(_cpus())} CPUs, Python "
-        f"{platform.python_version()}. Real daemons in network namespaces ([the lab](../../docs/lab.md)). "
-        f"{CLIENTS} clients, with a session at each node, look up {run.rate} names a second. All nodes share "
-        "this machine's CPUs, so the times say little about a cluster's. In the first half the memories of "
+        f"{platform.python_version()}. Real daemons in network namespaces "
+        f"([the lab](../../docs/testing.md#the-test-lab)). {CLIENTS} clients, with a session at each "
+        f"node, look up {run.rate} names a second. All nodes share this machine's "
+        "CPUs, so the times say little about a cluster's. In the first half the memories of "
         "answers and the caches of names fill, each up to its bound; the second half is judged."
     )
     head = [f"# {run.nodes} nodes on one machine", "", text, "", "| | |", "|---|---|"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dios
-from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+from dios.host.confinement.mechanisms import obstacle_to_pure, probe
 from labs.benchmarks.deniability import BLOCK, as_expected, by_kind, compare, compare_all, measure, prepare
 from tests.support.node.running_node import running_node
 

@@ -19,9 +19,9 @@ import pytest
 
 import dios
 from dios import limits
+from dios.host.confinement.mechanisms import Mechanism
+from dios.host.confinement.notifications import FORKS
 from dios.host.process.template_setting import TemplateSetting
-from dios.host.sandbox.mechanisms import Mechanism
-from dios.host.sandbox.notifications import FORKS
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 from tests.security.test_escape_resources import Greed

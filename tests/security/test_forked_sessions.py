@@ -12,11 +12,11 @@ import pytest
 import trio
 
 import dios
+from dios.host.confinement import policy
+from dios.host.confinement.mechanisms import Mechanism
+from dios.host.confinement.notifications import FORKS
 from dios.host.process.task_process import TaskProcess
 from dios.host.process.zygote_pool import ZygotePool
-from dios.host.sandbox import policy
-from dios.host.sandbox.mechanisms import Mechanism
-from dios.host.sandbox.notifications import FORKS
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 from tests.security import test_sandbox

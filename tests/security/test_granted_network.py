@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import dios
-from dios.host.sandbox.mechanisms import probe
-from dios.host.sandbox.notifications import FORKS
+from dios.host.confinement.mechanisms import probe
+from dios.host.confinement.notifications import FORKS
 from tests.support.node.running_node import RunningNode, wait_until
 from tests.support.web_servers import DAY, NAME, Authority, raw_server, web_server
 

@@ -7,11 +7,11 @@ import ast
 import pytest
 import trio
 
+from dios.host.confinement.mechanisms import Mechanism
 from dios.host.process import lineages
 from dios.host.process.lineages import OWN
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_pool import NO_LIMITS, ZygotePool
-from dios.host.sandbox.mechanisms import Mechanism
 from dios.wire.types import Brand
 from tests.support.node.confinement import attempt, mechanisms_or_skip, pool_with_templates
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from dios import limits
-from dios.host.sandbox import limits_of_task
-from dios.host.sandbox.mechanisms import Availability, Mechanism
+from dios.host.confinement import limits_of_task
+from dios.host.confinement.mechanisms import Availability, Mechanism
 from dios.wire.messages import Limits
 from dios.wire.types import Cause
 from tests.support.node.confinement import (

@@ -19,10 +19,10 @@ import pytest
 import trio
 
 from dios import limits
+from dios.host.confinement import landlock, linux_calls
+from dios.host.confinement.mechanisms import Availability, Mechanism
 from dios.host.process.task_process import TaskProcess
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
-from dios.host.sandbox import landlock, linux_calls
-from dios.host.sandbox.mechanisms import Availability, Mechanism
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 from tests.support.node.confinement import library_open_to_all_or_skip, mechanisms_or_skip, passes_as_nobody

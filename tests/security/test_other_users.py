@@ -237,12 +237,12 @@ def test_tasks_of_another_principal_are_not_seen(node: RunningNode) -> None:
         assert isinstance(task, Task)
 
 
-@pytest.mark.parametrize("request", ["limbo", "shutdown"])
-def test_what_is_the_nodes_own_is_refused(node: RunningNode, request: str) -> None:
+@pytest.mark.parametrize("order", ["limbo", "shutdown"])
+def test_what_is_the_nodes_own_is_refused(node: RunningNode, order: str) -> None:
     """A guest starts no task with the rights of the node's user, and does not stop the node."""
 
     def ask(theirs: Node) -> None:
-        if request == "limbo":
+        if order == "limbo":
             theirs.run(b"", brand="limbo")
         else:
             theirs.shutdown()

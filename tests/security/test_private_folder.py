@@ -11,8 +11,8 @@ import trio
 
 import dios
 from dios import limits
-from dios.host.sandbox import private_folder
-from dios.host.sandbox.mechanisms import Availability, Mechanism
+from dios.host.confinement import private_folder
+from dios.host.confinement.mechanisms import Availability, Mechanism
 from dios.wire.messages import Limits
 from tests.support.node.confinement import attempt, mechanisms_or_skip, pure_task
 from tests.support.security.escape import Attempt, Cage, name_of, open_cage, row

@@ -15,9 +15,9 @@ import pytest
 import trio
 
 from dios.errors import OutOfMemoryError
+from dios.host.confinement import policy
+from dios.host.confinement.mechanisms import Mechanism
 from dios.host.process.zygote_pool import open_zygote
-from dios.host.sandbox import policy
-from dios.host.sandbox.mechanisms import Mechanism
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 from tests.support.node.confinement import (

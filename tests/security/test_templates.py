@@ -13,9 +13,9 @@ import pytest
 import trio
 
 import dios
+from dios.host.confinement.mechanisms import Mechanism
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_pool import ZygotePool
-from dios.host.sandbox.mechanisms import Mechanism
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 from tests.security import test_sandbox

@@ -139,8 +139,8 @@ BROKEN: dict[str, Broken] = {
     ),
     "a file that comes back to one disk leaves its store": Broken(
         {
-            "dios.lib.tier.inward.kept_ones": all_kept,
-            "dios.lib.tier.inward.StagedFiles": partial(StagedFiles, disks=1),
+            "dios.lib.files.tier.inward.kept_ones": all_kept,
+            "dios.lib.files.tier.inward.StagedFiles": partial(StagedFiles, disks=1),
         },
         frozenset({"last copy", "safe"}),
     ),

@@ -1,4 +1,4 @@
-"""A cluster in which only some nodes have the index of names: lookups are right and cheap (decision 0055)."""
+"""A cluster in which only some nodes have the index of names: lookups are right and cheap (decision 0040)."""
 
 from __future__ import annotations
 

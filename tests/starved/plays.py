@@ -23,7 +23,7 @@ from tests.starved.starvation import Stop, busy_loops, find
 COMMAND_S_MAX: Final = 900.0
 """A command that takes longer counts as one that never ends."""
 _RECOVERY_S_MAX: Final = 120.0
-_PROBE: Final = ("sandbox.mechanisms import main",)
+_PROBE: Final = ("confinement.mechanisms import main",)
 _ZYGOTE: Final = ("zygote_start",)
 _DAEMON: Final = ("dios.node.daemon",)
 _TASKS: Final = 200

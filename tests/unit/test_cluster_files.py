@@ -20,7 +20,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from dios.host.sandbox import policy
+from dios.host.confinement import policy
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster"
@@ -218,12 +218,12 @@ def test_the_image_runs_as_nobody_special() -> None:
 
 
 def test_one_script_names_the_packages_of_the_image() -> None:
-    """Its extras exist, and neither the Dockerfile, the lab nor the page on containers repeats them."""
+    """Its extras exist, and neither the Dockerfile, the lab nor the page of deployments repeats them."""
     named = re.findall(r"\[([a-z,]+)\]", (CLUSTER / "wheels.sh").read_text())
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert len(named) == 1
     assert {"cluster", "metrics"} <= set(named[0].split(",")) <= set(extras)
-    for path in (CLUSTER / "Dockerfile", ROOT / "tests/lab/compose.py", ROOT / "docs/deploy-docker.md"):
+    for path in (CLUSTER / "Dockerfile", ROOT / "tests/lab/compose.py", ROOT / "docs/deploy.md"):
         text = path.read_text()
         assert "wheels.sh" in text, path
         assert not re.search(r"\[(cluster|metrics)|cyclonedx-bom", text), path

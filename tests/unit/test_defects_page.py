@@ -15,20 +15,25 @@ from tests.chaos.kept.plan import Kind
 from tests.sim import test_cluster, test_flows
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "defects.md"
+PAGE = ROOT / "docs" / "testing.md"
 LAST_CELL = re.compile(r"^\|.*\|([^|]*)\|$")
+
+
+def defects() -> str:
+    """Return the part of the page that has the tables of defects."""
+    return PAGE.read_text().rpartition("\n## Defects that were found\n")[2].partition("\n## Kept rounds")[0]
 
 
 def commands() -> list[str]:
     """Return the commands in the last cells of the tables of defects."""
-    text = PAGE.read_text().partition("\n## Kept rounds")[0]
+    text = defects()
     cells = [match.group(1) for line in text.splitlines() if (match := LAST_CELL.match(line))]
     return sorted({command for cell in cells for command in re.findall(r"`([^`]+)`", cell)})
 
 
 def rows() -> list[str]:
     """Return the rows of the tables of defects, without their heads."""
-    lines = PAGE.read_text().partition("\n## Kept rounds")[0].splitlines()
+    lines = defects().splitlines()
     return [line for line in lines if line.startswith("| ") and not line.endswith("| again |")]
 
 

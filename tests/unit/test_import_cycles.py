@@ -1,4 +1,4 @@
-"""No two modules of the packages import each other, directly or through others.
+"""No two modules of the packages import each other, directly or through others, and few folders do.
 
 Imports under TYPE_CHECKING and inside functions count. What importing a module does to its parent packages
 does not.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +38,7 @@ def imported(path: Path, own: str, modules: dict[str, Path]) -> Iterator[str]:
         yield from (name for name in names if name in modules and name != own)
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """What each module of the product and of the laboratory imports from them."""
     modules = {
@@ -75,6 +79,32 @@ def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
 def test_no_modules_import_each_other() -> None:
     """The modules of the package can be put into an order in which each imports only those before it."""
     assert cycles(graph()) == []
+
+
+# These folders import each other today. A set may lose members, and gets no new ones.
+KNOWN: dict[str, list[set[str]]] = {
+    "dios.core": [{"calls", "containment", "lifetimes", "model", "remote", "step"}],
+    "dios.host": [{"content", "handover", "loop", "network", "peers"}, {"confinement", "process"}],
+}
+
+
+def children(parent: str, edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    """What each module and folder of a package imports from the others of the package."""
+    place = parent.count(".") + 1
+    inside: dict[str, set[str]] = {}
+    for name in (name for name in edges if name.startswith(f"{parent}.")):
+        child = name.split(".")[place]
+        others = {other.split(".")[place] for other in edges[name] if other.startswith(f"{parent}.")}
+        inside.setdefault(child, set()).update(others - {child})
+    return inside
+
+
+@pytest.mark.parametrize("parent", ["dios.core", "dios.host", "dios.lib", "dios.node", "dios.web"])
+def test_no_folders_import_each_other(parent: str) -> None:
+    """The modules and folders of a package can be put into such an order, but for those that are known."""
+    known = KNOWN.get(parent, [])
+    new = [cycle for cycle in cycles(children(parent, graph())) if not any(map(set(cycle).issubset, known))]
+    assert new == []
 
 
 def test_a_cycle_is_found() -> None:

@@ -1,6 +1,6 @@
 """A cluster as containers: runs the project's compose file with Docker Compose.
 
-docs/deploy-docker.md describes the file.
+docs/deploy.md#docker-compose describes the file.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from dios.client.node_socket import data_directory, start_command
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import connect
 from dios.errors import InvalidError
-from dios.host.sandbox.mechanisms import PURE_TASKS
+from dios.host.confinement.mechanisms import PURE_TASKS
 from dios.node import daemon, restart_status
 from dios.node.limit_text import parse_time_ms
 from dios.node.settings import load

@@ -21,7 +21,8 @@ from dios.client.locate import default_socket
 from dios.client.node_socket import data_directory
 from dios.client.plain_text import plain
 from dios.node import daemon
-from dios.node.doctor.diagnosis import Diagnosis, DoctorLevel, examine
+from dios.node.doctor.diagnosis import Diagnosis, examine
+from dios.node.doctor.finding import DoctorLevel
 from dios.node.settings import load
 from dios.wire.types import Fitness
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from dios import limits
 from dios.client.sync.node import connect
 from dios.errors import DiosError
-from dios.host.sandbox.mechanisms import PURE_TASKS
+from dios.host.confinement.mechanisms import PURE_TASKS
 from dios.wire.types import Fitness
 
 _POLL_S: Final = 0.2

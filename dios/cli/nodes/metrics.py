@@ -13,9 +13,9 @@ from dios.cli.common.context import opened
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import JsonOption, NodeOption, reporting, say, write_json
 from dios.errors import InvalidError
-from dios.web.metrics.families import FAMILIES
-from dios.web.metrics.places import TlsFiles, place_of, require_protected
-from dios.web.metrics.readings import Reading, read_all
+from dios.node.exporter_places import TlsFiles, place_of, require_protected
+from dios.node.metrics.family import Reading
+from dios.node.metrics.registry import FAMILIES, read_all
 
 app: Final = CommandApplication()
 
@@ -46,7 +46,7 @@ def metrics(
 
     Calls are counted from the first reading on, and as long as somebody reads at least every ten minutes.
     The setting `metrics` lets the node itself start a server of this kind. Only the node's own user and root
-    may read metrics (docs/metrics.md).
+    may read metrics (docs/observe.md#metrics).
     """
     with reporting("dios metrics", as_json=as_json):
         tls = _tls_files(certificate, key, clients)
@@ -61,7 +61,7 @@ def metrics(
             write_json([_described(reading) for reading in readings if reading.metric in FAMILIES])
             return
         with needing_extra("metrics", "metrics in the format of Prometheus"):
-            from dios.web.metrics.text import text_of  # noqa: PLC0415 - needs an extra
+            from dios.node.metrics.text import text_of  # noqa: PLC0415 - needs an extra
         typer.echo(text_of(readings), nl=False)
 
 
@@ -102,7 +102,7 @@ def _serve(node: str | None, listen: str, tls: TlsFiles | None) -> None:
     with opened(node) as context:
         context.node.read_table("metrics")  # a node that cannot be read is better reported now
     with needing_extra("metrics", "servers of metrics"):
-        from dios.web.metrics.exporter import start  # noqa: PLC0415 - needs an extra
+        from dios.node.metrics.exporter import start  # noqa: PLC0415 - needs an extra
     stop = start(node, place, tls)
     say(f"metrics are served at http{'' if tls is None else 's'}://{place}/metrics; Ctrl-C ends this")
     try:

@@ -134,8 +134,9 @@ def node_logs(
 ) -> None:
     """Show the newest records of the nodes' own logs, merged by time.
 
-    A node keeps its newest records in memory (docs/logs.md), also if its log is a file or systemd's journal;
-    the setting log_level decides which there are. Only the user who runs the nodes, and root, may read them.
+    A node keeps its newest records in memory (docs/observe.md), also if its log is a file or systemd's
+    journal; the setting log_level decides which there are. Only the user who runs the nodes, and root, may
+    read them.
     `dios logs` shows the output of tasks.
 
     With --trace only the records of one trace are shown, whose id `dios trace record` prints. A node logs the

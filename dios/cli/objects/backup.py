@@ -30,8 +30,6 @@ from dios.client.keyring import Keyring, check_group_alias
 from dios.client.sync.node import connect
 from dios.errors import DamagedError, DiosError, InvalidError, UnreachableError
 from dios.lib.backup.create import Created, Source, Writer
-from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.keys import PrivateKey, generate, load_private, load_recipient, save_pair
 from dios.lib.backup.prune import prune as prune_repository
 from dios.lib.backup.records import GroupRecord, Snapshot
 from dios.lib.backup.repository import (
@@ -42,12 +40,14 @@ from dios.lib.backup.repository import (
     rollback_sign,
 )
 from dios.lib.backup.restore import Restored, require_free, restore_group, restore_names
-from dios.lib.backup.targets import open_target
 from dios.lib.backup.verify import Verification, Verified
-from dios.lib.backup.writer_state import StateFile
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
 from dios.lib.kept.promises import KeptStatus, Promises
+from dios.lib.packs.failures import DamagedBackupError
+from dios.lib.packs.keys import PrivateKey, generate, load_private, load_recipient, save_pair
+from dios.lib.packs.targets import open_target
+from dios.lib.packs.writer_state import StateFile
 
 app: Final = CommandApplication(
     no_args_is_help=True,

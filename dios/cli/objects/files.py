@@ -59,10 +59,10 @@ from dios.core.model.names import KEPT, SERVICES, special_name
 from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry, UnfinishedFile, shown_path
 from dios.lib.files import downloads, synchronize
-from dios.lib.files.former_files import copy_former
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.kept_copies import FileDisks, file_disks
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
+from dios.lib.files.sources import Moved
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.synchronize import LocalFile, SyncPlan
 from dios.lib.files.tree import is_directory
@@ -734,7 +734,7 @@ def _target_file(output: Path | None) -> Path | None:
     return None if output.exists() and not output.is_file() else output
 
 
-def _get_file(files: GroupFiles, entry: CatalogueEntry, output: Path | None, moved: downloads.Moved) -> None:
+def _get_file(files: GroupFiles, entry: CatalogueEntry, output: Path | None, moved: Moved) -> None:
     """Write a file of a group; a large one continues what an interrupted command has left."""
     target = _target_file(output)
     if target is not None:
@@ -852,7 +852,7 @@ def _get_former(place: CommandContext, text: str, output: Path | None) -> Catalo
             f"no former version of {text} is stored. `dios group describe {alias}` shows those that are."
         )
     with _destination(output) as file, transfer("get", formers[0].size) as moved:
-        copy_former(files, formers[0], file, moved)
+        downloads.copy_former(files, formers[0], file, moved)
     return formers[0]
 
 

@@ -43,12 +43,14 @@ from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, Unre
 from dios.ids import Name
 from dios.lib.catalogue import Note
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
-from dios.lib.files.group_files import GroupFiles, destroy
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.group_list import destroy
 from dios.lib.files.list_repair import UnitedFile, repair_list
 from dios.lib.files.list_state import ListState, ReplicaHealth, list_state
 from dios.lib.files.shares import SHARE_ALIAS, Share, decode_share, encode_share
 from dios.lib.files.tree import FileTree, is_directory
-from dios.lib.kept.promises import KeptStatus, Promises, ShortObject
+from dios.lib.kept.promises import KeptStatus, Promises
+from dios.lib.kept.report import ShortObject
 from dios.limits import NAME_BYTES
 from dios.wire.nametext import fingerprint, format_name
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dios.cli.common.output import counted, time_text
-from dios.lib.kept.promises import KeptStatus, ShortObject
+from dios.lib.kept.promises import KeptStatus
+from dios.lib.kept.report import ShortObject
 
 
 def kept_text(promise: KeptStatus) -> str:

@@ -12,7 +12,8 @@ from dios.cli.common.output import progress, say
 from dios.cli.nodes.members import silent
 from dios.errors import DiosError, NotPermittedError
 from dios.lib.catalogue import CatalogueEntry, Note, UnfinishedFile
-from dios.lib.files.group_files import BATCH_OBJECTS, Destroyed, GroupFiles, destroy
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.group_list import BATCH_OBJECTS, Destroyed, destroy
 from dios.wire.nametext import fingerprint
 
 
@@ -199,14 +200,14 @@ def _remove_tiered(place: CommandContext, targets: Iterable[Target], failures: F
         if target.file is not None and target.file.entry.tier is not None:
             for_store.setdefault((target.file.group, target.file.entry.tier.place), []).append(target)
     if for_store:
-        from dios.lib.tier.removal import remove_bytes  # noqa: PLC0415 - other groups need no store
+        from dios.lib.packs.tier_store import remove_bytes  # noqa: PLC0415 - loads cryptography
 
         for (alias, _), tiered in for_store.items():
             if place.files(alias).is_replicated:
                 continue
             with failures.going_on(*(tiered_target.shown for tiered_target in tiered)):
                 remove_bytes(
-                    place.files(alias),
+                    place.files(alias).group,
                     [tiered_target.file.entry for tiered_target in tiered if tiered_target.file is not None],
                 )
 

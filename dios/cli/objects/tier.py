@@ -31,14 +31,14 @@ from dios.cli.common.output import (
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.nodes.setting_options import seconds_of
 from dios.errors import InvalidError
-from dios.lib.backup.keys import load_private, load_recipient
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
-from dios.lib.tier.entries import forget as forget_store
-from dios.lib.tier.inward import bring_back, leave_store
-from dios.lib.tier.outward import Moved, chosen, tier_out
-from dios.lib.tier.removal import prune as prune_store
-from dios.lib.tier.store import begin_store, open_store
+from dios.lib.files.tier.entries import forget as forget_store
+from dios.lib.files.tier.inward import bring_back, leave_store
+from dios.lib.files.tier.outward import Moved, chosen, tier_out
+from dios.lib.files.tier.removal import prune as prune_store
+from dios.lib.packs.keys import load_private, load_recipient
+from dios.lib.packs.tier_store import begin_store, open_store
 from dios.node.limit_text import parse_size
 
 app: Final = CommandApplication(

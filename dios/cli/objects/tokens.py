@@ -40,7 +40,7 @@ from dios.client.written_files import naming
 from dios.errors import DamagedError, InvalidError
 from dios.ids import Name
 from dios.lib.files.catalogue_places import KeyringCatalogue
-from dios.lib.files.group_files import destroy
+from dios.lib.files.group_list import destroy
 from dios.lib.tokens import (
     Caveat,
     FileRow,

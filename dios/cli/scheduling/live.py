@@ -47,7 +47,7 @@ CHECK_MODEL: Final = (
 SETTINGS: Final = "\b\nFor example:\n  dios sched settings\n  dios sched settings --json"
 SET: Final = (
     "\b\nFor example:\n  dios sched set preemption=false\n"
-    "  dios sched set solver=cost_scaling migration_hysteresis=500\n"
+    "  dios sched set solver=network_simplex migration_hysteresis=500\n"
     "  dios sched settings               (all of them, with their values)"
 )
 RESET: Final = "\b\nFor example:\n  dios sched reset"
@@ -178,7 +178,7 @@ def set_model(
 
     The choice outlives coordinators and nodes, until `dios sched reset`. Running tasks are judged by the new
     model too, so they may be moved. Your own model is checked first, and runs in a task that can reach
-    nothing. If it fails later, the model of the nodes' settings takes its place (docs/own-cost-model.md).
+    nothing. If it fails later, the model of the nodes' settings takes its place (docs/cost-models.md).
     """
     with reporting("dios sched set-model", as_json=as_json):
         question: dict[str, object] = {"ask": "set-model", "parameters": _words(parameters or ())}

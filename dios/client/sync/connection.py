@@ -24,6 +24,7 @@ from dios.client.session import Answer, Operation, Session, refusal
 from dios.client.tracing import active
 from dios.client.welcome import expect_welcome, receive_welcome
 from dios.errors import ClosedError, Code, DiosError, InvalidError, TooManyCallsError
+from dios.forks import give_up_in_child
 from dios.ids import Name
 from dios.limits import CALLS_UNDER_WAY_MAX
 from dios.transport.rings.adaptive_spin import AdaptiveSpin
@@ -503,4 +504,4 @@ def _close_all_in_child() -> None:
         connection.close_in_child()
 
 
-os.register_at_fork(after_in_child=_close_all_in_child)
+give_up_in_child(_close_all_in_child)

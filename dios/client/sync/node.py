@@ -26,6 +26,7 @@ from dios.client.sync.logs import Log
 from dios.client.sync.network import Acceptor, Datagrams, TcpConnection
 from dios.client.sync.selecting import Selects
 from dios.errors import EndOfStreamError, UnreachableError
+from dios.forks import give_up_in_child
 from dios.transport.unix.client import ClientChannel
 from dios.wire import messages
 from dios.wire.types import Mode, ObjectType
@@ -205,7 +206,6 @@ class Node(
     leave = blocking(_Ops.leave_op)
 
     def handle(self, info: messages.Reference, name: bytes | None = None) -> Reference:
-        """Return a handle for a reference in a message."""
         return _KINDS.get(info.type, Reference)(self, info, name)
 
     def select(
@@ -310,7 +310,7 @@ def _forget_inherited() -> None:
     _inherited, _entering = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_inherited)
+give_up_in_child(_forget_inherited)
 
 
 def ambient() -> tuple[Connection, messages.Welcome] | None:

@@ -1,6 +1,6 @@
 """The system calls (thesis appendix B), and the beginning and end of tasks and sessions.
 
-Begin with ``dispatch``, which finds the function for a call by ``handlers``, and ``access``, the checks that
+Begin with ``dispatch``, which finds the function for a call by ``handlers``, and ``rights``, the checks that
 calls share. The facts about each call are a row of ``dios.wire.call_table``.
 Before, a call may have to wait at the ``entrance`` while other nodes have leases on its objects, and
 ``flows`` checks secrecy labels.
@@ -18,6 +18,6 @@ Before, a call may have to wait at the ``entrance`` while other nodes have lease
   attach, cancel), ``logs`` (the stored output of ended tasks). ``moves`` asks tasks to leave the node, and
   ends those that have used up their time.
 - The records of users' services and kept replicas: ``user_records``.
-- The node: ``introspection``, ``tables`` and ``node_metrics`` (rows of the node's tables), ``limit_calls``,
+- The node: ``introspection`` and ``tables`` (rows of the node's tables), ``limit_calls``,
   ``node_calls``, ``scheduling_calls`` and ``rate_calls`` (calls of the scheduler).
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import effects
-from dios.core.calls import access, computed_objects, durable_streams, io_steps
+from dios.core.calls import computed_objects, durable_streams, io_steps, rights
 from dios.core.calls.handlers import handles
 from dios.core.effects import WriteSource
 from dios.core.model.io_requests import admits
@@ -30,8 +30,8 @@ from dios.wire.types import (
 def read_once(step: Step, task: Holder, seq: int, call: messages.ReadOnce) -> None:
     """Acquire, commit and release a read at one instant, so that its commit always succeeds."""
     if call.flags:
-        access.flags_of(call.flags, Flag.NON_BLOCKING)
-    reference = access.for_io(task, call.ref, Mode.READ)
+        rights.flags_of(call.flags, Flag.NON_BLOCKING)
+    reference = rights.for_io(task, call.ref, Mode.READ)
     target = reference.object
     if not is_blob(target.type):
         computed_objects.acquire(step, reference, seq, call)
@@ -58,8 +58,8 @@ def read_once(step: Step, task: Holder, seq: int, call: messages.ReadOnce) -> No
 @handles(messages.WriteOnce)
 def write_once(step: Step, task: Holder, seq: int, call: messages.WriteOnce) -> None:
     """Acquire, fill, commit and release a write at one instant."""
-    flags = access.flags_of(call.flags, Flag.REPLACE)
-    reference = access.for_io(task, call.ref, Mode.WRITE)
+    flags = rights.flags_of(call.flags, Flag.REPLACE)
+    reference = rights.for_io(task, call.ref, Mode.WRITE)
     target = reference.object
     if target.type is ObjectType.CONSOLE_STREAM:
         computed_objects.write_console(step, reference, seq)
@@ -88,8 +88,8 @@ def write_once(step: Step, task: Holder, seq: int, call: messages.WriteOnce) -> 
 @handles(messages.CommitAcquireRead)
 def commit_acquire_read(step: Step, task: Holder, seq: int, call: messages.CommitAcquireRead) -> None:
     """Commit a read, and acquire the next on the same buffer and range."""
-    access.flags_of(call.flags, Flag.NONE)
-    reference = access.for_io(task, call.ref, Mode.READ)
+    rights.flags_of(call.flags, Flag.NONE)
+    reference = rights.for_io(task, call.ref, Mode.READ)
     buffer = io_steps.buffer_to_commit(step, reference, call.buffer, CommitIov.USE, Mode.READ)
     valid = io_steps.settle_request(step, buffer)
     if not valid:
@@ -108,8 +108,8 @@ def commit_acquire_read(step: Step, task: Holder, seq: int, call: messages.Commi
 @handles(messages.CommitAcquireWrite)
 def commit_acquire_write(step: Step, task: Holder, seq: int, call: messages.CommitAcquireWrite) -> None:
     """Commit a write, and acquire the next on the same buffer and range."""
-    flags = access.flags_of(call.flags, Flag.REPLACE | Flag.BLANK)
-    reference = access.for_io(task, call.ref, Mode.WRITE)
+    flags = rights.flags_of(call.flags, Flag.REPLACE | Flag.BLANK)
+    reference = rights.for_io(task, call.ref, Mode.WRITE)
     buffer = io_steps.buffer_to_commit(step, reference, call.buffer, CommitIov.USE, Mode.WRITE)
     length = io_steps.commit_length(step, reference, buffer, call.size)
     replace = bool(flags & Flag.REPLACE)

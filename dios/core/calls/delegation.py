@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import access
+from dios.core.calls import rights
 from dios.core.calls.handlers import handles
 from dios.core.calls.io_steps import note_in_vector
 from dios.core.effects import WriteSource
@@ -47,16 +47,16 @@ from dios.wire.types import (
 @handles(messages.Copy)
 def copy(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
     """dios_copy: delegate a reference, and copy the object's data if an attribute requires that."""
-    access.flags_of(call.flags, Flag.NONE)
-    access.delegable(task, call.ref)
-    held = access.typed(access.held(task, call.task, Permission.WRITE), ObjectType.TASK)
+    rights.flags_of(call.flags, Flag.NONE)
+    rights.delegable(task, call.ref)
+    held = rights.typed(rights.held(task, call.task, Permission.WRITE), ObjectType.TASK)
     node = place_for_copy(step, held, call)
     if node or held.object.home:
         if step.parts is not None:
             raise InvalidError("a copy to another node cannot be part of a vector. Send it alone.")
         _copy_remote(step, task, seq, call)
         return
-    receiver = access.receiving(step.state, held)
+    receiver = rights.receiving(step.state, held)
     fresh = delegate(step, task, receiver, call)
     public = fresh.public()
     notices.notify(step, receiver, messages.Delegated(public, task.object.fingerprint))
@@ -68,7 +68,7 @@ def copy(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
 
 def delegate(step: Step, task: Holder, receiver: Holder, call: messages.Copy) -> Reference:
     """Delegate a reference to a task of this node, or to the remote task record of another node's task."""
-    reference = access.delegable(task, call.ref)
+    reference = rights.delegable(task, call.ref)
     kind = _type_of_copy(reference.object, call)
     if kind is reference.object.type and reference.object.type is ObjectType.PRIVMEM_BLOB:
         _refuse_private(reference, receiver is task)

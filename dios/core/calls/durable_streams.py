@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dios import limits
 from dios.core import effects
-from dios.core.calls import access
+from dios.core.calls import rights
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_bytes
 from dios.errors import InvalidError, StaleError, TooLargeError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def append(step: Step, reference: Reference, seq: int, call: messages.WriteOnce) -> None:
     """Append one entry. The write version in the answer is the entry's number, from 1 on."""
-    access.flags_of(call.flags, Flag.NONE)
+    rights.flags_of(call.flags, Flag.NONE)
     if call.offset:
         raise InvalidError("entries are always appended to the end of a log; leave the offset out")
     if step.payload_size > limits.LOG_ENTRY_BYTES_MAX:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from dios.core import effects
-from dios.core.calls import access
+from dios.core.calls.rights import may_delete
 from dios.core.model.accounts import buffer_version, require_bytes
 from dios.core.model.records import Holder, Pending, PhysicalObject, Reference
 from dios.core.model.type_rules import is_blob
@@ -55,7 +55,7 @@ def _closes(reference: Reference, call: messages.AnyCall, row: CallRow) -> bool:
         case Closing.COMMIT:
             return bool(flags & Flag.RELEASE_COMMIT)
         case Closing.END:
-            if flags & Flag.HANDLE_ONLY or not access.may_delete(reference.task, reference):
+            if flags & Flag.HANDLE_ONLY or not may_delete(reference.task, reference):
                 return False
             return bool(flags & Flag.DESTROY) or target.deletion is Deletion.IMMEDIATE
         case Closing.RETIRE:

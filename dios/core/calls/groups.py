@@ -1,13 +1,13 @@
 """Groups: namespaces as objects, and the rights of Table 4.2 (thesis §4.4).
 
-References to groups are never delegated; ``dios.core.calls.access`` refuses that.
+References to groups are never delegated; ``dios.core.calls.rights`` refuses that.
 """
 
 from __future__ import annotations
 
 from dios import limits
 from dios.core import lifetimes
-from dios.core.calls import access
+from dios.core.calls import rights
 from dios.core.calls.handlers import handles
 from dios.core.model.accounts import require_each
 from dios.core.model.names import home_name, is_signed, logs_group
@@ -28,7 +28,7 @@ def names_for_creation(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
     """Return the names of the groups for a new object. The task may use every group it has a reference to."""
     names: dict[Name, None] = {}
     for ref_id in refs:
-        reference = access.typed(access.living(access.held(task, ref_id, Permission.WRITE)), ObjectType.GROUP)
+        reference = rights.typed(rights.living(rights.held(task, ref_id, Permission.WRITE)), ObjectType.GROUP)
         if reference.object.name is not None:
             names[reference.object.name] = None
     return tuple(names)
@@ -38,8 +38,8 @@ def names_for_child(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
     """Return a child's memberships. The parent must be a member or the creator of each (Figure 4.5)."""
     names: dict[Name, None] = {}
     for ref_id in refs:
-        reference = access.typed(access.living(access.held(task, ref_id)), ObjectType.GROUP)
-        if not access.may_grant(task, reference):
+        reference = rights.typed(rights.living(rights.held(task, ref_id)), ObjectType.GROUP)
+        if not rights.may_grant(task, reference):
             raise NotPermittedError(
                 "the task only resolved this group's name; a member or the group's creator must grant this",
                 fingerprint=reference.object.fingerprint,

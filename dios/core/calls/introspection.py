@@ -6,7 +6,7 @@ Use and limits of resources are in ``dios.core.calls.limit_calls``.
 from __future__ import annotations
 
 from dios.core import effects, lifetimes
-from dios.core.calls import access, delegation, devices, flows, submissions
+from dios.core.calls import delegation, devices, flows, rights, submissions
 from dios.core.calls.handlers import handles
 from dios.core.calls.run_orders import not_repeatable
 from dios.core.model.records import Holder, Provenance, Session, Task
@@ -21,7 +21,7 @@ from dios.wire.types import Flag, ObjectType, Permission
 @handles(messages.ConsoleOf)
 def console_of(step: Step, task: Holder, seq: int, call: messages.ConsoleOf) -> None:
     """Answer with a read-only reference to the console of a task that the caller may read."""
-    reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)
+    reference = rights.typed(rights.held(task, call.task, Permission.READ), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
     if other is None:
         raise NoSuchTaskError("the node no longer stores this task's console")
@@ -36,8 +36,8 @@ def console_of(step: Step, task: Holder, seq: int, call: messages.ConsoleOf) -> 
 @handles(messages.ListTasks)
 def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> None:
     """List every task of the caller's own principal, sessions excluded, on all nodes of the cluster."""
-    flags = access.flags_of(call.flags, Flag.LOCAL_ONLY)
-    access.refuse_pure(task)
+    flags = rights.flags_of(call.flags, Flag.LOCAL_ONLY)
+    rights.refuse_pure(task)
     rows = submissions.task_rows(step, task.principal)
     if step.state.cluster is None or flags & Flag.LOCAL_ONLY or step.parts is not None:
         step.answer(task, seq, messages.Tasks(rows))
@@ -48,7 +48,7 @@ def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> 
 @handles(messages.NodeInfo)
 def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> None:
     """Answer with counts of this node; the host adds facts about the machine."""
-    access.refuse_pure(task)
+    rights.refuse_pure(task)
     peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
         forwarding.pass_on(step, task, seq, call, peer)
@@ -88,8 +88,8 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
 def shutdown(step: Step, task: Holder, seq: int, call: messages.Shutdown) -> None:
     """Stop the node. Only the principal that runs it and root may do so."""
     del call
-    access.refuse_pure(task)
-    if not access.is_nodes_own(step.state, task):
+    rights.refuse_pure(task)
+    if not rights.is_nodes_own(step.state, task):
         raise NotPermittedError("only the node's own user and root may stop it")
     step.audit(task, "shutdown", "ok", task.object.fingerprint)
     step.answer(task, seq, messages.Done(1))
@@ -99,7 +99,7 @@ def shutdown(step: Step, task: Holder, seq: int, call: messages.Shutdown) -> Non
 @handles(messages.Describe)
 def describe(step: Step, task: Holder, seq: int, call: messages.Describe) -> None:
     """Describe a task's recipe, limits and usage to a caller that may read the task."""
-    reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)
+    reference = rights.typed(rights.held(task, call.task, Permission.READ), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
     if not isinstance(other, Task) or other.recipe is None:
         raise NoSuchTaskError("the node no longer stores the recipe of this task")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import lifetimes
-from dios.core.calls import access, computed_objects, io_steps
+from dios.core.calls import computed_objects, io_steps, rights
 from dios.core.calls.handlers import handles
 from dios.core.model.accounts import charge_all, require_all, require_bytes
 from dios.core.model.io_requests import abort, associate, give_back, holds
@@ -35,8 +35,8 @@ _BUFFER_BYTES_DEFAULT = 4096
 @handles(messages.AcquireRead)
 def acquire_read(step: Step, task: Holder, seq: int, call: messages.AcquireRead) -> None:
     """dios_acquire_read: register the request and return a buffer with the object's bytes."""
-    access.flags_of(call.flags, Flag.NON_BLOCKING)
-    reference = access.for_io(task, call.ref, Mode.READ)
+    rights.flags_of(call.flags, Flag.NON_BLOCKING)
+    reference = rights.for_io(task, call.ref, Mode.READ)
     if not is_blob(reference.object.type):
         computed_objects.acquire(step, reference, seq, call)
         return
@@ -54,14 +54,14 @@ def acquire_read(step: Step, task: Holder, seq: int, call: messages.AcquireRead)
 @handles(messages.AcquireWrite)
 def acquire_write(step: Step, task: Holder, seq: int, call: messages.AcquireWrite) -> None:
     """dios_acquire_write: register the request and return a buffer to fill."""
-    access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.BLANK)
-    reference = access.for_io(task, call.ref, Mode.WRITE)
+    rights.flags_of(call.flags, Flag.NON_BLOCKING | Flag.BLANK)
+    reference = rights.for_io(task, call.ref, Mode.WRITE)
     target = reference.object
     if not is_blob(target.type):
         computed_objects.acquire(step, reference, seq, call)
         return
     if target.buffering is Buffering.RAW:
-        access.held(task, call.ref, Permission.READ)  # raw memory shows the object's present bytes
+        rights.held(task, call.ref, Permission.READ)  # raw memory shows the object's present bytes
     io_steps.require_extent(target, call.offset)
     length = _length_to_write(target, call)
     if call.offset + length > limits.BLOB_BYTES_MAX:
@@ -136,10 +136,10 @@ def _length_to_write(target: PhysicalObject, call: messages.AcquireRead | messag
 @handles(messages.CommitRead)
 def commit_read(step: Step, task: Holder, seq: int, call: messages.CommitRead) -> None:
     """dios_commit_read: report whether the bytes were valid until now."""
-    access.flags_of(call.flags, Flag.NONE)
+    rights.flags_of(call.flags, Flag.NONE)
     if call.iov is CommitIov.BORROW:
         raise InvalidError("a read cannot be committed with BORROW; use USE or MOVE")
-    reference = access.for_io(task, call.ref, Mode.READ)
+    reference = rights.for_io(task, call.ref, Mode.READ)
     buffer = io_steps.buffer_to_commit(step, reference, call.buffer, call.iov, Mode.READ)
     if buffer.mode is not Mode.READ:
         raise InvalidError("the buffer was acquired for writing; commit the write instead")
@@ -152,8 +152,8 @@ def commit_read(step: Step, task: Holder, seq: int, call: messages.CommitRead) -
 @handles(messages.CommitWrite)
 def commit_write(step: Step, task: Holder, seq: int, call: messages.CommitWrite) -> None:
     """dios_commit_write: if the request is valid, write the buffer's bytes to the object."""
-    flags = access.flags_of(call.flags, Flag.REPLACE)
-    reference = access.for_io(task, call.ref, Mode.WRITE)
+    flags = rights.flags_of(call.flags, Flag.REPLACE)
+    reference = rights.for_io(task, call.ref, Mode.WRITE)
     if not is_blob(reference.object.type):
         computed_objects.commit(step, reference, seq, call)
         return
@@ -225,8 +225,8 @@ def _commit_to_other_object(
 # -- release --------------------------------------------------------------------------------------
 def release(step: Step, task: Holder, seq: int, call: messages.ReleaseRead | messages.ReleaseWrite) -> None:
     """dios_release_read and dios_release_write: release a buffer, exactly once."""
-    flags = access.flags_of(call.flags, Flag.RELEASE_COMMIT)
-    reference = access.held(task, call.ref)
+    flags = rights.flags_of(call.flags, Flag.RELEASE_COMMIT)
+    reference = rights.held(task, call.ref)
     buffer = io_steps.own_buffer(step, task, call.buffer)
     mode = Mode.READ if isinstance(call, messages.ReleaseRead) else Mode.WRITE
     io_steps.require_associated(buffer, reference, mode)
@@ -234,7 +234,7 @@ def release(step: Step, task: Holder, seq: int, call: messages.ReleaseRead | mes
     if flags & Flag.RELEASE_COMMIT:
         if buffer.bare or not buffer.active:
             raise InvalidError("cannot commit on release: the buffer has no bytes or no open request")
-        access.living(reference)
+        rights.living(reference)
         if mode is Mode.WRITE:
             step.require_unread(buffer.object)
             end = max(buffer.object.size, buffer.offset + buffer.length)

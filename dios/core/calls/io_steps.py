@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import effects
-from dios.core.calls import access
+from dios.core.calls import rights
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import buffer_version, require_all, require_bytes
 from dios.core.model.io_requests import admits, begin, holds, settle
@@ -66,7 +66,7 @@ def own_buffer(step: Step, task: Holder, buffer_id: int) -> Buffer:
 
     An earlier call of the same vector must not have acquired it: a caller can guess the id of such a buffer.
     """
-    buffer = access.own_buffer(task, buffer_id)
+    buffer = rights.own_buffer(task, buffer_id)
     if buffer.id in step.opened_in_vector:
         raise InvalidError("the calls of a vector must be independent; an earlier one acquires this buffer")
     return buffer
@@ -226,7 +226,7 @@ def buffer_to_commit(step: Step, reference: Reference, buffer_id: int, iov: Comm
         raise InvalidError("a borrowed buffer cannot be borrowed again; release it first")
     if not buffer.active and not buffer.committed:
         raise InvalidError("the buffer has no open request; acquire first")
-    access.living(buffer.reference)
+    rights.living(buffer.reference)
     return buffer
 
 

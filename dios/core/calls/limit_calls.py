@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from dios import limits
-from dios.core.calls import access, groups, waiting_starts
+from dios.core.calls import groups, rights, waiting_starts
 from dios.core.calls.handlers import handles
 from dios.core.model.accounts import Account
 from dios.core.model.records import Holder, PhysicalObject, Task
@@ -29,7 +29,7 @@ _UID_MAX = 2**32 - 2
 def list_limits(step: Step, task: Holder, seq: int, call: messages.ListLimits) -> None:
     """List the accounts of the caller's principal; for the node's own user those of all principals."""
     del call
-    access.refuse_pure(task)
+    rights.refuse_pure(task)
     all_rows = chain(
         [step.state.account.row("")], _principals(step, task), _groups(step, task), _tasks(step, task)
     )
@@ -39,7 +39,7 @@ def list_limits(step: Step, task: Holder, seq: int, call: messages.ListLimits) -
 
 
 def _principals(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
-    all_principals = access.is_nodes_own(step.state, task)
+    all_principals = rights.is_nodes_own(step.state, task)
     for principal, account in step.state.principals.items():
         if all_principals or principal == task.principal:
             yield account.row("")
@@ -61,8 +61,8 @@ def _tasks(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
 @handles(messages.SetLimits)
 def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> None:
     """Set limits of one account. The store keeps those of principals and durable groups."""
-    access.refuse_pure(task)
-    if not access.is_nodes_own(step.state, task):
+    rights.refuse_pure(task)
+    if not rights.is_nodes_own(step.state, task):
         raise NotPermittedError("only the node's own user and root may set limits")
     label = ""
     secrecy: Label = ()
@@ -70,7 +70,7 @@ def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> 
         account, label, secrecy = _account_of_task(step, task, call)
         account.bind(call.bounds)
     elif call.scope is Scope.GROUP:
-        group = access.typed(access.living(access.held(task, call.ref)), ObjectType.GROUP).object
+        group = rights.typed(rights.living(rights.held(task, call.ref)), ObjectType.GROUP).object
         if group.account is None or step.state.homes.get(group.owner) is group:
             raise InvalidError("a home group has no limits of its own; set those of its principal instead")
         account = group.account
@@ -94,7 +94,7 @@ def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> 
 
 def _account_of_task(step: Step, task: Holder, call: messages.SetLimits) -> tuple[Account, str, Label]:
     """Return the account of a living task, its title, and its label."""
-    reference = access.typed(access.held(task, call.ref), ObjectType.TASK)
+    reference = rights.typed(rights.held(task, call.ref), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
     if not isinstance(other, Task) or not other.alive:
         raise NoSuchTaskError("the task has ended", fingerprint=reference.object.fingerprint)

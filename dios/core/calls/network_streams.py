@@ -15,7 +15,7 @@ from typing import Final
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import access
+from dios.core.calls import rights
 from dios.core.calls.handlers import handles
 from dios.core.events import ConnectionArrived, DatagramsDropped, NetworkFailed, NetworkOpened
 from dios.core.model.accounts import require_bytes
@@ -58,7 +58,7 @@ def may_resolve(state: State, task: Holder) -> bool:
 
     Sessions of the node's own user and of root may. Other tasks need a delegated reference.
     """
-    return isinstance(task, Session) and access.is_nodes_own(state, task)
+    return isinstance(task, Session) and rights.is_nodes_own(state, task)
 
 
 def require_right(step: Step, task: Holder, call: messages.Create) -> None:
@@ -103,7 +103,7 @@ def _require_full_right(step: Step, task: Holder, call: messages.Create) -> None
 
 def _limited(task: Holder, ref: int) -> tuple[PhysicalObject, LimitedNetwork]:
     """Return a NETWORK object that is limited to origins, which the task may use."""
-    target = access.for_io(task, ref, Mode.WRITE).object
+    target = rights.for_io(task, ref, Mode.WRITE).object
     if not isinstance(target.state, LimitedNetwork):
         raise InvalidError("needs a reference to a NETWORK object that is limited to origins")
     return target, target.state
@@ -257,7 +257,7 @@ def hand_out(step: Step, reference: Reference, state: AcceptState, seq: int) -> 
     If the reader has no room for it, the call is refused and the connection stays for the next reader.
     """
     task, acceptor = reference.task, reference.object
-    access.living(reference)
+    rights.living(reference)
     size = _RINGS_OF_SOCKET * state.ring_bytes
     task.table.require_room()
     task.account.require(Resource.REFERENCES, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from dios.core import effects
-from dios.core.calls import access, moves, submissions
+from dios.core.calls import moves, rights, submissions
 from dios.core.calls.handlers import handles
 from dios.core.events import LabelsStored
 from dios.core.model.records import Holder, Pending
@@ -27,7 +27,7 @@ def list_nodes(step: Step, task: Holder, seq: int, call: messages.ListNodes) -> 
 
     A caller that knows the present version of the list waits for the next one.
     """
-    access.refuse_pure(task)
+    rights.refuse_pure(task)
     cluster = step.state.cluster
     if call.wait_ms and cluster is not None and call.known == cluster.rows_version:
         row = Pending(task, seq, call, {}, step.now + call.wait_ms * _MS)
@@ -48,8 +48,8 @@ def retry_list(step: Step, row: Pending) -> None:
 @handles(messages.SetNode)
 def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None:
     """Drain, undrain or forget a node. The node itself drains, and notifies all others."""
-    access.refuse_pure(task)
-    if not access.is_nodes_own(step.state, task):
+    rights.refuse_pure(task)
+    if not rights.is_nodes_own(step.state, task):
         raise NotPermittedError("only the nodes' own user and root may drain, undrain or forget nodes")
     cluster = step.state.cluster
     if cluster is None:
@@ -79,8 +79,8 @@ def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None
 @handles(messages.LabelNode)
 def label_node(step: Step, task: Holder, seq: int, call: messages.LabelNode) -> None:
     """Set and remove labels of a node. The node itself changes and stores them, and notifies all others."""
-    access.refuse_pure(task)
-    if not access.is_nodes_own(step.state, task):
+    rights.refuse_pure(task)
+    if not rights.is_nodes_own(step.state, task):
         raise NotPermittedError("only the nodes' own user and root may label nodes")
     cluster = step.state.cluster
     if cluster is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import access, flows, groups, network_streams, user_records
+from dios.core.calls import flows, groups, network_streams, rights, user_records
 from dios.core.calls.handlers import handles
 from dios.core.calls.lifecycle import end_task_by
 from dios.core.effects import WriteSource
@@ -50,7 +50,7 @@ def create_in(
     step: Step, task: Holder, seq: int, call: messages.Create, group_names: tuple[Name, ...]
 ) -> None:
     """Create an object on this node in groups given by name. The caller may be a task of another node."""
-    flags = access.flags_of(call.flags, user_records.FLAGS)
+    flags = rights.flags_of(call.flags, user_records.FLAGS)
     with_ring = min(2, len(group_names)) if call.object_type in _WITH_RING else 0
     step.spend(1 + (1 + len(group_names) + with_ring) // 3)
     rules = rules_for_creation(call.object_type, call.buffering)
@@ -135,7 +135,7 @@ def _new_name(step: Step, task: Holder, call: messages.Create) -> Name | None:
         return user_records.name_of(step.state.secret, call.flags, task.principal)
     if kind is NameKind.RANDOM:
         return step.state.fresh_name()
-    own = access.local(task)
+    own = rights.local(task)
     name = deterministic_name(own.name, own.deterministic_count)
     own.deterministic_count += 1
     return name
@@ -175,14 +175,14 @@ def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
 
     Answers 0 if the object was destroyed already and only a stale reference was dropped.
     """
-    flags = access.flags_of(call.flags, Flag.HANDLE_ONLY | Flag.DESTROY)
-    reference = access.held(task, call.ref)
+    flags = rights.flags_of(call.flags, Flag.HANDLE_ONLY | Flag.DESTROY)
+    reference = rights.held(task, call.ref)
     target = reference.object
     was_living = not target.zombie
     step.require_unread(target)
     if flags & Flag.DESTROY:
-        access.held(task, call.ref, Permission.DELETE)
-        if was_living and not access.may_delete(task, reference):
+        rights.held(task, call.ref, Permission.DELETE)
+        if was_living and not rights.may_delete(task, reference):
             raise NotPermittedError(
                 "the task only resolved this group's name; a member or the group's creator must destroy it",
                 fingerprint=target.fingerprint,
@@ -214,7 +214,7 @@ def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
         if victim is not None and victim.alive:
             end_task_by(step, victim, task, "ended by a task that holds the right to delete it")
     else:
-        immediate = target.deletion is Deletion.IMMEDIATE and access.may_delete(task, reference)
+        immediate = target.deletion is Deletion.IMMEDIATE and rights.may_delete(task, reference)
         step.depend_on(target)
         lifetimes.drop_reference(step, reference)
         if not flags & Flag.HANDLE_ONLY and (immediate or flags & Flag.DESTROY) and not target.zombie:
@@ -228,6 +228,6 @@ def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
 @handles(messages.Stat)
 def stat(step: Step, task: Holder, seq: int, call: messages.Stat) -> None:
     """Answer with the present public attributes of a reference."""
-    reference = access.held(task, call.ref)
+    reference = rights.held(task, call.ref)
     step.depend_on(reference.object)
     step.answer(task, seq, messages.References((reference.public(),)))

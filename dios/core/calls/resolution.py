@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dios.core import lifetimes
-from dios.core.calls import access, network_streams, user_records
+from dios.core.calls import network_streams, rights, user_records
 from dios.core.calls.handlers import handles
 from dios.core.model.accounts import require_each
 from dios.core.model.names import CONSOLE, NETWORK, TIMER, internal_name, special_number
@@ -29,7 +29,7 @@ _NO_GROUP = Name(bytes(32))
 @handles(messages.Lookup)
 def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
     """dios_lookup: answer with at most ``limit`` references to reachable physical objects of this name."""
-    flags = access.flags_of(call.flags, Flag.LOCAL_ONLY | Flag.NON_BLOCKING)
+    flags = rights.flags_of(call.flags, Flag.LOCAL_ONLY | Flag.NON_BLOCKING)
     name = Name(call.name)
     number = special_number(name)
     incomplete = False
@@ -100,9 +100,9 @@ def _groups_to_search(task: Holder, group_ref: int) -> tuple[tuple[Name, ...], R
     """
     if not group_ref:
         return tuple(task.memberships), None
-    reference = access.typed(access.living(access.held(task, group_ref)), ObjectType.GROUP)
+    reference = rights.typed(rights.living(rights.held(task, group_ref)), ObjectType.GROUP)
     group = reference.object.name
-    if group is None or access.is_member(task, reference):
+    if group is None or rights.is_member(task, reference):
         return (group or _NO_GROUP,), None
     held = task.shares.get(group) if isinstance(task, Session) else None
     share = None if held is None else task.table.find(held.id)
@@ -114,7 +114,7 @@ def _groups_to_search(task: Holder, group_ref: int) -> tuple[tuple[Name, ...], R
 def _special(step: Step, task: Holder, number: int) -> tuple[PhysicalObject, ...]:
     """Resolve a special name. Its meaning depends on the caller, and no group is searched."""
     if number == CONSOLE:
-        return (access.local(task).console,)
+        return (rights.local(task).console,)
     if number == TIMER:
         task.account.require(Resource.OBJECTS, 1)
         clock = PhysicalObject(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import lifetimes
-from dios.core.calls import access
+from dios.core.calls import rights
 from dios.core.calls.handlers import handles
 from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance, Reference, last_value
 from dios.core.model.work_items import Retirement
@@ -31,15 +31,15 @@ def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
         InvalidError: there is a holder without EVERYONE.
         NotPermittedError: EVERYONE without the right to delete.
     """
-    flags = access.flags_of(call.flags, Flag.EVERYONE)
+    flags = rights.flags_of(call.flags, Flag.EVERYONE)
     if call.holder and not flags:
         raise InvalidError("cannot retire the references of one holder without the flag EVERYONE")
-    reference = access.held(task, call.ref)
+    reference = rights.held(task, call.ref)
     target = reference.object
     step.require_unread(target)
     everyone = bool(flags & Flag.EVERYONE)
     if everyone:
-        access.held(task, call.ref, Permission.DELETE)
+        rights.held(task, call.ref, Permission.DELETE)
     is_short = _is_short(target if everyone else reference)
     row = Pending(task, seq, call, {}, closes=(target,))
     if not is_short:

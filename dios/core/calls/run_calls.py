@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import (
-    access,
     admission,
     lifecycle,
     own_rule,
+    rights,
     run_orders,
     starting,
     submissions,
@@ -115,7 +115,7 @@ def _takes_turn(step: Step, task: Holder, call: messages.Run) -> bool:
         return False
     known = step.state.admission
     if known is None:
-        return not access.is_nodes_own(step.state, task)
+        return not rights.is_nodes_own(step.state, task)
     return task.principal in known.quotas or known.others_wait(task.principal, step.now)
 
 
@@ -142,7 +142,7 @@ def _identity_for(step: Step, task: Holder, call: messages.Run) -> ChildIdentity
     elif cluster is not None and host:
         peer = remote_calls.peer_named(step, host)
         host = cluster.here.name if peer is None else peer.name
-    return replace(lifecycle.fresh_identity(step, access.local(task)), host=host)
+    return replace(lifecycle.fresh_identity(step, rights.local(task)), host=host)
 
 
 def start(
@@ -160,7 +160,7 @@ def start(
     in the submission queue again. ``waited`` is the call if it has waited for room; it then remains waiting,
     and this raises NoRoomError, if there is still none.
     """
-    flags = access.flags_of(
+    flags = rights.flags_of(
         call.flags,
         Flag.NON_BLOCKING
         | Flag.SPAWN_LOCAL

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.calls import access, flows, groups
+from dios.core.calls import flows, groups, rights
 from dios.core.model.accounts import lower_limits
 from dios.core.model.records import (
     HandedReference,
@@ -108,7 +108,7 @@ def checked_network(step: Step, task: Holder, call: messages.Run) -> bool:
     A session, also one of another node, may hand the network on if it may resolve it on its own node.
     """
     wanted = bool(call.flags & Flag.WITH_NETWORK)
-    if wanted and not (task.brand is Brand.LEGACY and access.is_nodes_own(step.state, task)):
+    if wanted and not (task.brand is Brand.LEGACY and rights.is_nodes_own(step.state, task)):
         raise NotPermittedError("only the node's own user and root may start a task with the network")
     return wanted
 
@@ -119,14 +119,14 @@ def _is_confined(brand: Brand, *, network: bool) -> bool:
 
 def executable(task: Holder, ref_id: int) -> Reference:
     """Return a reference to a program that the caller may run."""
-    reference = access.living(access.held(task, ref_id, Permission.EXECUTE))
+    reference = rights.living(rights.held(task, ref_id, Permission.EXECUTE))
     if not RULES[reference.object.type].executable:
         raise NotExecutableError(f"a {reference.object.type.name} cannot be run")
     return reference
 
 
 def _delegable(task: Holder, handed: Iterable[messages.Handed]) -> tuple[Reference, ...]:
-    references = tuple(access.delegable(task, item.ref) for item in handed)
+    references = tuple(rights.delegable(task, item.ref) for item in handed)
     if any(reference.object.type is ObjectType.PRIVMEM_BLOB for reference in references):
         raise NotPermittedError("private memory cannot be delegated to a child; make a shared copy first")
     return references
@@ -155,7 +155,7 @@ def forked(step: Step, task: Holder, call: messages.Run) -> Order:
 
     The fork has the memory of that task, so this needs every right on it. Its limits are those of that task.
     """
-    reference = access.typed(access.held(task, call.like), ObjectType.TASK)
+    reference = rights.typed(rights.held(task, call.like), ObjectType.TASK)
     origin = step.state.tasks.get(TaskId(reference.object.id))
     if reference.permissions != Permission.ALL or (
         isinstance(origin, Task) and origin.principal != task.principal
@@ -200,7 +200,7 @@ def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
     """
     if not isinstance(task, Session):
         raise NotPermittedError("only a session may repeat a task, because the child gets all its references")
-    reference = access.typed(access.held(task, call.like), ObjectType.TASK)
+    reference = rights.typed(rights.held(task, call.like), ObjectType.TASK)
     former = step.state.tasks.get(TaskId(reference.object.id))
     if not isinstance(former, Task) or former.recipe is None:
         raise NoSuchTaskError("cannot repeat the task: the node no longer stores its recipe")
@@ -277,7 +277,7 @@ def brand_for(step: Step, task: Holder, wanted: Brand) -> Brand:
             raise NotPermittedError("a pure task may only start pure tasks")
         if step.state.restricted:
             return Brand.PURE
-        if not access.is_nodes_own(step.state, task):
+        if not rights.is_nodes_own(step.state, task):
             # An unconfined task would have the rights of the node's user instead of the caller's.
             raise NotPermittedError(
                 "only the node's own user and root may start tasks outside the sandbox; run it pure, "

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.calls import access, devices, moves, run_calls, submissions, waiting_starts
+from dios.core.calls import devices, moves, rights, run_calls, submissions, waiting_starts
 from dios.core.calls.handlers import handles
 from dios.core.model import scheduler_leases
 from dios.core.model.quotas import Admission
@@ -326,7 +326,7 @@ def set_admission(step: Step, task: Holder, seq: int, call: messages.SetAdmissio
 @handles(messages.AskScheduler)
 def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None:
     """Queue a question for the scheduler."""
-    access.refuse_pure(task)
+    rights.refuse_pure(task)
     table = step.state.queue
     if step.state.cluster is None:
         raise InvalidError("this node is in no cluster, so it has no scheduler; `dios-node init` creates one")
@@ -345,7 +345,7 @@ def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None
     step.wait(row)
     number = table.next_question
     table.next_question += 1
-    privileged = access.is_nodes_own(step.state, task)
+    privileged = rights.is_nodes_own(step.state, task)
     asked = messages.Asked(number, task.principal, privileged, call.question)
     table.questions[number] = SchedulerQuestion(row, asked)
     submissions.changed(step)
@@ -393,6 +393,6 @@ def report(step: Step, task: Holder, seq: int, call: messages.Report) -> None:
 
 def require_cluster_user(step: Step, task: Holder) -> None:
     """Raise NotPermittedError unless the caller acts for the nodes' own user or for root."""
-    access.refuse_pure(task)
-    if not access.is_nodes_own(step.state, task):
+    rights.refuse_pure(task)
+    if not rights.is_nodes_own(step.state, task):
         raise NotPermittedError("only the nodes' own user and root may make calls of the scheduler")

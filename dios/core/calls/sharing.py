@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import access, groups
+from dios.core.calls import groups, rights
 from dios.core.calls.handlers import handles
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_object
@@ -33,9 +33,9 @@ def share(step: Step, task: Holder, seq: int, call: messages.ShareGroup) -> None
         NotPermittedError: the caller is a task, or no member of the group.
         InvalidError: nobody is named, or the share ends in the past or in more than a year.
     """
-    reference = access.typed(access.living(access.held(task, call.group)), ObjectType.GROUP)
+    reference = rights.typed(rights.living(rights.held(task, call.group)), ObjectType.GROUP)
     group = reference.object
-    if not isinstance(task, Session) or not access.is_member(task, reference) or group.name is None:
+    if not isinstance(task, Session) or not rights.is_member(task, reference) or group.name is None:
         raise NotPermittedError(
             "only a process of a user who is a member of the group shares it", fingerprint=group.fingerprint
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dios.core import effects, lifetimes
-from dios.core.calls import access, devices, flows, groups, lifecycle, network_streams, submissions
+from dios.core.calls import devices, flows, groups, lifecycle, network_streams, rights, submissions
 from dios.core.calls.admission import Budget
 from dios.core.calls.run_orders import Order
 from dios.core.model.records import (
@@ -45,7 +45,7 @@ def begin(
     member_of: tuple[PhysicalObject, ...] = tuple(group for group in named if group is not None)
     if not member_of:
         member_of = (groups.fresh_group(step, parent.principal),)
-    chosen = chosen or lifecycle.fresh_identity(step, access.local(parent))
+    chosen = chosen or lifecycle.fresh_identity(step, rights.local(parent))
     account.subject = fingerprint(chosen.name)
     own_object, console_object = lifecycle.own_objects(step, chosen.task, chosen.name, parent.principal)
     child = Task(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from dios.core.calls import access, node_metrics, user_records
+from dios.core.calls import rights, user_records
 from dios.core.calls.handlers import handles
 from dios.core.model.accounts import Account
 from dios.core.model.names import KEPT, SERVICES
@@ -29,6 +29,8 @@ TABLE_ROWS_MAX: Final = 256
 WATCHED_MAX: Final = 8
 """The row of a waiting call has the fingerprints of at most this number of the objects that it watches."""
 
+METRICS: Final = "metrics"
+"""The table of the node's metrics, which the host fills."""
 LOG: Final = "log"
 """The table of the newest records of the node's log. The host has its rows; the core leaves ``start`` for it
 in ``following``.
@@ -58,7 +60,7 @@ def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> 
         UnreachableError: no node has this name, or it does not answer.
         NotSupportedError: the other node has a release whose tables only its own users can read.
     """
-    access.require_nodes_own(step.state, task, "read the tables of this node")
+    rights.require_nodes_own(step.state, task, "read the tables of this node")
     if step.state.labelled and task.brand is not Brand.LEGACY:
         raise NotPermittedError(
             "the tables have numbers that labelled tasks chose; on this node only a user's process reads them"
@@ -320,7 +322,7 @@ TABLES: Final[dict[str, Table]] = {
     "story": Table(("now_ns", "event", "task", "object", "seq"), _story),
     "services": Table(("principal",), _services),
     "kept": Table(("principal",), _kept),
-    "metrics": Table(node_metrics.COLUMNS, node_metrics.rows),
+    METRICS: Table(("metric", "labels", "value"), _no_rows),
     LOG: Table(LOG_COLUMNS, _no_rows),
     "accounts": Table(("scope", "subject", *(resource.name.lower() for resource in Resource)), _accounts),
 }  # fmt: skip

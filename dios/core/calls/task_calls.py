@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import effects
-from dios.core.calls import access, computed_objects, entrance, network_streams
+from dios.core.calls import computed_objects, entrance, network_streams, rights
 from dios.core.calls.handlers import handles
 from dios.core.model.accounts import charge_all
 from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference, Session, Task
@@ -21,8 +21,8 @@ from dios.wire.types import Flag, Mode, ObjectType, Permission, Resource, TaskSt
 @handles(messages.Pause)
 def pause(step: Step, task: Holder, seq: int, call: messages.Pause) -> None:
     """dios_pause: answer 1 if the task is now paused. On the self-reference, yield."""
-    flags = access.flags_of(call.flags, Flag.STAY_RUNNABLE)
-    reference = access.typed(access.held(task, call.task), ObjectType.TASK)
+    flags = rights.flags_of(call.flags, Flag.STAY_RUNNABLE)
+    reference = rights.typed(rights.held(task, call.task), ObjectType.TASK)
     if reference.object is task.object:
         if not flags & Flag.STAY_RUNNABLE:
             _require_process(task)
@@ -48,8 +48,8 @@ def pause(step: Step, task: Holder, seq: int, call: messages.Pause) -> None:
 @handles(messages.Resume)
 def resume(step: Step, task: Holder, seq: int, call: messages.Resume) -> None:
     """dios_resume: answer 1 if a paused task continues. A task cannot resume itself."""
-    access.flags_of(call.flags, Flag.NONE)
-    reference = access.typed(access.held(task, call.task), ObjectType.TASK)
+    rights.flags_of(call.flags, Flag.NONE)
+    reference = rights.typed(rights.held(task, call.task), ObjectType.TASK)
     if reference.object is task.object:
         raise InvalidError("a task cannot resume itself")
     victim = _controlled(step, task, call.task)
@@ -64,7 +64,7 @@ def resume(step: Step, task: Holder, seq: int, call: messages.Resume) -> None:
 
 
 def _controlled(step: Step, task: Holder, ref_id: int) -> LocalHolder | None:
-    reference = access.held(task, ref_id, Permission.EXECUTE)
+    reference = rights.held(task, ref_id, Permission.EXECUTE)
     victim = step.state.tasks.get(TaskId(reference.object.id))
     if victim is None or not victim.alive:
         return None
@@ -96,10 +96,10 @@ def report_progress(step: Step, task: Holder, seq: int, call: messages.ReportPro
 @handles(messages.Select)
 def select(step: Step, task: Holder, seq: int, call: messages.Select) -> None:
     """dios_select: answer with the first reference ready for I/O; wait for one until the timeout."""
-    access.flags_of(call.flags, Flag.NON_BLOCKING)
+    rights.flags_of(call.flags, Flag.NON_BLOCKING)
     right = Permission.READ if call.mode is Mode.READ else Permission.WRITE
     step.spend(len(call.refs) // 8)
-    references = [access.held(task, ref_id, right) for ref_id in call.refs]
+    references = [rights.held(task, ref_id, right) for ref_id in call.refs]
     index = _first_ready(step, task, references, call.mode)
     if index < 0 and any(reference.object.home for reference in references):
         _select_remote(step, task, seq, call, references)
@@ -202,8 +202,8 @@ def retry_select(step: Step, row: Pending, changed: PhysicalObject | None) -> No
 @handles(messages.Attach)
 def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
     """Attach the task to an end of a stream. Each end is attached once (ADR 0004)."""
-    access.flags_of(call.flags, Flag.NONE)
-    reference = access.for_io(task, call.ref, call.mode)
+    rights.flags_of(call.flags, Flag.NONE)
+    reference = rights.for_io(task, call.ref, call.mode)
     if step.parts is not None and task.home:
         raise InvalidError("attach by a task of another node cannot be part of a vector. Send it alone.")
     state = reference.object.state

@@ -9,7 +9,7 @@ its reference to the record, and goes when the record is destroyed or the time i
 from __future__ import annotations
 
 from dios import limits
-from dios.core.calls import access, sharing
+from dios.core.calls import rights, sharing
 from dios.core.calls.handlers import handles
 from dios.core.model.records import Holder, Session
 from dios.core.step import Step
@@ -38,9 +38,9 @@ def issue(step: Step, task: Holder, seq: int, call: messages.IssueToken) -> None
         InvalidError: the node is in no cluster, the grant is for another group or gives no right to read, or
             it ends in the past or in more than a year.
     """
-    reference = access.typed(access.living(access.held(task, call.group)), ObjectType.GROUP)
+    reference = rights.typed(rights.living(rights.held(task, call.group)), ObjectType.GROUP)
     group = reference.object
-    if not isinstance(task, Session) or not access.is_member(task, reference) or group.name is None:
+    if not isinstance(task, Session) or not rights.is_member(task, reference) or group.name is None:
         raise NotPermittedError(
             "only a process of a user who is a member of the group issues tokens",
             fingerprint=group.fingerprint,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import access, flows
+from dios.core.calls import flows, rights
 from dios.core.effects import WriteSource
 from dios.core.model import disclosure
 from dios.core.model.accounts import buffer_version, require_bytes
@@ -75,7 +75,7 @@ def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target
         step.answer(task, seq, messages.Done(0 if target.zombie else 1))
         return
     if (target.lost or target.ended) and isinstance(call, messages.ReadOnce | messages.AcquireRead):
-        step.reply(_lost_status(step, task, seq, access.held(task, call.ref, Permission.READ)))
+        step.reply(_lost_status(step, task, seq, rights.held(task, call.ref, Permission.READ)))
         return
     if target.zombie and type(call) not in _STALE:
         raise StaleError("the object was deleted. Drop the reference.", fingerprint=target.fingerprint)

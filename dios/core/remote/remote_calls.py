@@ -9,7 +9,7 @@ from typing import Final, cast
 from msgspec.structs import replace
 
 from dios.core import effects
-from dios.core.calls import access, flows, groups
+from dios.core.calls import flows, groups, rights
 from dios.core.effects import Reply, WriteSource
 from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance
 from dios.core.model.secrecy import normal
@@ -306,7 +306,7 @@ def _without_placement(call: messages.Create) -> messages.Create:
 def copy(step: Step, task: Holder, seq: int, call: messages.Copy, target: Proxy) -> None:
     """Delegate an object of another node: that node checks, grants, and notifies the receiver's (§4.5.3)."""
     cluster = step.require_cluster()
-    access.held(task, call.ref, Permission.DELEGATE)
+    rights.held(task, call.ref, Permission.DELEGATE)
     node, receiver = receiver_of(step, cluster, task, call.task)
     if node == cluster.here.node:
         receiving_task = step.state.tasks[receiver.task]
@@ -334,12 +334,12 @@ def fit_delegated(step: Step, row: Pending, then: FitDelegated, answer: dcp.Answ
 
 def receiver_of(step: Step, cluster: Cluster, task: Holder, ref_id: int) -> tuple[NodeId, dcp.Caller]:
     """Return the node and the identity of the task behind a reference, which must permit writing."""
-    reference = access.typed(access.held(task, ref_id, Permission.WRITE), ObjectType.TASK)
+    reference = rights.typed(rights.held(task, ref_id, Permission.WRITE), ObjectType.TASK)
     target = reference.object
     if target.home:
         # The principal is not known here; the receiver's node reports it with the receiver's first request.
         return target.home, dcp.Caller(TaskId(target.id), "", target.fingerprint, Brand.PURE)
-    receiver = access.receiving(step.state, reference)
+    receiver = rights.receiving(step.state, reference)
     return cluster.here.node, receiver.caller()
 
 

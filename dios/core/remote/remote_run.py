@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from dios.core import lifetimes
 from dios.core.calls import (
-    access,
     admission,
     delegation,
     flows,
     groups,
     lifecycle,
+    rights,
     run_orders,
     starting,
     submissions,
@@ -96,7 +96,7 @@ def run_offered(
                 "with a time. Update it, or use another node."
             )
     scheduled = chosen is not None and chosen.placed_by is not None
-    identity = chosen or lifecycle.fresh_identity(step, access.local(task))
+    identity = chosen or lifecycle.fresh_identity(step, rights.local(task))
     child = dcp.Caller(identity.task, task.principal, fingerprint(identity.name), recipe.brand, order.label)
     origins = _origins(order)
     start = StartProgress(
@@ -188,7 +188,7 @@ def offer(
 ) -> messages.Reference:
     """Grant a reference to the record of a future task. Return its public part for that task."""
     if origin.permissions & Permission.DELEGATE == 0 and sharing.label != _PROGRAM:
-        access.delegable(origin.task, origin.id)
+        rights.delegable(origin.task, origin.id)
     delegation.require_room(receiver, origin.object)
     fresh = _grant(step, receiver, origin, sharing)
     step.audit(
@@ -366,7 +366,7 @@ def _start_remotely(step: Step, row: Pending, start: StartProgress) -> None:
         scheduled=start.scheduled,
     )
     task.remote_nodes.add(start.node)
-    access.local(task).remote_children[child.task] = (start.node, child.fingerprint, child.label)
+    rights.local(task).remote_children[child.task] = (start.node, child.fingerprint, child.label)
     cluster.note_placed(start.node)
     step.audit(
         task,
@@ -389,7 +389,7 @@ def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> Pending
         if parent is not None:
             parent.remote_children.pop(then.child, None)
         return None
-    task, start = access.local(row.task), row.progress
+    task, start = rights.local(row.task), row.progress
     step.state.pending.remove(row)
     if isinstance(answer, messages.Created):
         submissions.note_started(step, start.identity)
@@ -476,7 +476,7 @@ def start_for_node(
     ]
     for origin in origins[1:]:
         if origin is not None:
-            access.delegable(parent, origin.id)
+            rights.delegable(parent, origin.id)
     brand = run_orders.brand_for(step, parent, body.call.brand)
     targets = _targets(step, cluster, parent, all_held, origins)
     names = groups.names_for(step, body.groups)

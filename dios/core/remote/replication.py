@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import access, flows, groups, user_records
+from dios.core.calls import flows, groups, rights, user_records
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.records import Holder, PhysicalObject, Provenance
@@ -27,7 +27,7 @@ from dios.wire.types import Brand, Buffering, ObjectType, Permission, Persistenc
 
 def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId, then: Continuation) -> None:
     """Ask another node to make a copy of the object behind a reference; it answers with ReplicaCreated."""
-    reference = access.delegable(giver, call.ref)
+    reference = rights.delegable(giver, call.ref)
     origin = reference.object
     kind = origin.type
     if not is_blob(kind):

@@ -11,7 +11,7 @@ from typing import Final, Never, TypeAlias, cast
 
 from dios import limits
 from dios.core import containment, lifetimes
-from dios.core.calls import access, delegation, dispatch, flows, groups, logs, object_calls, submissions
+from dios.core.calls import delegation, dispatch, flows, groups, logs, object_calls, rights, submissions
 from dios.core.model import disclosure
 from dios.core.model.accounts import require_each
 from dios.core.model.names import logs_group
@@ -125,7 +125,7 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
 def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
     """Grant references to a task that is about to be started on another node."""
     giver = remote_tasks.remote_task_for(step, peer, body.caller)
-    references = [access.delegable(giver, sharing.ref) for sharing in body.shared]
+    references = [rights.delegable(giver, sharing.ref) for sharing in body.shared]
     home = remote_tasks.peer_named(step.require_cluster(), body.node)
     known = home.remote_tasks.get(body.receiver.task)
     if home is not peer and known is not None and not known.guessed:

@@ -31,7 +31,7 @@ from dios.fairness.sparse_demands import DemandRows, Demands, Reals, as_rows
 
 THREADED_MIN: Final = 1 << 20
 """The least number of non-zero demands for more than one thread: with fewer, an interval on two threads takes
-longer (docs/fairness-experiments.md)."""
+longer (docs/experiments.md#fair-shares)."""
 
 CLOCK_CHECK_ENTRIES: Final = 50_000
 """Row entries that are touched between two readings of the clock: less than a millisecond."""

@@ -2,7 +2,7 @@
 
 Nothing is reserved for a best-effort task, so that it also fits where reservations are not used. It
 waits here until a node has room, and then the scheduler gets it for that node alone, without a demand. On the
-node it yields to all other tasks (``dios.host.sandbox.cgroups``).
+node it yields to all other tasks (``dios.host.confinement.cgroups``).
 """
 
 from __future__ import annotations

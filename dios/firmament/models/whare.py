@@ -12,7 +12,7 @@ tasks of a class, so one arc from TA_c replaces these.)
 Three parameters go beyond the thesis, and by default they are on. Costs are ``relative``. A place also costs
 the harm to the tasks that run there (``mutual``), because Whare-Map's search minimises the sum over all
 tasks. At most ``wave`` tasks reach a machine through its type in one round: Psi is a mean that does not see
-the other tasks of the round. ``docs/repro-firmament.md`` compares the variants.
+the other tasks of the round. ``docs/experiments.md#firmament`` compares the variants.
 
 The policies explore unknown combinations. A type of machine on which a class never ran costs slightly less
 than the best known type, for at most ``trials`` tasks of the class at a time.

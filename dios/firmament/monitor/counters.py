@@ -19,8 +19,8 @@ from typing import Final, Self
 
 from dios import limits
 from dios.firmament.knowledge.samples import Metric
+from dios.host.confinement import linux_calls
 from dios.host.machine import procfs
-from dios.host.sandbox import linux_calls
 
 _HARDWARE: Final = 0
 _SOFTWARE: Final = 1

@@ -3,7 +3,7 @@
 The core decides which records are made (``effects.Audit``). The chain shows that a record was changed,
 removed, inserted or moved. It does not protect against an attacker who can write the files and compute a new
 chain, so keep the head digest in another place from time to time. Reading and verifying are in
-``dios.host.audit.reader``; ``docs/audit-format.md`` describes the bytes.
+``dios.host.audit.reader``; ``docs/formats.md#the-audit-log`` describes the bytes.
 
 Appending a record costs an encoding and a digest. The host batches writes and syncs.
 """

@@ -1,6 +1,6 @@
 """Reading the audit log: read it, follow it while it is written, and verify its chain.
 
-Writing is in ``dios.host.audit.log``; ``docs/audit-format.md`` describes the bytes.
+Writing is in ``dios.host.audit.log``; ``docs/formats.md#the-audit-log`` describes the bytes.
 """
 
 from __future__ import annotations

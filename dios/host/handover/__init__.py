@@ -7,5 +7,5 @@
 
 The parts themselves (``contents``, ``buffers``, ``streams``, ``task_host`` and others) have a method
 ``hand_over`` and one that takes over. ``dios.node.continuation`` is the process: it tries the successor,
-stops the readers, and replaces the program. ``docs/handover-format.md`` has the bytes.
+stops the readers, and replaces the program. ``docs/formats.md#the-state-for-a-successor`` has the bytes.
 """

@@ -1,4 +1,4 @@
-"""The bytes that a node's process hands to its successor in a sealed memory; docs/handover-format.md.
+"""The bytes that a node's process hands to its successor in a sealed memory; docs/formats.md.
 
 A magic number, the version, the length of the core's snapshot, the snapshot (``dios.core.snapshot``), the
 host's part as MessagePack, and the BLAKE3 digest of all that. The memory never becomes a file: it has the

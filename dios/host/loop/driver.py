@@ -17,6 +17,7 @@ import trio
 from dios import limits
 from dios.core.effects import Effect, Outcome
 from dios.core.events import Called, Event, Persisted, PersistFailed, Received, TimerFired
+from dios.core.model.state import State
 from dios.errors import DiosError, InvariantError, ProtocolError
 from dios.host.audit.admission import refusal, refusal_of_request
 from dios.host.content.contents import Content, OwnedPayloads, Payloads, size_of
@@ -45,17 +46,19 @@ _NO_PAYLOAD: Final = PayloadId(0)
 class Stepper(Protocol):
     """The core, or a wrapper that records its steps."""
 
+    @property
+    def state(self) -> State:
+        """The tables of the core, which only the core changes."""
+        ...
+
     def step(self, event: Event) -> Outcome:
         """Process one event."""
-        ...
 
     def has_request(self, node: NodeId, number: int) -> bool:
         """Return True if a request of another node was handled before."""
-        ...
 
     def holder_id(self, node: NodeId, task: TaskId) -> TaskId:
         """Return the id here of a task of another node; 0 if no such task has a record here."""
-        ...
 
 
 class _DeferredEffects(NamedTuple):
@@ -199,6 +202,11 @@ class Driver:
         """Return the reason why no session may begin now, or None if one may."""
         journal = self._effector.journal
         return refusal(journal, hello) if journal.pressure else None
+
+    @property
+    def state(self) -> State:
+        """The tables of the core, which only the core changes."""
+        return self._core.state
 
     def has_request(self, node: NodeId, number: int) -> bool:
         """Return True if a request of another node was handled before, so that its repeat gets the answer."""

@@ -44,7 +44,7 @@ from dios.host.loop.staging import Staging
 from dios.host.loop.vectors import (
     Described,
     VectorReplies,
-    failure_of,
+    failure_answer,
     is_expected,
     run_now,
     with_data,
@@ -86,27 +86,21 @@ class TaskController(Protocol):
 
     def spawn(self, effect: fx.Spawn) -> None:
         """Begin to start a process. Raise OSError if descriptors are exhausted."""
-        ...
 
     def kill(self, task: TaskId) -> None:
         """End the task's process."""
-        ...
 
     def suspend(self, task: TaskId) -> None:
         """Stop the task's process."""
-        ...
 
     def resume(self, task: TaskId) -> None:
         """Continue the task's process."""
-        ...
 
     def hold(self, shares: tuple[tuple[TaskId, fx.TaskShare], ...], lease_ms: int) -> None:
         """Hold these tasks to shares of the machine for ``lease_ms``, and others no longer."""
-        ...
 
     def close(self, task: TaskId, reason: str) -> None:
         """Close the task's connection after its queued replies are sent."""
-        ...
 
 
 class EffectorParts(NamedTuple):
@@ -322,7 +316,7 @@ class Effector:
                 if not is_expected(error):
                     self._contain(effect, effects, error)
                     continue
-                failure = failure_of(error)
+                failure = failure_answer(error)
                 if self._refused(effect, failure):
                     continue
                 self.run_failed(RemainingEffects(effects, index, payloads, step), failure, content_lost=False)
@@ -481,7 +475,7 @@ class Effector:
         if error is None:
             self.run(rest.effects, rest.payloads, rest.step, rest.place)
         else:
-            failure = failure_of(error)
+            failure = failure_answer(error)
             if self._refused(effect, failure):
                 self.run(rest.effects, rest.payloads, rest.step, rest.place)
             else:

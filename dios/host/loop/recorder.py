@@ -19,6 +19,7 @@ from dios.core.effects import Outcome
 from dios.core.events import Event
 from dios.core.machine import Core
 from dios.core.model.accounts import Defaults
+from dios.core.model.state import State
 from dios.core.recording import RECORDING_VERSION, Recorded, RecordingHeader
 from dios.core.remote.peers import Here
 from dios.ids import NodeId, Principal, TaskId
@@ -59,7 +60,7 @@ class Recorder:
         self._write(msgpack.encode(header))
 
     @property
-    def state(self) -> object:
+    def state(self) -> State:
         """The core's tables, for inspection."""
         return self._core.state
 

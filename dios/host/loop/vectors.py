@@ -95,7 +95,7 @@ class VectorReplies:
             try:
                 answered = self._part(part, room)
             except (DiosError, OSError) as error:
-                answered = CompletedReply(self._refused(part, failure_of(error)))
+                answered = CompletedReply(self._refused(part, failure_answer(error)))
             if len(fds) + len(answered.fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
                 close_all(answered.fds)
                 answered = CompletedReply(self._refused(part, _too_many()))
@@ -168,7 +168,7 @@ def is_expected(error: Exception) -> bool:
     return isinstance(error, DiosError | OSError)
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_answer(error: Exception) -> Failure:
     """Return the failure that a client receives for an error of one of its effects."""
     if isinstance(error, OSError | DiosError):
         known = translate_os_error(error)

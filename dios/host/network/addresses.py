@@ -105,7 +105,7 @@ def text_of(name: SocketName) -> str:
     return join_address(str(name[0]), int(str(name[1])))
 
 
-def failure_of(error: OSError, address: str) -> tuple[Code, str]:
+def network_failure(error: OSError, address: str) -> tuple[Code, str]:
     """Return the code and message for a socket that could not be opened, or failed."""
     why = os.strerror(error.errno) if error.errno else error.strerror or str(error)
     if isinstance(error, NoAddressError):

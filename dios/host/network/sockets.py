@@ -21,7 +21,7 @@ from dios.host.handover import format as form
 from dios.host.handover.gate import Gate
 from dios.host.loop.clock import Clock
 from dios.host.network.acceptor import ListeningSocket, continue_numbers, next_number
-from dios.host.network.addresses import Address, Resolver, failure_of, reachable, text_of
+from dios.host.network.addresses import Address, Resolver, network_failure, reachable, text_of
 from dios.host.network.socket_pump import SocketBackend, os_error_of
 from dios.host.network.tcp import TcpBackend
 from dios.host.network.udp import UdpBackend
@@ -29,7 +29,6 @@ from dios.ids import ObjectId
 from dios.wire.types import ObjectType
 
 _OpenSocket: TypeAlias = "SocketBackend | ListeningSocket"
-_BackendFactory: TypeAlias = Callable[[Callable[[OSError], None], Callable[[], None]], SocketBackend]
 
 
 class Sockets:
@@ -51,7 +50,7 @@ class Sockets:
         self._resolver: Final = Resolver()
         # Names in datagrams are resolved apart, so that they keep no new stream waiting.
         self._datagram_resolver: Final = Resolver()
-        self._things: Final[dict[ObjectId, _OpenSocket]] = {}
+        self._endpoints: Final[dict[ObjectId, _OpenSocket]] = {}
         self._addresses: Final[dict[ObjectId, str]] = {}
         self._opening: Final[dict[ObjectId, trio.CancelScope]] = {}
         self._lingering: Final[set[SocketBackend]] = set()
@@ -60,9 +59,9 @@ class Sockets:
 
     def __len__(self) -> int:
         accepted = sum(
-            listener.waiting for listener in self._things.values() if isinstance(listener, ListeningSocket)
+            listener.waiting for listener in self._endpoints.values() if isinstance(listener, ListeningSocket)
         )
-        return len(self._things) + len(self._opening) + len(self._lingering) + accepted
+        return len(self._endpoints) + len(self._opening) + len(self._lingering) + accepted
 
     def _has_room(self) -> bool:
         return len(self) < self._most
@@ -71,13 +70,13 @@ class Sockets:
     @property
     def unfinished(self) -> bool:
         """True while a socket is being opened or closed, or has something that cannot be handed over."""
-        busy = any(backend.busy for backend in self._things.values() if isinstance(backend, SocketBackend))
+        busy = any(backend.busy for backend in self._endpoints.values() if isinstance(backend, SocketBackend))
         return bool(self._opening or self._lingering or busy)
 
     def hand_over(self) -> tuple[tuple[form.Socket, ...], int]:
         """Describe all sockets for the successor, and return the number of the next accepted connection."""
         sockets: list[form.Socket] = []
-        for target, endpoint in self._things.items():
+        for target, endpoint in self._endpoints.items():
             address = self._addresses.get(target, "the peer")
             if isinstance(endpoint, ListeningSocket):
                 fd, accepted = endpoint.hand_over()
@@ -99,12 +98,7 @@ class Sockets:
                 accepted = [(connection.number, _taken(connection.fd)) for connection in described.accepted]
                 self._start_listening(target, sock, described.address, accepted)
                 continue
-            make = (
-                self._makes_tcp(sock)
-                if described.kind is ObjectType.TCP_STREAM
-                else self._makes_udp(target, sock)
-            )
-            backend = self._things[target] = self._made(target, make, described.address)
+            backend = self._create(described.kind, target, sock, described.address)
             ends = self._streams.continue_serving(target, backend, described.pumps)
             backend.take_over(ends, reported=described.reported)
 
@@ -120,7 +114,7 @@ class Sockets:
 
     def adopt(self, effect: AdoptConnection) -> None:
         """Give an accepted connection to an object."""
-        for endpoint in list(self._things.values()):
+        for endpoint in list(self._endpoints.values()):
             sock = endpoint.take(effect.number) if isinstance(endpoint, ListeningSocket) else None
             if sock is not None:
                 self._connected(effect.object, sock, "the peer")
@@ -133,22 +127,22 @@ class Sockets:
         if scope is not None:
             scope.cancel()
         self._addresses.pop(effect.object, None)
-        thing = self._things.pop(effect.object, None)
-        if isinstance(thing, SocketBackend):
-            self._lingering.add(thing)
-        if thing is not None:
-            thing.close()
+        endpoint = self._endpoints.pop(effect.object, None)
+        if isinstance(endpoint, SocketBackend):
+            self._lingering.add(endpoint)
+        if endpoint is not None:
+            endpoint.close()
 
     def close_all(self) -> None:
         """Close all sockets, at the node's end."""
         for scope in self._opening.values():
             scope.cancel()
-        for thing in (*self._things.values(), *self._lingering):
-            if isinstance(thing, SocketBackend):
-                thing.abort()
+        for endpoint in (*self._endpoints.values(), *self._lingering):
+            if isinstance(endpoint, SocketBackend):
+                endpoint.abort()
             else:
-                thing.close()
-        self._things.clear()
+                endpoint.close()
+        self._endpoints.clear()
 
     # -- opening --------------------------------------------------------------------------------------
     async def _open(self, effect: OpenNetwork, scope: trio.CancelScope) -> None:
@@ -222,7 +216,7 @@ class Sockets:
             self._failed(target, os_error_of(error), address)
 
         self._addresses[target] = address
-        self._things[target] = ListeningSocket(
+        self._endpoints[target] = ListeningSocket(
             sock, self._nursery, arrived, self._has_room, broke, self._gate, accepted
         )
 
@@ -231,41 +225,38 @@ class Sockets:
         sock = _bound(places[0], socket.SOCK_DGRAM)
         target = effect.object
 
-        self._serve(target, self._makes_udp(target, sock), effect.address)
+        self._serve(ObjectType.UDP_STREAM, target, sock, effect.address)
         self._opened(target, text_of(sock.getsockname()))
 
-    def _makes_udp(self, target: ObjectId, sock: trio.socket.SocketType) -> _BackendFactory:
-        def dropped(count: int) -> None:
-            self._post(DatagramsDropped(self._clock.now(), target, count))
-
-        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> SocketBackend:
-            resolver = self._datagram_resolver
-            return UdpBackend(sock, self._nursery, broke, closed, resolver, dropped, self._gate)
-
-        return make
-
-    def _makes_tcp(self, sock: trio.socket.SocketType) -> _BackendFactory:
-        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> SocketBackend:
-            return TcpBackend(sock, self._nursery, broke, closed, self._gate)
-
-        return make
-
     def _connected(self, target: ObjectId, sock: trio.socket.SocketType, address: str) -> None:
-        self._serve(target, self._makes_tcp(sock), address)
+        self._serve(ObjectType.TCP_STREAM, target, sock, address)
 
-    def _made(self, target: ObjectId, make: _BackendFactory, address: str) -> SocketBackend:
+    def _create(
+        self, kind: ObjectType, target: ObjectId, sock: trio.socket.SocketType, address: str
+    ) -> SocketBackend:
+        """Create the backend of a connected or bound socket, and keep it as that of the object."""
+
         def broke(error: OSError) -> None:
             self._failed(target, error, address)
 
         def closed() -> None:
             self._lingering.discard(backend)
 
+        def dropped(count: int) -> None:
+            self._post(DatagramsDropped(self._clock.now(), target, count))
+
+        backend: SocketBackend
+        if kind is ObjectType.TCP_STREAM:
+            backend = TcpBackend(sock, self._nursery, broke, closed, self._gate)
+        else:
+            resolver = self._datagram_resolver
+            backend = UdpBackend(sock, self._nursery, broke, closed, resolver, dropped, self._gate)
         self._addresses[target] = address
-        backend = make(broke, closed)
+        self._endpoints[target] = backend
         return backend
 
-    def _serve(self, target: ObjectId, make: _BackendFactory, address: str) -> None:
-        backend = self._things[target] = self._made(target, make, address)
+    def _serve(self, kind: ObjectType, target: ObjectId, sock: trio.socket.SocketType, address: str) -> None:
+        backend = self._create(kind, target, sock, address)
         try:
             self._streams.serve(target, backend)
         except (DiosError, OSError) as error:
@@ -277,7 +268,7 @@ class Sockets:
 
     def _failed(self, target: ObjectId, error: OSError, address: str) -> None:
         self._opening.pop(target, None)
-        code, message = failure_of(error, address)
+        code, message = network_failure(error, address)
         self._post(NetworkFailed(self._clock.now(), target, int(code), message))
 
 

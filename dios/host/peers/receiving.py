@@ -76,7 +76,7 @@ class MessageReader:
         self._counts: Final = counts
         self._statements: Final = StatementReader(guard, around.clock, nursery, restated)
         self._held: Final = HeldRequests(
-            around.rates, around.charges, nursery, self._take_held, around.driver.holder_id
+            around.rates, around.charges, nursery, self._deliver_held, around.driver.holder_id
         )
 
     async def read(self, node: NodeId, session: PeerSession, bodies: list[bytes]) -> None:
@@ -96,15 +96,13 @@ class MessageReader:
                     counts["messages_received"] += 1
                     counts["bytes_received"] += len(body)
                     session.received_bytes += len(body)
-                    message, inline = _message_of(body, None)
+                    message, inline = _decode(body, None)
                     if isinstance(message, dcp.Ask):
                         is_full = (
                             driver.units - turn >= limits.TURN_UNITS_MAX
                             or persister.backlog >= limits.STORE_QUEUE_MAX
                         )
-                        if (incoming or is_full) and self._wait_in_turn(
-                            node, session, message, inline, len(body)
-                        ):
+                        if (incoming or is_full) and self._enqueue(node, session, message, inline, len(body)):
                             continue
                     session.used_s = trio.current_time()
                     if type(message) is dcp.PeerReply and inline is not None:
@@ -117,7 +115,7 @@ class MessageReader:
                         if await self._statements.merge(node, message.statement):
                             driver.units += limits.TURN_UNITS_MAX  # its signatures take as long as a turn
                     else:
-                        self._process(node, session, message, inline, None)
+                        self._admit(node, session, message, inline, None)
                     if driver.units - begun >= limits.TURN_UNITS_MAX:
                         BATCH.end()
                         begun = await driver.let_others_work(begun)
@@ -133,7 +131,7 @@ class MessageReader:
             BATCH.end()
             incoming.clear()
 
-    def _wait_in_turn(
+    def _enqueue(
         self, node: NodeId, session: PeerSession, asked: dcp.Ask, inline: bytes | None, frame_bytes: int
     ) -> bool:
         """Let a request wait for its turn. Return False if it must be processed now.
@@ -149,10 +147,10 @@ class MessageReader:
         incoming.put(asked, inline, frame_bytes)
         if not incoming.is_served:
             incoming.is_served = True
-            self._nursery.start_soon(self._serve_waiting, node, session, name="serve a node's requests")
+            self._nursery.start_soon(self._serve_queue, node, session, name="serve a node's requests")
         return True
 
-    async def _serve_waiting(self, node: NodeId, session: PeerSession) -> None:
+    async def _serve_queue(self, node: NodeId, session: PeerSession) -> None:
         """Process the requests that wait, a turn's work at a time, until none is left."""
         driver, persister, incoming = self._parts.driver, self._parts.persister, session.incoming
         try:
@@ -167,7 +165,7 @@ class MessageReader:
                     BATCH.begin(_ANSWERS_EACH * len(incoming))
                     continue
                 waiting = incoming.take()
-                self._serve_one(node, session, waiting)
+                self._serve_queued(node, session, waiting)
                 if session.closed:
                     incoming.clear()
                 if driver.units - begun >= limits.TURN_UNITS_MAX:
@@ -178,24 +176,26 @@ class MessageReader:
             BATCH.end()
             incoming.is_served = False
 
-    def _serve_one(self, node: NodeId, session: PeerSession, waiting: WaitingRequest) -> None:
+    def _serve_queued(self, node: NodeId, session: PeerSession, waiting: WaitingRequest) -> None:
         try:
-            self._process(node, session, waiting.asked, waiting.inline, None)
+            self._admit(node, session, waiting.asked, waiting.inline, None)
         except Exception as error:
             if not self._parts.driver.sound:
                 raise
             session.end(error)
 
-    def _take(self, node: NodeId, session: PeerSession, body: bytes, attached: ContentMemory | None) -> None:
+    def _admit_transfer(
+        self, node: NodeId, session: PeerSession, body: bytes, attached: ContentMemory | None
+    ) -> None:
         try:
-            message, inline = _transferred(body, attached)
+            message, inline = _decode_transfer(body, attached)
         except ProtocolError:
             if attached is not None:
                 attached.release()
             raise
-        self._process(node, session, message, inline, attached)
+        self._admit(node, session, message, inline, attached)
 
-    def _process(
+    def _admit(
         self,
         node: NodeId,
         session: PeerSession,
@@ -211,18 +211,18 @@ class MessageReader:
             and self._held.keep(node, session, message, inline)
         ):
             return
-        self._receive(node, session, message, inline if attached is None else attached)
+        self._deliver(node, session, message, inline if attached is None else attached)
 
-    def _receive(
+    def _deliver(
         self, node: NodeId, session: PeerSession, message: dcp.Message, attached: Content | None
     ) -> None:
         failure = self._parts.driver.receive(node, session.epoch, message, attached)
         if failure is not None and isinstance(message, dcp.Ask):
             session.send_message(dcp.PeerReply(message.number, failure))
 
-    def _take_held(self, node: NodeId, session: PeerSession, asked: dcp.Ask, inline: bytes | None) -> None:
+    def _deliver_held(self, node: NodeId, session: PeerSession, asked: dcp.Ask, inline: bytes | None) -> None:
         try:
-            self._receive(node, session, asked, inline)
+            self._deliver(node, session, asked, inline)
         except Exception as error:
             if not self._parts.driver.sound:
                 raise
@@ -240,7 +240,7 @@ class MessageReader:
         session.received_bytes += len(arrived.message) + arrived.size
         try:
             if arrived.refused is None:
-                self._take(node, session, arrived.message, attached)
+                self._admit_transfer(node, session, arrived.message, attached)
             else:
                 self._refuse(node, session, arrived.message, arrived.refused)
         except Exception as error:  # noqa: BLE001 - an error inside a step is raised in the nursery instead
@@ -251,13 +251,13 @@ class MessageReader:
 
     def _refuse(self, node: NodeId, session: PeerSession, body: bytes, reason: DiosError) -> None:
         """Answer a message whose bytes were dropped because there was no room for them."""
-        message, _ = _message_of(body, None)
+        message, _ = _decode(body, None)
         failure = Failure(int(reason.code), reason.message)
         if isinstance(message, dcp.PeerReply):
-            self._receive(node, session, dcp.PeerReply(message.number, failure), None)
+            self._deliver(node, session, dcp.PeerReply(message.number, failure), None)
         elif isinstance(message, dcp.Ask):
             if self._parts.driver.has_request(node, message.number):
-                self._receive(node, session, message, None)  # a repeat, which gets the first one's answer
+                self._deliver(node, session, message, None)  # a repeat, which gets the first one's answer
             else:
                 session.send_message(dcp.PeerReply(message.number, failure))
 
@@ -269,7 +269,7 @@ class MessageReader:
             _log.warning("a data connection of a node ended", extra={"why": str(reason)})
 
 
-def _message_of(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message | Control, bytes | None]:
+def _decode(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message | Control, bytes | None]:
     message, inline = decode_frame(body)
     if attached is not None and inline is not None:
         raise ProtocolError("a message has bytes inside its frame and attached to it")
@@ -280,8 +280,8 @@ def _message_of(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Messag
     return message, inline
 
 
-def _transferred(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message, bytes | None]:
-    message, inline = _message_of(body, attached)
+def _decode_transfer(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message, bytes | None]:
+    message, inline = _decode(body, attached)
     if isinstance(message, Revoked | Resting | Continuing):
         raise ProtocolError("a message between hosts came as a transfer")
     return message, inline

@@ -17,5 +17,5 @@ Every task is forked from a zygote: a small process that is set up in advance. R
 - ``failure_pause``: the growing pause after processes could not be made in advance.
 - ``task_process``: one task's process, and the explanation of how it ended.
 - ``last_exception``: finds a traceback's exception in the text that a task printed.
-- ``zygote_start`` is the program of a zygote; ``fork_handlers`` spares its children handlers that do nothing.
+- ``zygote_start`` is the program of a zygote.
 """

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
-from dios.host.sandbox import linux_calls, private_folder
+from dios.host.confinement import linux_calls, private_folder
 
 
 class ProcessTable:

@@ -20,11 +20,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from dios.host.confinement import limits_of_task, linux_calls, policy, private_folder, syscall_numbers
+from dios.host.confinement.notifications import Listener, Notification
 from dios.host.process.process_table import ProcessTable
 from dios.host.process.session_fork import HARMLESS_THREADS
 from dios.host.process.zygote_messages import CreateChild, CreateFailed, FromZygote
-from dios.host.sandbox import limits_of_task, linux_calls, policy, private_folder, syscall_numbers
-from dios.host.sandbox.notifications import Listener, Notification
 
 HELD_S_MAX: Final = 30.0
 """The time for which a session that wants to fork waits for the order of the daemon."""
@@ -46,19 +46,15 @@ class Reporter(Protocol):
 
     def send(self, message: FromZygote, descriptors: tuple[int, ...] = ()) -> None:
         """Send one message to the daemon."""
-        ...
 
     def report_created(self, number: int, pid: int, pidfd: int, folder: int) -> None:
         """Report a child, and remember it. Raise ``OSError``, and end the child, if that fails."""
-        ...
 
     def is_known(self, pid: int) -> bool:
         """Return True for a child that was reported and not reaped."""
-        ...
 
     def pid_of(self, number: int) -> int:
         """Return the process id of a child that was reported and not reaped, or 0."""
-        ...
 
 
 @dataclass(slots=True)

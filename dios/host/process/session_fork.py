@@ -11,7 +11,7 @@ import stat
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from dios.host.sandbox import linux_calls, policy, private_folder
+from dios.host.confinement import linux_calls, policy, private_folder
 
 INTERRUPTS_THREAD: Final = "dios-interrupts"
 """The thread of a session that waits for interrupts; a fork starts its own."""

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from dios.host.confinement.cgroups import ControlGroup, GroupFolder, MemoryEvents
 from dios.host.handover.format import Child, Group
 from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, ChildExited
-from dios.host.sandbox.cgroups import ControlGroup, GroupFolder, MemoryEvents
 from dios.wire.types import Brand, Cause
 
 if TYPE_CHECKING:
-    from dios.host.sandbox.cgroups import GroupShare
+    from dios.host.confinement.cgroups import GroupShare
 
 # The kernel compares the limit with time that it samples by ticks. On a busy machine this is far above the
 # exact time that it reports at the end.

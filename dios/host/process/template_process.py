@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from dios import limits
+from dios.host.confinement import linux_calls, lockdown, policy
 from dios.host.process.zygote_messages import (
     CreateChild,
     LoadTemplate,
@@ -26,7 +27,6 @@ from dios.host.process.zygote_messages import (
     decode_to_template,
     encode,
 )
-from dios.host.sandbox import linux_calls, lockdown, policy
 
 DESCRIPTORS_OF_SESSION: Final = 3
 GO: Final = b"g"

@@ -23,6 +23,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from dios import limits
+from dios.host.confinement import linux_calls, lockdown, private_folder
 from dios.host.process import template_process
 from dios.host.process.process_table import ProcessTable
 from dios.host.process.session_families import Reporter, SessionFamilies
@@ -36,7 +37,6 @@ from dios.host.process.zygote_messages import (
     decode_from_template,
     encode,
 )
-from dios.host.sandbox import linux_calls, lockdown, private_folder
 
 NAMESPACES: Final = linux_calls.CLONE_NEWNET | linux_calls.CLONE_NEWIPC | linux_calls.CLONE_NEWPID
 """The supervisor's, in addition to those of every zygote."""

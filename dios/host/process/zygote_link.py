@@ -46,7 +46,7 @@ from dios.host.process.zygote_process import StartedProcess, StartedZygote, Take
 from dios.start_watch import LOOK_S, StartWatch
 
 if TYPE_CHECKING:
-    from dios.host.sandbox.cgroups import ControlGroup
+    from dios.host.confinement.cgroups import ControlGroup
 
 _log: Final = logging.getLogger(__name__)
 

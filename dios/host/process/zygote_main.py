@@ -26,8 +26,19 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
-from dios import limits
-from dios.host.process import fork_handlers, template_supervisor
+from dios import forks, limits
+from dios.host.confinement import (
+    limits_of_task,
+    linux_calls,
+    lockdown,
+    namespaces,
+    native_programs,
+    private_folder,
+    privileges,
+    syscall_numbers,
+    view,
+)
+from dios.host.process import template_supervisor
 from dios.host.process.process_table import ProcessTable
 from dios.host.process.template_supervisor import TemplateSupervisor
 from dios.host.process.zygote_messages import (
@@ -53,17 +64,6 @@ from dios.host.process.zygote_messages import (
     ZygoteSetup,
     decode_to_zygote,
     encode,
-)
-from dios.host.sandbox import (
-    limits_of_task,
-    linux_calls,
-    lockdown,
-    namespaces,
-    native_programs,
-    private_folder,
-    privileges,
-    syscall_numbers,
-    view,
 )
 from dios.transport.unix.client import descriptors_of
 from dios.wire.types import Brand
@@ -229,11 +229,11 @@ class ZygoteProcess:
                 raise ValueError  # noqa: TRY301 - as above
             if self._pure and self._prepared.has_folder:
                 folder = private_folder.make(make.memory_bytes)
-            fork_handlers.alone(True)
+            forks.alone(True)
             try:
                 pid, pidfd = linux_calls.clone3(flags, settid=self._prepared.tid_address)
             finally:
-                fork_handlers.alone(False)
+                forks.alone(False)
             if pid == 0:
                 self._become_task(make, task_socket, console, folder, groups)
             self.report_created(make.id, pid, pidfd, folder)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dios import limits
-from dios.host.sandbox.native_programs import PROGRAMS_MAX, NativeProgram
+from dios.host.confinement.native_programs import PROGRAMS_MAX, NativeProgram
 from dios.wire.fields import ByteCount, Count, Identifier, Message, Milliseconds, ProcessId, Text
 from dios.wire.types import Brand
 

@@ -21,6 +21,19 @@ import trio
 from dios import limits
 from dios.core.effects import TaskShare
 from dios.errors import DiosError, InvalidError, NotSupportedError, OutOfMemoryError
+from dios.host.confinement import limits_of_task
+from dios.host.confinement.cgroups import ControlGroup, ControlGroups, GroupShare, open_control_groups
+from dios.host.confinement.enforcement import enforcement
+from dios.host.confinement.mechanisms import (
+    Availability,
+    Mechanism,
+    fitness_of,
+    not_confined,
+    probe,
+    require_pure,
+)
+from dios.host.confinement.native_programs import NativeProgram, ProgramSetting, examine
+from dios.host.confinement.notifications import FORKS
 from dios.host.handover.format import Zygote
 from dios.host.process.failure_pause import FailurePause
 from dios.host.process.lineages import OWN, Lineage, Lineages
@@ -30,19 +43,6 @@ from dios.host.process.templates import ProcessMaker, Templates
 from dios.host.process.zygote_link import ZygoteLink
 from dios.host.process.zygote_messages import ZygoteModules, ZygoteSetup
 from dios.host.process.zygote_process import StartedZygote
-from dios.host.sandbox import limits_of_task
-from dios.host.sandbox.cgroups import ControlGroup, ControlGroups, GroupShare, open_control_groups
-from dios.host.sandbox.enforcement import enforcement
-from dios.host.sandbox.mechanisms import (
-    Availability,
-    Mechanism,
-    fitness_of,
-    not_confined,
-    probe,
-    require_pure,
-)
-from dios.host.sandbox.native_programs import NativeProgram, ProgramSetting, examine
-from dios.host.sandbox.notifications import FORKS
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Fitness
 

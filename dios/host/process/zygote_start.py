@@ -5,10 +5,10 @@ It loads nothing before the fork handlers of other modules are watched.
 
 from __future__ import annotations
 
-from dios.host.process import fork_handlers
+from dios import forks
 
 if __name__ == "__main__":
-    fork_handlers.watch()
+    forks.watch_threads()
 
     from dios.host.process.zygote_main import main
 

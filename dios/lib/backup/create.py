@@ -5,7 +5,6 @@ A run that breaks off leaves packs that no snapshot names, and every earlier sna
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,27 +31,27 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.backup import records
-from dios.lib.backup.failures import DamagedBackupError, TargetError
-from dios.lib.backup.keys import KEY_BYTES, PrivateKey, Recipient
-from dios.lib.backup.packs import PackNumbers, PackWriter, StoredChunk, stored_chunks
 from dios.lib.backup.records import FileList, FileRecord, GroupRecord, RecordKind, Snapshot
 from dios.lib.backup.repository import (
     ReadSnapshot,
     Repository,
     create_repository,
     open_repository,
-    read_config,
     rollback_sign,
 )
-from dios.lib.backup.sealing import DataKey
-from dios.lib.backup.targets import Target
-from dios.lib.backup.writer_state import StateFile, WriterState
 from dios.lib.catalogue import CatalogueEntry
-from dios.lib.files.group_files import BATCH_OBJECTS, GroupFiles
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.group_list import BATCH_OBJECTS
 from dios.lib.files.paths import stored_path
 from dios.lib.files.tree import FileTree
 from dios.lib.kept.promises import KeptStatus
-from dios.lib.tier.inward import stored_pieces
+from dios.lib.packs.chunks import CHUNK_BYTES, PackNumbers, PackWriter, StoredChunk, pack_ids, stored_chunks
+from dios.lib.packs.configuration import BACKUP, new_key, read_config
+from dios.lib.packs.failures import DamagedBackupError, TargetError
+from dios.lib.packs.keys import PrivateKey, Recipient
+from dios.lib.packs.targets import Target
+from dios.lib.packs.tier_store import stored_pieces
+from dios.lib.packs.writer_state import StateFile, WriterState
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType
 
@@ -119,7 +118,7 @@ class _Base:
     ) -> None:
         self.chunks: Final[dict[bytes, StoredChunk]] = {}
         self._files: Final[dict[bytes, dict[bytes, tuple[FileRecord, list[StoredChunk]]]]] = {}
-        self._packs: Final = records.pack_ids(repository.target.names(records.PACKS))
+        self._packs: Final = pack_ids(repository.target)
         missing = {source.name: source.alias for source in sources}
         # A restored group has another name, and the same files.
         aliases = set(missing.values())
@@ -295,7 +294,9 @@ class _Run:
         if chunks is None:
             try:
                 chunks = [
-                    chunk for piece in stored_pieces(source.files, entry) for chunk in self._add_blob(piece)
+                    chunk
+                    for piece in stored_pieces(source.files.group, entry)
+                    for chunk in self._add_blob(piece)
                 ]
             except (DamagedBackupError, InvalidError, OSError, TargetError) as error:
                 why = error.message if isinstance(error, DiosError) else str(error)
@@ -366,8 +367,8 @@ class _Run:
         self.outcome.read_bytes += view.nbytes
         # Copied before the digest is made: the bytes of an object with RAW buffering change under a view.
         return [
-            self.writer.add(bytes(view[start : start + records.CHUNK_BYTES]))
-            for start in range(0, view.nbytes, records.CHUNK_BYTES)
+            self.writer.add(bytes(view[start : start + CHUNK_BYTES]))
+            for start in range(0, view.nbytes, CHUNK_BYTES)
         ]
 
     def _read_log(self, log: Log) -> list[StoredChunk]:
@@ -437,7 +438,7 @@ class Writer:
         """
         self._state_file: Final = StateFile(target.place)
         state = self._state_file.load()
-        config = read_config(target)
+        config = read_config(target, BACKUP)
         if config is None and (state is None or not state.sequence or accept_rollback):
             self.repository = self._begin(target, recipient)
             return
@@ -457,7 +458,7 @@ class Writer:
                 "continues with what is there."
             )
         if not same:
-            self._save(WriterState(self.repository.key.repository, self.repository.key.key))
+            self._state_file.save(WriterState(self.repository.key.repository, self.repository.key.key))
 
     def _begin(self, target: Target, recipient: Recipient | None) -> Repository:
         if recipient is None:
@@ -465,14 +466,11 @@ class Writer:
                 f"there is no backup in {target.place} yet. Begin it with --recipient FILE; `dios backup "
                 "keygen` makes the file."
             )
-        key = DataKey(secrets.token_bytes(KEY_BYTES), secrets.token_bytes(records.REPOSITORY_BYTES))
+        key = new_key()
         self._after = 0
         # First, so that no backup is begun whose key this machine does not have.
-        self._save(WriterState(key.repository, key.key))
+        self._state_file.save(WriterState(key.repository, key.key))
         return create_repository(target, recipient, key)
-
-    def _save(self, state: WriterState) -> None:
-        self._state_file.save(state)
 
     def create(
         self,
@@ -513,6 +511,6 @@ class Writer:
         )
         self._after = outcome.sequence
         key = repository.key
-        self._save(WriterState(key.repository, key.key, outcome.sequence, outcome.time_ns, digest))
+        self._state_file.save(WriterState(key.repository, key.key, outcome.sequence, outcome.time_ns, digest))
         self._state_file.remove_packs()
         return outcome

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from dios.errors import InvalidError
 from dios.lib.backup import records
-from dios.lib.backup.failures import DamagedBackupError
 from dios.lib.backup.repository import Repository
+from dios.lib.packs.chunks import pack_ids, pack_path
+from dios.lib.packs.failures import DamagedBackupError
 
 
 class Pruned(NamedTuple):
@@ -38,7 +39,7 @@ def prune(repository: Repository, keep: int) -> Pruned:
     for sequence in stay:
         for group in repository.read(sequence).snapshot.groups:
             used.update(group.packs, repository.files(group).packs)
-    present = records.pack_ids(repository.target.names(records.PACKS))
+    present = pack_ids(repository.target)
     if used - present:
         raise DamagedBackupError(
             f"{len(used - present)} packs of the snapshots that stay are missing. Nothing was removed. `dios "
@@ -48,7 +49,7 @@ def prune(repository: Repository, keep: int) -> Pruned:
         _remove(repository, records.snapshot_path(sequence))
     unused = present - used
     for pack in sorted(unused):
-        _remove(repository, records.pack_path(pack))
+        _remove(repository, pack_path(pack))
     return Pruned(len(gone), len(unused), len(stay), len(present) - len(unused))
 
 

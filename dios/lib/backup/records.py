@@ -1,12 +1,11 @@
-"""The stored records of a backup: the configuration, snapshots, and lists of files.
+"""The stored records of a backup: the snapshots, and lists of files.
 
-``docs/backup-format.md`` describes them. All but the configuration are stored encrypted.
+``docs/backup.md#the-format-of-backups`` describes them. They are stored encrypted.
 """
 
 from __future__ import annotations
 
 import enum
-import json
 import re
 from collections.abc import Iterable
 from typing import Annotated, Final, TypeVar
@@ -15,34 +14,17 @@ import msgspec
 
 from dios import limits
 from dios.errors import InvalidError
-from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.keys import WrappedKey
+from dios.lib.packs.chunks import ChunkPlace
+from dios.lib.packs.failures import DamagedBackupError
 from dios.wire.fields import Secrecy
 
 FORMAT_VERSION: Final = 1
 """The version of lists of files and of snapshots."""
-COMPRESSED_VERSION: Final = 2
-"""The version of a backup whose chunks are compressed; all others have version 1."""
-CHUNK_BYTES: Final = 4 * limits.MIB
-"""The size of the chunks of a file; the last one is shorter."""
-PACK_BYTES: Final = 16 * limits.MIB
-"""A pack is stored when it has this size."""
-PACK_BYTES_MAX: Final = PACK_BYTES + CHUNK_BYTES + limits.KIB
 SNAPSHOT_BYTES_MAX: Final = 64 * limits.MIB
-CONFIG_BYTES_MAX: Final = 64 * limits.KIB
-LIST_BYTES_MAX: Final = 2 * limits.GIB
 SNAPSHOTS_MAX: Final = 100_000
-REPOSITORY_BYTES: Final = 16
-
-CONFIG_PATH: Final = "config"
-PACKS: Final = "packs"
 SNAPSHOTS: Final = "snapshots"
-PACK_MAGIC: Final = b"DIOSBKP1"
-PACK_MAGIC_COMPRESSED: Final = b"DIOSBKP2"
 SNAPSHOT_MAGIC: Final = b"DIOSBKS1"
-_PACK_FILE: Final = re.compile(r"[0-9a-f]{64}")
 _SNAPSHOT_FILE: Final = re.compile(r"[0-9]{10}")
-_FORMAT: Final = "DIOS backup"
 
 _Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -55,15 +37,6 @@ class RecordKind(enum.IntEnum):
     FILE = 0
     LOG = 1
     DIRECTORY = 2
-
-
-class ChunkPlace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A chunk: its keyed digest, the number of its pack in a list of packs, its offset there and its size."""
-
-    digest: _Digest
-    pack: _Natural
-    offset: _Natural
-    size: Annotated[int, msgspec.Meta(ge=0, le=CHUNK_BYTES)]
 
 
 class FileRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -137,15 +110,6 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         return f"Snapshot({self.sequence}, {len(self.groups)} groups)"
 
 
-class Config(msgspec.Struct, frozen=True):
-    """The only plain file of a backup: the version, an id, and the wrapped data key."""
-
-    version: int
-    repository: bytes
-    recipient: bytes
-    wrapped: WrappedKey
-
-
 def encode(record: FileList | Snapshot) -> bytes:
     """Return the stored form of a record, before it is encrypted."""
     if isinstance(record, FileList):
@@ -176,68 +140,20 @@ def _decoded(data: bytes, kind: type[_R], subject: str) -> _R:
         parts = msgspec.msgpack.decode(data, type=list[msgspec.Raw])
         number = msgspec.msgpack.decode(parts[0] if parts else b"", type=int)
         if number != FORMAT_VERSION:
-            raise InvalidError(_other_version(subject, number))
+            raise InvalidError(
+                f"{subject} has version {number}, this program reads {FORMAT_VERSION}. Update it."
+            )
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise DamagedBackupError(f"{subject} cannot be read: {error}. See docs/backup-format.md.") from None
+        raise DamagedBackupError(
+            f"{subject} cannot be read: {error}. See docs/backup.md#the-format-of-backups."
+        ) from None
 
 
 def _require_places(packs: tuple[bytes, ...], chunks: Iterable[ChunkPlace]) -> None:
     count = len(packs)
     if any(place.pack >= count for place in chunks):
         raise DamagedBackupError("a chunk names a pack that its list does not have")
-
-
-def encode_config(config: Config) -> bytes:
-    """Return the file ``config``."""
-    told = {
-        "format": _FORMAT,
-        "version": config.version,
-        "repository": config.repository.hex(),
-        "recipient": config.recipient.hex(),
-        "ephemeral": config.wrapped.ephemeral.hex(),
-        "sealed": config.wrapped.sealed.hex(),
-        "read": "docs/backup-format.md",
-    }
-    return (json.dumps(told, indent=2) + "\n").encode()
-
-
-class _ConfigText(msgspec.Struct):
-    format: str
-    version: int
-    repository: str
-    recipient: str
-    ephemeral: str
-    sealed: str
-
-
-def decode_config(data: bytes) -> Config:
-    """Return the configuration. Raises DamagedBackupError, InvalidError for another version."""
-    try:
-        text = msgspec.json.decode(data, type=_ConfigText)
-        wrapped = WrappedKey(bytes.fromhex(text.ephemeral), bytes.fromhex(text.sealed))
-        config = Config(text.version, bytes.fromhex(text.repository), bytes.fromhex(text.recipient), wrapped)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise DamagedBackupError(f"the file config cannot be read: {error}") from None
-    if text.format != _FORMAT or len(config.repository) != REPOSITORY_BYTES:
-        raise DamagedBackupError("the file config is not that of a backup")
-    if config.version not in {FORMAT_VERSION, COMPRESSED_VERSION}:
-        raise InvalidError(_other_version("the backup", config.version, COMPRESSED_VERSION))
-    return config
-
-
-def _other_version(subject: str, version: int, known: int = FORMAT_VERSION) -> str:
-    return f"{subject} has version {version}, this program reads {known}. Update it."
-
-
-def pack_path(pack: bytes) -> str:
-    """Return the place of a pack."""
-    return f"{PACKS}/{pack.hex()}"
-
-
-def pack_ids(names: list[str]) -> set[bytes]:
-    """Return the packs among the names of files."""
-    return {bytes.fromhex(name) for name in names if _PACK_FILE.fullmatch(name)}
 
 
 def snapshot_path(sequence: int) -> str:

@@ -8,14 +8,15 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from dios.errors import InvalidError
-from dios.lib.backup import compression, records
-from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.keys import PrivateKey, Recipient, unwrap, wrap
-from dios.lib.backup.packs import PackReader, stored_chunks
-from dios.lib.backup.records import Config, FileList, GroupRecord, Snapshot
-from dios.lib.backup.sealing import SALT_BYTES, DataKey
-from dios.lib.backup.targets import Target
-from dios.lib.backup.writer_state import StateFile, WriterState
+from dios.lib.backup import records
+from dios.lib.backup.records import FileList, GroupRecord, Snapshot
+from dios.lib.packs.chunks import LIST_BYTES_MAX, PACK_BYTES, PackReader, stored_chunks
+from dios.lib.packs.configuration import BACKUP, read_config, write_config
+from dios.lib.packs.failures import DamagedBackupError
+from dios.lib.packs.keys import PrivateKey, Recipient, unwrap
+from dios.lib.packs.sealing import SALT_BYTES, DataKey
+from dios.lib.packs.targets import Target
+from dios.lib.packs.writer_state import StateFile, WriterState
 
 
 class ReadSnapshot(NamedTuple):
@@ -69,7 +70,7 @@ class Repository:
         plain = records.encode(snapshot)
         salt = secrets.token_bytes(SALT_BYTES)
         sealed = self.key.seal_snapshot(snapshot.sequence, salt, plain)
-        if len(sealed) + SALT_BYTES > records.SNAPSHOT_BYTES_MAX - records.PACK_BYTES:
+        if len(sealed) + SALT_BYTES > records.SNAPSHOT_BYTES_MAX - PACK_BYTES:
             raise InvalidError("the keyring has too many groups for one snapshot; give some with --group")
         self.target.write(records.snapshot_path(snapshot.sequence), records.SNAPSHOT_MAGIC + salt + sealed)
         return self.key.digest(plain)
@@ -77,30 +78,15 @@ class Repository:
     def files(self, group: GroupRecord) -> FileList:
         """Return the list of files of a group in a snapshot. Raises DamagedBackupError."""
         chunks = stored_chunks(group.packs, group.chunks)
-        if sum(chunk.size for chunk in chunks) > records.LIST_BYTES_MAX:
+        if sum(chunk.size for chunk in chunks) > LIST_BYTES_MAX:
             raise DamagedBackupError(f"the list of files of group {group.alias} is too long")
         return records.decode_list(self.reader.read_all(chunks))
 
 
 def create_repository(target: Target, recipient: Recipient, key: DataKey) -> Repository:
-    """Begin a backup in an empty target, with compression if this machine has it.
-
-    Raises FileExistsError if another one was begun meanwhile.
-    """
-    compress = compression.is_installed()
-    version = records.COMPRESSED_VERSION if compress else records.FORMAT_VERSION
-    wrapped = wrap(key.key, recipient, key.repository)
-    config = Config(version, key.repository, recipient.public, wrapped)
-    target.write(records.CONFIG_PATH, records.encode_config(config))
-    return Repository(target, key, compress=compress)
-
-
-def read_config(target: Target) -> Config | None:
-    """Return the configuration of a target, or None if it has none."""
-    try:
-        return records.decode_config(target.read(records.CONFIG_PATH, records.CONFIG_BYTES_MAX))
-    except FileNotFoundError:
-        return None
+    """Begin a backup in an empty target; raises as ``write_config``."""
+    config = write_config(target, BACKUP, key, recipient)
+    return Repository(target, key, compress=config.compress)
 
 
 def open_repository(target: Target, key: PrivateKey | None) -> Repository:
@@ -108,14 +94,13 @@ def open_repository(target: Target, key: PrivateKey | None) -> Repository:
 
     Raises InvalidError without either, and DamagedBackupError.
     """
-    config = read_config(target)
+    config = read_config(target, BACKUP)
     state = StateFile(target.place).load()
     if config is None:
         raise _no_backup(target, state)
-    compress = config.version == records.COMPRESSED_VERSION
     if key is not None:
         data_key = DataKey(unwrap(config.wrapped, key, config.repository), config.repository)
-        return Repository(target, data_key, compress=compress)
+        return Repository(target, data_key, compress=config.compress)
     if state is None:
         raise InvalidError(
             f"this machine has no key for the backup in {target.place}. Give the private key with --key FILE."
@@ -124,7 +109,7 @@ def open_repository(target: Target, key: PrivateKey | None) -> Repository:
         raise DamagedBackupError(
             f"{target.place} has another backup than the one that this machine makes there"
         )
-    return Repository(target, DataKey(state.key, state.repository), compress=compress)
+    return Repository(target, DataKey(state.key, state.repository), compress=config.compress)
 
 
 def _no_backup(target: Target, state: WriterState | None) -> InvalidError | DamagedBackupError:

@@ -11,15 +11,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import msgspec
-from blake3 import blake3
 
 from dios import limits
 from dios.client.keyring import Keyring, check_alias
 from dios.client.sync.node import Group, Node
 from dios.errors import DiosError, ExistsError
 from dios.ids import Name
-from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.packs import ChunkSource, PackReader, StoredChunk, stored_chunks
 from dios.lib.backup.records import FileList, FileRecord, GroupRecord, RecordKind, Snapshot
 from dios.lib.backup.repository import Repository
 from dios.lib.catalogue import CatalogueEntry
@@ -28,7 +25,8 @@ from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.tree import directory_entry
 from dios.lib.kept.promises import Promises
-from dios.wire.types import ObjectType, Semantics
+from dios.lib.packs.chunks import ChunkSource, PackReader, StoredChunk, stored_chunks
+from dios.lib.packs.failures import DamagedBackupError
 
 _ENTRIES: Final = msgspec.msgpack.Decoder(
     list[Annotated[bytes, msgspec.Meta(max_length=limits.LOG_ENTRY_BYTES_MAX)]]
@@ -142,7 +140,7 @@ def _store(
             if record.kind is RecordKind.LOG:
                 _store_log(reader, record, chunks, own)
             else:
-                store_file(reader, record, chunks, own)
+                _store_file(reader, record, chunks, own)
                 moved(record.size)
         except BaseException as error:
             if own is not staged:
@@ -171,34 +169,13 @@ def _entries(listed: FileList, staged: StagedFiles, damaged: Mapping[str, str]) 
     ]
 
 
-def store_file(
+def _store_file(
     reader: PackReader, record: FileRecord, chunks: list[StoredChunk], staged: StagedFiles
 ) -> None:
     """Store the bytes of a file, which is staged then. Raises DamagedBackupError."""
     if sum(chunk.size for chunk in chunks) != record.size or record.size > _FILE_BYTES_MAX:
         raise DamagedBackupError(f"{record.path} has another size than its chunks")
-    if record.size <= limits.INLINE_BYTES_MAX:
-        staged.add_bytes(record.path, reader.read_all(chunks))
-        return
-    if record.size > limits.FILE_WHOLE_BYTES_MAX:
-        staged.add_source(record.path, ChunkSource(reader, chunks), record.size)
-        return
-    blob = staged.files.node.create(
-        ObjectType.DURABLE_BLOB, groups=[staged.files.group], secrecy=record.secrecy or None
-    )
-    try:
-        with blob.write(record.size, Semantics.EXCL, replace=True, blank=True) as request:
-            done, digest = 0, blake3()
-            for chunk in chunks:
-                data = reader.read(chunk)
-                digest.update(data)
-                request.view[done : done + chunk.size] = data
-                done += chunk.size
-    except BaseException:
-        blob.destroy()
-        raise
-    staged.add_object(record.path, blob.name or b"", record.size, digest.digest())
-    blob.close()
+    staged.add_source(record.path, ChunkSource(reader, chunks), record.size)
 
 
 def _store_log(

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dios.errors import InvalidError
-from dios.lib.backup import records
-from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.packs import StoredChunk, stored_chunks
 from dios.lib.backup.records import GroupRecord, Snapshot
 from dios.lib.backup.repository import ReadSnapshot, Repository, missing_sequences, rollback_sign
+from dios.lib.packs.chunks import StoredChunk, pack_ids, stored_chunks
+from dios.lib.packs.failures import DamagedBackupError
 
 _DAMAGES_SHOWN_MAX: Final = 1_000
 
@@ -64,7 +63,7 @@ class Verification:
 
     def _list(self, only: int | None) -> None:
         repository, outcome = self._repository, self._outcome
-        present = records.pack_ids(repository.target.names(records.PACKS))
+        present = pack_ids(repository.target)
         previous: ReadSnapshot | None = None
         newest: ReadSnapshot | None = None
         sequences = repository.sequences()

@@ -14,11 +14,11 @@ Read in this order:
 - ``cached_catalogue``: the tree of a catalogue, read again only when it has changed
 - ``sound_replicas``: reading an object from a replica with the digest of the catalogue, the nearest first
 - ``parts``: reading large files, which are several objects
-- ``group_files``: reading, changing, moving and removing files; ``staging``: files that are stored but not
-  visible yet
-- ``former_files``: reading files that were replaced and are still stored
+- ``group_list``: changing, moving and removing files; ``group_files``: reading them
+- ``staging``: files that are stored but not visible yet
 - ``sources``: the bytes of a new file; ``uploads``: storing a large one in parts
-- ``downloads``: writes stored files to local ones, and continues interrupted large ones
+- ``tier``: cold files whose bytes are in a store outside of the cluster
+- ``downloads``: writes stored files, former ones too, to local ones, and continues interrupted large ones
 - ``pages``: the bytes of a file that is being written; ``writers``: files for writing
 - ``groups``: the groups that a process can reach; ``shares``: groups that others may read
 - ``synchronize``: makes a directory of a group equal to a local one, or the reverse

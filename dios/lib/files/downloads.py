@@ -21,18 +21,11 @@ from dios.errors import Busy, DamagedError, InvalidError, StaleError, Unreachabl
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
-from dios.lib.files.sources import CHUNK_BYTES, LocalSource
+from dios.lib.files.sources import CHUNK_BYTES, LocalSource, Moved
 from dios.wire.nametext import fingerprint
 
 _PARTIAL_SUFFIX: Final = ".dios-part"
 _NAME_CHARACTERS: Final = 100
-
-
-class Moved(Protocol):
-    """A function that is informed of progress."""
-
-    def __call__(self, size: int, /) -> object:
-        """Note that this number of bytes was copied."""
 
 
 class Output(Protocol):
@@ -162,6 +155,26 @@ def copy_view(view: memoryview, file: Output, moved: Moved) -> None:
         with view[start : start + CHUNK_BYTES] as part:
             file.write(part)
             moved(part.nbytes)
+
+
+def copy_former(
+    files: GroupFiles, entry: CatalogueEntry, file: Output, moved: Moved = lambda _: None
+) -> None:
+    """Write the bytes of a former file, one of ``GroupFiles.formers``, to an open one.
+
+    Raises StaleError if they were destroyed meanwhile, and DamagedError or UnreachableError if no replica has
+    them; see ``SoundReplicas``.
+    """
+    for piece in _former_pieces(files, entry):
+        copy_view(piece, file, moved)
+
+
+def _former_pieces(files: GroupFiles, entry: CatalogueEntry) -> Iterator[memoryview]:
+    if entry.tiered:
+        from dios.lib.packs.tier_store import stored_pieces  # noqa: PLC0415 - loads cryptography
+
+        return stored_pieces(files.group, entry)
+    return files.parts(entry).checked() if entry.in_parts else iter([files.replicas(entry).checked_view()])
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.downloads import copy_out, download
 from dios.lib.files.further_disks import hold_on
 from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.group_list import GroupList
 from dios.lib.files.groups import ReachableGroups
 from dios.lib.files.kept_copies import has_kept_copies, promised_disks
 from dios.lib.files.paths import PROTOCOL, parent_of, split_group
@@ -66,7 +67,7 @@ class FilesTransaction(Transaction):  # type: ignore[misc] # fsspec has no types
         """Make all files of the transaction visible, or none."""
         files = list(self.files)
         self.files.clear()
-        together: dict[GroupFiles, StagedFiles] = {}
+        together: dict[GroupList, StagedFiles] = {}
         try:
             if commit:
                 for file in files:

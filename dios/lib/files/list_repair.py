@@ -18,7 +18,7 @@ from blake3 import blake3
 from dios import limits
 from dios.errors import DamagedError, InvalidError
 from dios.lib.catalogue import CatalogueEntry, Listed, Note, UnfinishedFile, decode_all, encode, pack_parts
-from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.group_list import GroupList
 from dios.lib.files.notes import followed, unused
 from dios.lib.files.paths import parent_of, stored_path
 from dios.lib.files.tree import FileTree, is_directory
@@ -54,7 +54,7 @@ class ListRepair(NamedTuple):
     united: tuple[UnitedFile, ...]
 
 
-def repair_list(files: GroupFiles) -> ListRepair | None:
+def repair_list(files: GroupList) -> ListRepair | None:
     """Make the list of a group's files sound; return None, and change nothing, if it is.
 
     Raises UnreachableError unless every node that may have a replica answers, DamagedError if no replica can

@@ -2,7 +2,7 @@
 
 A note says that the objects of a former file are to be destroyed when the file that replaced it is kept. So
 whatever is destroyed has a replacement that was verified, or a user who removed it. These functions have no
-effects; ``GroupFiles`` and the keeper of replicas execute notes.
+effects; ``GroupList`` and the keeper of replicas execute notes.
 """
 
 from __future__ import annotations

@@ -6,13 +6,16 @@ Each source yields its bytes in pieces, so that a file of any size is stored in 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, TypeAlias
 
 from dios import limits
 from dios.errors import InvalidError
 
 CHUNK_BYTES: Final = 4 * limits.MIB
+
+Moved: TypeAlias = Callable[[int], object]
+"""A function that is informed of each number of bytes that were copied."""
 
 
 class Source(Protocol):

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -29,10 +30,10 @@ from dios.errors import (
 )
 from dios.lib.catalogue import CatalogueEntry, Note, Tiered, UnfinishedFile
 from dios.lib.files.further_disks import copy_all, hold_on
-from dios.lib.files.group_files import BATCH_OBJECTS, GroupFiles, destroy
+from dios.lib.files.group_list import BATCH_OBJECTS, GroupList, destroy
 from dios.lib.files.notes import unused
 from dios.lib.files.paths import stored_path
-from dios.lib.files.sources import LocalSource, MemorySource, PipeSource, Readable, Source
+from dios.lib.files.sources import LocalSource, MemorySource, Moved, PipeSource, Readable, Source
 from dios.lib.files.tree import FileTree, directory_entry, is_directory
 from dios.lib.files.uploads import PartsUpload
 from dios.wire.types import ObjectType, Semantics
@@ -53,7 +54,7 @@ class StagedFiles:
 
     def __init__(
         self,
-        files: GroupFiles,
+        files: GroupList,
         *,
         listed: bool = True,
         secrecy: Sequence[str] | None = None,
@@ -91,56 +92,93 @@ class StagedFiles:
             self._waiting_bytes += view.nbytes
             if len(self._waiting) >= BATCH_OBJECTS or self._waiting_bytes >= _WAITING_BYTES_MAX:
                 self._store_waiting()
-            return
-        if view.nbytes > limits.FILE_WHOLE_BYTES_MAX:
-            self.add_source(path, MemorySource(view), view.nbytes)
-            return
-        reference = self.files.node.create(
-            ObjectType.DURABLE_BLOB, groups=[self.files.group], data=view, secrecy=self._secrecy
-        )
-        self._add(path, reference, view.nbytes, blake3(view).digest())
+        elif view.nbytes > limits.FILE_WHOLE_BYTES_MAX:
+            self.add_parts(path, MemorySource(view), view.nbytes)
+        else:
+            reference = self.files.node.create(
+                ObjectType.DURABLE_BLOB, groups=[self.files.group], data=view, secrecy=self._secrecy
+            )
+            self._add(path, reference, view.nbytes, blake3(view).digest())
 
-    def add_file(
-        self, path: str, file: io.RawIOBase, size: int, moved: Callable[[int], object] = lambda _: None
-    ) -> None:
+    def add_file(self, path: str, file: io.RawIOBase, size: int, moved: Moved = lambda _: None) -> None:
         """Store the next ``size`` bytes of an open local file, copied once; ``moved`` gets the progress.
 
         Raises InvalidError if the file has fewer bytes.
         """
+
+        def read(view: memoryview) -> Iterator[memoryview]:
+            while view.nbytes:
+                with view[:_CHUNK_BYTES] as part:
+                    got = os.readv(file.fileno(), [part])
+                yield view[:got]
+                view = view[got:]
+
         if size <= limits.INLINE_BYTES_MAX:
             data = file.read(size) or b""
             moved(len(data))
             self.add_bytes(path, data)
-            return
-        if size > limits.FILE_WHOLE_BYTES_MAX:
-            self.add_source(path, LocalSource(file.fileno()), size, moved)
-            return
+        elif size > limits.FILE_WHOLE_BYTES_MAX:
+            self.add_parts(path, LocalSource(file.fileno()), size, moved)
+        else:
+            self._add(path, *self._stored_whole(path, size, read, moved))
+
+    def add_source(self, path: str, source: Source, size: int) -> None:
+        """Store a file with the ``size`` bytes of a source; ``publish`` brings it to further disks."""
+        if size <= limits.INLINE_BYTES_MAX:
+            self.add_bytes(path, b"".join(source.chunks(0, size)))
+        elif size > limits.FILE_WHOLE_BYTES_MAX:
+            self.add_parts(path, source, size)
+        else:
+            reference, size, digest = self._stored_whole(path, size, partial(_copy, source.chunks(0, size)))
+            self.add_object(path, reference.name or b"", size, digest)
+            reference.close()
+
+    def add_pieces(self, path: str, pieces: Sequence[memoryview]) -> None:
+        """Store a file with the bytes of these pieces, of at most FILE_WHOLE_BYTES_MAX, copied once."""
+        size = sum(piece.nbytes for piece in pieces)
+        if size <= limits.INLINE_BYTES_MAX or len(pieces) == 1:
+            self.add_bytes(path, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        else:
+            self._add(path, *self._stored_whole(path, size, partial(_copy, pieces)))
+
+    def _stored_whole(
+        self,
+        path: str,
+        size: int,
+        fill: Callable[[memoryview], Iterable[memoryview]],
+        moved: Moved = lambda _: None,
+    ) -> tuple[Reference, int, bytes]:
+        """Store a file as one object, and return it with its size and digest.
+
+        ``fill`` writes it from the beginning on, and yields what it wrote.
+        """
         reference = self.files.node.create(
             ObjectType.DURABLE_BLOB, groups=[self.files.group], secrecy=self._secrecy
         )
         try:
             with reference.write(size, Semantics.EXCL, replace=True, blank=True) as request:
-                done, digest = 0, blake3()
-                while done < size:
-                    with request.view[done : done + _CHUNK_BYTES] as part:
-                        got = os.readv(file.fileno(), [part])
-                        digest.update(part[:got])
-                    _require_more(path, got)
-                    done += got
-                    moved(got)
+                digest = blake3()
+                for written in fill(request.view):
+                    _require_more(path, written.nbytes)
+                    digest.update(written)
+                    moved(written.nbytes)
+                    written.release()
         except BaseException:
             reference.destroy()
             raise
-        self._add(path, reference, size, digest.digest())
+        return reference, size, digest.digest()
 
-    def add_source(
-        self,
-        path: str,
-        source: Source,
-        size: int | None,
-        moved: Callable[[int], object] = lambda _: None,
-    ) -> None:
+    def add_parts(self, path: str, source: Source, size: int | None, moved: Moved = lambda _: None) -> None:
         """Store a large file in parts; ``size`` is None if it is not known. See ``PartsUpload.store``."""
+        self._replace(path, self._new_upload(path, size).store(source, moved))
+
+    def begin_parts(self, path: str) -> PartsUpload:
+        """Return the upload of a file whose parts the caller stores in any order before ``end_parts``."""
+        upload = self._new_upload(path, None)
+        upload.begin()
+        return upload
+
+    def _new_upload(self, path: str, size: int | None) -> PartsUpload:
         former = self._uploads.pop(path, None)
         if former is not None:
             former.discard()
@@ -148,50 +186,18 @@ class StagedFiles:
         upload = self._uploads[path] = PartsUpload(
             self.files, path, size, listed=self._listed, secrecy=self._secrecy
         )
-        self._replace(path, upload.store(source, moved))
-
-    def begin_parts(self, path: str) -> PartsUpload:
-        """Return the upload of a file whose parts the caller stores in any order before ``end_parts``."""
-        former = self._uploads.pop(path, None)
-        if former is not None:
-            former.discard()
-        upload = self._uploads[path] = PartsUpload(
-            self.files, path, None, listed=self._listed, secrecy=self._secrecy
-        )
-        upload.begin()
         return upload
 
     def end_parts(self, path: str, entry: CatalogueEntry) -> None:
         """Add the file whose parts are stored."""
         self._replace(path, entry)
 
-    def add_pieces(self, path: str, pieces: Sequence[memoryview]) -> None:
-        """Store a file with the bytes of these pieces, of at most FILE_WHOLE_BYTES_MAX, copied once."""
-        size = sum(piece.nbytes for piece in pieces)
-        if size <= limits.INLINE_BYTES_MAX or len(pieces) == 1:
-            self.add_bytes(path, pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            return
-        reference = self.files.node.create(
-            ObjectType.DURABLE_BLOB, groups=[self.files.group], secrecy=self._secrecy
-        )
-        try:
-            with reference.write(size, Semantics.EXCL, replace=True, blank=True) as request:
-                done, digest = 0, blake3()
-                for piece in pieces:
-                    request.view[done : done + piece.nbytes] = piece
-                    digest.update(piece)
-                    done += piece.nbytes
-        except BaseException:
-            reference.destroy()
-            raise
-        self._add(path, reference, size, digest.digest())
-
-    def add_pipe(self, path: str, pipe: Readable, moved: Callable[[int], object] = lambda _: None) -> None:
+    def add_pipe(self, path: str, pipe: Readable, moved: Moved = lambda _: None) -> None:
         """Store everything that can be read from a pipe, with one part of it in memory."""
         source = PipeSource(pipe)
         whole = source.first_part
         if whole is None:
-            self.add_source(path, source, None, moved)
+            self.add_parts(path, source, None, moved)
         else:
             self.add_bytes(path, whole)
             moved(whole.nbytes)
@@ -456,6 +462,14 @@ class StagedFiles:
         # The error that led here is the one to report.
         with suppress(DiosError):
             destroy(self.files.node, names)
+
+
+def _copy(pieces: Iterable[memoryview], view: memoryview) -> Iterator[memoryview]:
+    """Copy pieces into a view, one after the other, and yield the parts of it that were written."""
+    for piece in pieces:
+        view[: piece.nbytes] = piece
+        yield view[: piece.nbytes]
+        view = view[piece.nbytes :]
 
 
 def _require_more(path: str, got: int) -> None:

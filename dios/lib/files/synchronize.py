@@ -19,9 +19,10 @@ from blake3 import blake3
 from dios import limits
 from dios.errors import InvalidError
 from dios.lib.catalogue import CatalogueEntry, why_not_stored
-from dios.lib.files.downloads import Moved, download, is_partial
+from dios.lib.files.downloads import download, is_partial
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
+from dios.lib.files.sources import Moved
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.tree import FileTree
 from dios.lib.files.uploads import part_bytes_for

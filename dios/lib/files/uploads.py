@@ -20,9 +20,9 @@ from dios import limits
 from dios.client.sync.node import Reference
 from dios.errors import Conflict, DiosError, InvalidError, LimitError, StaleError
 from dios.lib.catalogue import CatalogueEntry, Part, UnfinishedFile, pack_parts
-from dios.lib.files.group_files import GroupFiles, destroy
+from dios.lib.files.group_list import GroupList, destroy
 from dios.lib.files.notes import unneeded, unused
-from dios.lib.files.sources import Source
+from dios.lib.files.sources import Moved, Source
 from dios.lib.files.tree import FileTree
 from dios.wire.types import ObjectType, Semantics
 
@@ -55,7 +55,7 @@ class PartsUpload:
 
     def __init__(
         self,
-        files: GroupFiles,
+        files: GroupList,
         path: str,
         size: int | None,
         *,
@@ -80,7 +80,7 @@ class PartsUpload:
         self._useless: Final[list[bytes]] = []
         """The names of parts that no file needs, which a node that is away may still have."""
 
-    def store(self, source: Source, moved: Callable[[int], object] = lambda _: None) -> CatalogueEntry:
+    def store(self, source: Source, moved: Moved = lambda _: None) -> CatalogueEntry:
         """Store the bytes of a source, and return the entry of the file; ``moved`` gets the progress.
 
         Raises InvalidError if the file became shorter or changed meanwhile, Conflict if another run stores

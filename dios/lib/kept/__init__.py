@@ -9,9 +9,10 @@ A user's program records the promise with ``Promises``; ``docs/replicas.md`` sho
 - ``replicas``: the replicas of one object, as references of a session
 - ``comparisons``: the replicas of listed files whose bytes were compared with the digest in the list
 - ``notes``: the former files that wait to be destroyed, and the objects for which they wait
-- ``lists``: the list of a group's files, as a keeper reads and edits it; ``list_replicas``: its replicas
+- ``lists``: the list of a group's files, as a keeper reads and edits it, and its replicas
 - ``leading``: the knowledge of a leading keeper
 - ``keeper``: looks at objects, copies and drops replicas; the leading node runs it for each user
+- ``report``: what it reports to users
 - ``repair``: finds the bytes of a damaged object in one of its replicas
 - ``promises``: the interface for users' programs
 """

@@ -10,13 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
-from blake3 import blake3
 
 from dios import limits
-from dios.errors import Conflict
 from dios.lib.catalogue import Part
 from dios.lib.kept.objects import PromisedObject
-from dios.wire.types import Semantics
+from dios.lib.kept.replicas import hash_of
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncReference
@@ -61,19 +59,8 @@ class Comparisons:
         Raises Conflict if it is written meanwhile, DamagedError if its disk has damaged it, and the errors of
         reading.
         """
-        v_w, size = reference.v_w, reference.size
-        hasher, at = blake3(), 0
-        while True:
-            want = min(size - at, limits.KEPT_CHUNK_BYTES)
-            await pace(want)
-            async with reference.read(Semantics.MRSW, size=want, offset=at) as request:
-                if request.v_w != v_w:
-                    raise Conflict("the object is written while its bytes are compared")
-                hasher.update(request.view[:want])
-            at += want
-            if at >= size:
-                break
-        sound = hasher.digest() == part.digest
+        v_w = reference.v_w
+        sound = (await hash_of(reference, pace)).digest() == part.digest
         self._note(part, reference.object_id, Comparison(v_w, sound, trio.current_time()))
         return sound
 

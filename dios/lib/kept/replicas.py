@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,7 @@ from blake3 import blake3
 
 from dios import limits
 from dios.errors import Conflict, DiosError
+from dios.lib.closing import close_all_async
 from dios.lib.kept.versions import CREATED, VersionState
 from dios.wire.types import ObjectType, Persistence, Semantics
 
@@ -29,14 +30,31 @@ async def references_to(
         yield references
     finally:
         with trio.CancelScope(shield=True):
-            for reference in references:
-                with suppress(DiosError):
-                    await reference.close()
+            await close_all_async(references)
 
 
 def is_durable_blob(reference: AsyncReference) -> bool:
     """Return True for a replica that a promise counts."""
     return reference.type is ObjectType.DURABLE_BLOB and not reference.zombie
+
+
+async def hash_of(reference: AsyncReference, pace: Callable[[int], Awaitable[None]]) -> blake3:
+    """Return the hash of a replica's bytes; ``pace`` is called before each chunk is read.
+
+    Raises Conflict if it is written meanwhile, and the errors of reading.
+    """
+    v_w, size = reference.v_w, reference.size
+    hasher, at = blake3(), 0
+    while True:
+        want = min(size - at, limits.KEPT_CHUNK_BYTES)
+        await pace(want)
+        async with reference.read(Semantics.MRSW, size=want, offset=at) as request:
+            if request.v_w != v_w:
+                raise Conflict("the object is written while its bytes are compared")
+            hasher.update(request.view[:want])
+        at += want
+        if at >= size:
+            return hasher
 
 
 class Digests:
@@ -63,18 +81,11 @@ class Digests:
         known = self._known.get(reference.object_id)
         if known is not None and known.v_w == v_w:
             return known
-        hasher = blake3()
-        at = 0
-        while True:
-            want = min(size - at, limits.KEPT_CHUNK_BYTES)
-            async with reference.read(Semantics.MRSW, size=want, offset=at) as request:
-                if request.v_w != v_w:
-                    raise Conflict("the object is written while its bytes are compared")
-                hasher.update(request.view[:want])
-            at += want
-            self.bytes_read += want
-            if at >= size:
-                break
+
+        async def count(size: int) -> None:
+            self.bytes_read += size
+
+        hasher = await hash_of(reference, count)
         return self.note(reference.object_id, VersionState(v_w, hasher.digest(limits.KEPT_DIGEST_BYTES)))
 
     def note(self, object_id: int, state: VersionState) -> VersionState:

@@ -58,7 +58,7 @@ REFUSALS: Final = {
     ),
     "call": (
         "a system call",
-        "A pure task may not make this system call, and no option permits it: docs/system-calls.md.",
+        "A pure task may not make this system call, and no option permits it: docs/calls.md.",
     ),
 }
 """The refusals that a session can name: what was refused, and how to grant it."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from dios import limits
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import DamagedError, DiosError, InvalidError, TooLargeError, UnreachableError
+from dios.lib.decoding import decoded
 from dios.lib.supervised.records import STATE_LABEL
 from dios.wire.fields import U63, NameBytes
 
@@ -84,10 +85,7 @@ def decode_state(data: bytes) -> StateContent:
     """Return the content of a copy; no bytes are an empty one. Raise DamagedError for anything else."""
     if not data:
         return StateContent(_FORMAT_VERSION)
-    try:
-        content = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedError(f"the state of the job cannot be read: {error}") from None
+    content = decoded(_decode, data, "the state of the job cannot be read")
     if content.format != (_WITH_SECTIONS if content.sections else _FORMAT_VERSION):
         raise DamagedError(
             f"the state of the job has version {content.format}, and this program reads {_FORMAT_VERSION} "
@@ -127,9 +125,7 @@ class KeptState:
 
         Raises UnreachableError if no copy is on a node that answers.
         """
-        content = latest_state(self._copies)
-        self._number = max(self._number, content.number)
-        return content.data
+        return self._latest().data
 
     def write(self, data: bytes, *, objects: Sequence[bytes] = ()) -> None:
         """Replace the state on every node that answers.
@@ -154,9 +150,7 @@ class KeptState:
 
     def read_section(self, name: str) -> SectionContent:
         """Return the latest content of a section; an empty one if none was written."""
-        content = latest_state(self._copies)
-        self._number = max(self._number, content.number)
-        return content.sections.get(name, SectionContent())
+        return self._latest().sections.get(name, SectionContent())
 
     def write_section(self, name: str, section: SectionContent) -> None:
         """Replace a section on every node that answers; an empty one is left out."""
@@ -169,9 +163,14 @@ class KeptState:
 
         self._write(changed)
 
+    def _latest(self) -> StateContent:
+        content = latest_state(self._copies)
+        self._number = max(self._number, content.number)
+        return content
+
     def _write(self, change: Callable[[StateContent], StateContent]) -> None:
-        last = latest_state(self._copies)
-        self._number = max(self._number, last.number) + 1
+        last = self._latest()
+        self._number += 1
         content = encode_state(replace(change(last), number=self._number))
         written = 0
         failure: DiosError | None = None

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, UnreachableError
+from dios.lib.decoding import decoded
 from dios.lib.supervised.arrays import index_text
-from dios.lib.supervised.record_kind import RecordKind
+from dios.lib.user_records.kind import RecordKind
 from dios.wire.earlier_forms import earlier_form
 from dios.wire.fields import U63, Arguments, Count, Fingerprint, Label, NameBytes
 from dios.wire.messages import Limits, Work
@@ -332,10 +333,7 @@ def decode(data: bytes) -> dict[str, ServiceRecord]:
     """Return the services by name. Raise DamagedError if the bytes are not records of services."""
     if not data:
         return {}
-    try:
-        stored = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedError(f"the records of the services cannot be read: {error}") from None
+    stored = decoded(_decode, data, "the records of the services cannot be read")
     if not _BEFORE_JOBS <= stored.format <= FORMAT_VERSION:
         raise DamagedError(
             f"the records of the services have version {stored.format}, this program reads {FORMAT_VERSION}. "
@@ -462,16 +460,19 @@ def verified(record: ServiceRecord) -> ServiceRecord:
     return replace(record, version=record.version + 1, verified=record.generation)
 
 
+def _job_of(record: ServiceRecord) -> JobState:
+    if record.job is None:
+        raise InvalidError(f"{record.name!r} is a service, not a job")
+    return record.job
+
+
 # The supervisor adds one to the version, so that a user's change at the same time wins: it has a time.
 def ended(record: ServiceRecord, end: JobEnd, index: int = 0) -> ServiceRecord:
     """Return the record of a kept job after the end of the present attempt of it, or of an element.
 
     The next attempt follows, unless the program ended with 0 or this was the last one.
     """
-    job = record.job
-    if job is None:
-        raise InvalidError(f"{record.name!r} is a service, which does not end")
-    version = record.version + 1
+    job, version = _job_of(record), record.version + 1
     if job.array is not None:
         element = job.array.elements()[index]
         if end.exit_status and element.attempt < job.attempts:
@@ -505,17 +506,13 @@ def _with_array(record: ServiceRecord, job: JobState, array: JobArray, version: 
 
 def not_begun(record: ServiceRecord, reason: str, now_ns: int) -> ServiceRecord:
     """Return the record of a job that never begins, because a run before it did not end as it has to."""
-    if record.job is None:
-        raise InvalidError(f"{record.name!r} is a service, which waits for no run")
     end = JobEnd(Cause.DEPENDENCY, _NOT_BEGUN, now_ns, detail=reason[: limits.KEPT_JOB_DETAIL_MAX])
-    return replace(record, version=record.version + 1, replicas=0, job=replace(record.job, end=end))
+    return replace(record, version=record.version + 1, replicas=0, job=replace(_job_of(record), end=end))
 
 
 def with_after(record: ServiceRecord, after: tuple[Predecessor, ...]) -> ServiceRecord:
     """Return the record of a job that still waits for these runs."""
-    if record.job is None:
-        raise InvalidError(f"{record.name!r} is a service, which waits for no run")
-    return replace(record, version=record.version + 1, job=replace(record.job, after=after))
+    return replace(record, version=record.version + 1, job=replace(_job_of(record), after=after))
 
 
 def stopped(record: ServiceRecord, now_ns: int, index: int | None = None) -> ServiceRecord:

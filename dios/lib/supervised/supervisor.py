@@ -1,18 +1,15 @@
 """The supervisor of one user's services on one node: while the node leads, it keeps the replicas running.
 
-It runs in the node's process, with a session of the node that acts for the user. All nodes with a copy of the
-records have one. Among those that are alive, the node with the smallest id leads, in its own view; it acts
-once it has led for SERVICE_SETTLE_MS. So after a change of the members, or a partition, two act for no longer
-than their views differ. A supervisor has no state that matters: it sees the replicas in the list of tasks.
+It runs in the node's process, with a session of the node that acts for the user. It has no state that
+matters, because it sees the replicas in the list of tasks.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -21,23 +18,17 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core.model.names import log_name
-from dios.errors import ClosedError, DiosError, ExistsError, TimeLimitError
+from dios.errors import DiosError, TimeLimitError
 from dios.ids import Name
+from dios.lib.closing import close_all_async
 from dios.lib.supervised import records
-from dios.lib.supervised.copies import RecordCopies
 from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, array_steps, next_steps
-from dios.lib.supervised.leadership import Leadership
 from dios.lib.supervised.pauses import NodeRefusals, StartPause
 from dios.lib.supervised.predecessors import View, is_complete, missing_tasks, still_waiting
-from dios.lib.supervised.records import (
-    SERVICES_NAME,
-    STATE_LABEL,
-    JobEnd,
-    JobState,
-    ServiceGeneration,
-    ServiceRecord,
-)
-from dios.wire.types import Cause, Fitness, Flag, NodeStatus, ObjectType, TaskState
+from dios.lib.supervised.records import STATE_LABEL, JobEnd, JobState, ServiceGeneration, ServiceRecord
+from dios.lib.supervised.report import ReplicaNote, ServicesReport
+from dios.lib.user_records.leader import Leader, Round
+from dios.wire.types import Cause, ObjectType, TaskState
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncNode, AsyncReference, AsyncTask
@@ -74,85 +65,63 @@ class _Health:
         self.next_at = 0.0
 
 
-class Supervisor:
-    """The supervisor of the services of one user; ``node`` is a session that acts for the user."""
+async def supervise(node: AsyncNode, log: Callable[[str], None]) -> None:
+    """Supervise the services of one user until cancelled; ``node`` is a session that acts for the user.
 
-    def __init__(self, node: AsyncNode, log: Callable[[str], None]) -> None:
+    Raise DiosError if the connection ends.
+    """
+
+    def begin(nursery: trio.Nursery) -> Callable[[Round[dict[str, ServiceRecord]]], Awaitable[None]]:
+        return _Supervisor(leader, node, log, nursery).act
+
+    leader: Leader[dict[str, ServiceRecord]] = Leader(
+        node, records.SERVICE_RECORDS, log, begin, round_ms=limits.SERVICE_ROUND_MS
+    )
+    await leader.run()
+
+
+class _Supervisor:
+    """The supervisor while its node leads."""
+
+    def __init__(
+        self,
+        leader: Leader[dict[str, ServiceRecord]],
+        node: AsyncNode,
+        log: Callable[[str], None],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._leader: Final = leader
         self._node: Final = node
         self._log: Final = log
-        self._copies: Final = RecordCopies(node, records.SERVICE_RECORDS)
-        self._leadership: Final = Leadership()
-        self._members: tuple[tuple[int, NodeStatus, bool, Fitness], ...] = ()
-        self._repaired_at = float("-inf")
-        self._kept: dict[str, int] = {}
-        self._acts = False
+        self._nursery: Final = nursery
+        self._kept: Final[dict[str, int]] = {}
         self._busy: set[tuple[str, Start]] = set()
-        self._watched: dict[tuple[str, Start], _Watched] = {}
-        self._pauses: dict[tuple[str, Start], StartPause] = {}
+        self._watched: Final[dict[tuple[str, Start], _Watched]] = {}
+        self._pauses: Final[dict[tuple[str, Start], StartPause]] = {}
         self._refusals: Final = NodeRefusals()
-        self._starting: dict[tuple[str, Start], str] = {}
-        self._starts: dict[tuple[str, Start], tuple[str, trio.CancelScope]] = {}
+        self._starting: Final[dict[tuple[str, Start], str]] = {}
+        self._starts: Final[dict[tuple[str, Start], tuple[str, trio.CancelScope]]] = {}
         """The token of the record and the scope of each start under way."""
-        self._health: dict[str, _Health] = {}
-        self._stopped: set[str] = set()
+        self._health: Final[dict[str, _Health]] = {}
+        self._stopped: Final[set[str]] = set()
         self._known: Mapping[str, ServiceRecord] = {}
-        self._replaced: dict[str, tuple[ServiceRecord, float]] = {}
+        self._replaced: Final[dict[str, tuple[ServiceRecord, float]]] = {}
         """By token, the records whose names others have now, with the time when they were seen last."""
         self._missed: frozenset[str] = frozenset()
-        self._board: AsyncReference | None = None
-        self._shown = b""
-        self._acting: trio.CancelScope = trio.CancelScope()
 
-    async def run(self) -> None:
-        """Supervise until cancelled. Raise DiosError if the connection ends."""
-        failure = ""
-        while True:
-            async with trio.open_nursery() as nursery:
-                # Starts and checks end when this node stops leading.
-                self._acting = nursery.cancel_scope
-                while True:
-                    try:
-                        await self._round(nursery)
-                        failure = ""
-                    except ClosedError:
-                        raise
-                    except DiosError as error:
-                        if error.message != failure:
-                            failure = error.message
-                            self._log(failure)
-                        self._repaired_at = float("-inf")
-                    await trio.sleep(limits.SERVICE_ROUND_MS / 1000)
-
-    # -- the right to act ---------------------------------------------------------------------------
-    async def _round(self, nursery: trio.Nursery) -> None:
-        now = trio.current_time()
-        members = await self._node.nodes()
-        known = tuple(
-            sorted((member.node, member.status, member.draining, member.fitness) for member in members)
-        )
-        moved = known != self._members
-        late = moved or now - self._repaired_at > limits.SERVICE_REPAIR_MS / 1000
-        if late:
-            await self._copies.find()
-            self._members, self._repaired_at = known, now
-        here = next(member for member in members if member.here)
-        if not self._leadership.holds(members, here, self._copies.nodes, now):
-            await self._rest()
-            return
-        living = [member for member in members if member.usable]
-        begins, self._acts = not self._acts, True
-        if late or begins:
-            await self._copies.repair([member.name for member in living])
-        services = await self._copies.read_own(here.name)
+    async def act(self, turn: Round[dict[str, ServiceRecord]]) -> None:
+        """Compare the services with the tasks that run, and start and stop replicas."""
+        services, now = turn.records, turn.now
+        living = [member for member in turn.members if member.usable]
         await self._keep_objects(
-            services, [member.name for member in living], late=late or begins, moved=moved or begins
+            services, [member.name for member in living], repaired=turn.repaired, moved=turn.moved
         )
         self._withdraw_starts(services)
-        if any(member.status is NodeStatus.SUSPECT for member in members):
-            return  # the members will say within seconds if its replicas are lost
+        if turn.suspects:
+            return
         self._busy = set(self._starting)
         rows = await self._node.tasks()
-        if not is_complete(members, rows):
+        if not is_complete(turn.members, rows):
             return  # a living node did not answer
         view = View(services, rows, complete=True, missed=self._missed)
         jobs = (record.job for record in services.values() if record.job is not None)
@@ -162,42 +131,21 @@ class Supervisor:
         for record in services.values():
             if record.waits and await self._wait_for_others(record, view):
                 continue
-            await self._supervise(nursery, record, rows, living)
-        await self._show(services, here.name)
-
-    async def _rest(self) -> None:
-        """Forget what this node knew as the leader."""
-        if self._acts:
-            self._acts = False
-            self._kept.clear()
-            self._watched.clear()
-            self._pauses.clear()
-            self._refusals.clear()
-            self._starting.clear()
-            self._starts.clear()
-            self._health.clear()
-            self._stopped.clear()
-            self._known = {}
-            self._replaced.clear()
-            self._missed = frozenset()
-            board, self._board = self._board, None
-            self._acting.cancel()
-            if board is not None:
-                with trio.CancelScope(shield=True):
-                    await board.destroy()
+            await self._supervise(record, rows, living)
+        await self._show(services, turn.here.name)
 
     # -- objects ------------------------------------------------------------------------------------
     async def _keep_objects(
-        self, services: Mapping[str, ServiceRecord], nodes: Sequence[str], *, late: bool, moved: bool
+        self, services: Mapping[str, ServiceRecord], nodes: Sequence[str], *, repaired: bool, moved: bool
     ) -> None:
         """Keep the objects of each service on all nodes, and delete those that no generation needs."""
         for record in services.values():
             changed = self._kept.get(record.name) != record.version
             self._kept[record.name] = record.version
-            if late or changed:
-                await self._copies.spread(record.objects(), nodes)
+            if repaired or changed:
+                await self._leader.copies.spread(record.objects(), nodes)
             if moved or changed:
-                await self._copies.drop(record.dropped)
+                await self._leader.copies.drop(record.dropped)
 
     # -- one service --------------------------------------------------------------------------------
     async def _wait_for_others(self, record: ServiceRecord, view: View) -> bool:
@@ -207,14 +155,20 @@ class Supervisor:
             return False
         waiting = still_waiting(view, job.after)
         if waiting.never:
-            await self._copies.store({record.name: records.not_begun(record, waiting.never, time.time_ns())})
+            await self._leader.copies.store(
+                {record.name: records.not_begun(record, waiting.never, time.time_ns())}
+            )
             return True
         if waiting.after != job.after:
-            await self._copies.store({record.name: records.with_after(record, waiting.after)})
+            await self._store(records.with_after(record, waiting.after))
         return True
 
+    async def _store(self, record: ServiceRecord) -> None:
+        """Bring a changed record to all copies."""
+        await self._leader.copies.store({record.name: record})
+
     async def _supervise(
-        self, nursery: trio.Nursery, record: ServiceRecord, rows: Sequence[Status], nodes: Sequence[Member]
+        self, record: ServiceRecord, rows: Sequence[Status], nodes: Sequence[Member]
     ) -> None:
         now = trio.current_time()
         living: list[Replica] = []
@@ -248,7 +202,7 @@ class Supervisor:
             if key not in self._watched:
                 self._watched[key] = _Watched(replica.fingerprint, replica.node, now)
         for replica in living:
-            self._check(nursery, record, replica, now)
+            self._check(record, replica, now)
         if record.job is not None and record.job.array is not None:
             starting = [place for name, place in self._starting if name == record.name]
             steps = array_steps(record, living, starting, self._paused(record.name, now))
@@ -261,7 +215,7 @@ class Supervisor:
                 lambda candidate: self._is_healthy(record, candidate, rows, now),
                 lambda candidate: candidate.node in draining,
             )
-        await self._take(nursery, record, steps, living, nodes, now)
+        await self._take(record, steps, living, nodes, now)
 
     async def _end_replaced(
         self, services: Mapping[str, ServiceRecord], rows: Sequence[Status], now: float
@@ -320,7 +274,7 @@ class Supervisor:
             pause = None if before is None else self._pauses.pop((record.name, Start(slot, before)), None)
             if pause is not None and following is not None:
                 self._pauses[record.name, Start(slot, following)] = pause
-        await self._copies.store({record.name: changed})
+        await self._store(changed)
 
     async def _after_end(self, record: ServiceRecord, slot: int, row: Status) -> ServiceRecord:
         """Return a record after the end of the attempt in a slot."""
@@ -370,7 +324,6 @@ class Supervisor:
 
     async def _take(
         self,
-        nursery: trio.Nursery,
         record: ServiceRecord,
         steps: ServiceDecision,
         living: Sequence[Replica],
@@ -399,9 +352,9 @@ class Supervisor:
             spec = record.spec_of(place.slot, place.generation)
             if order and spec is not None and self._has_room(order[0]):
                 self._starting[key] = order[0]
-                nursery.start_soon(self._start, record, spec, place, order)
+                self._nursery.start_soon(self._start, record, spec, place, order)
         if steps.complete:
-            await self._copies.store({record.name: records.verified(record)})
+            await self._store(records.verified(record))
 
     async def _kill(self, target: Replica | Status) -> None:
         task = None if target.name is None else await self._node.find(target.name)
@@ -530,9 +483,8 @@ class Supervisor:
                 detach=not is_check,
             )
         finally:
-            with trio.CancelScope(shield=True), suppress(DiosError):
-                for reference in opened:
-                    await reference.close()
+            with trio.CancelScope(shield=True):
+                await close_all_async(opened)
 
     async def _found(self, name: bytes, description: str, opened: list[AsyncReference]) -> AsyncReference:
         reference = await self._node.find(name)
@@ -556,7 +508,7 @@ class Supervisor:
     def _health_of(self, replica: Replica) -> _Health:
         return self._health.setdefault(replica.fingerprint, _Health())
 
-    def _check(self, nursery: trio.Nursery, record: ServiceRecord, replica: Replica, now: float) -> None:
+    def _check(self, record: ServiceRecord, replica: Replica, now: float) -> None:
         """Begin a health check if its time has come."""
         spec = record.specs().get(replica.generation)
         if spec is None or spec.check is None:
@@ -565,7 +517,7 @@ class Supervisor:
         if not health.is_running and now >= health.next_at:
             health.is_running = True
             health.next_at = now + spec.check_every_ms / 1000
-            nursery.start_soon(self._check_one, record, spec, replica, health)
+            self._nursery.start_soon(self._check_one, record, spec, replica, health)
 
     async def _check_one(
         self, record: ServiceRecord, spec: ServiceGeneration, replica: Replica, health: _Health
@@ -628,38 +580,22 @@ class Supervisor:
     async def _show(self, services: Mapping[str, ServiceRecord], here: str) -> None:
         """Write what only the leader knows where the user's commands read it."""
         now = trio.current_time()
-        told = {
+        notes = {
             name: [
-                {
-                    "slot": place.slot,
-                    "generation": place.generation,
-                    "restarts": pause.restarts,
-                    "reason": self._unknown_health(name, place) or pause.reason,
-                    "starts": self._starting.get((name, place), ""),
-                    "waits": pause.not_before > now,
-                }
+                ReplicaNote(
+                    place.slot,
+                    place.generation,
+                    pause.restarts,
+                    self._unknown_health(name, place) or pause.reason,
+                    self._starting.get((name, place), ""),
+                    pause.not_before > now,
+                )
                 for (owner, place), pause in sorted(self._pauses.items())
                 if owner == name
             ]
             for name in services
         }
-        data = json.dumps({"leader": here, "services": told}).encode()
-        if self._board is None:
-            try:
-                self._board = await self._node.create(ObjectType.SHMEM_BLOB, flags=Flag.SERVICES)
-            except ExistsError:
-                references = await self._node.lookup(SERVICES_NAME, local_only=True)
-                self._board = next(
-                    (reference for reference in references if reference.type is ObjectType.SHMEM_BLOB), None
-                )
-            self._shown = b""
-        if self._board is not None and data != self._shown:
-            try:
-                await self._board.write_bytes(data)
-            except DiosError:
-                self._board = None
-                raise
-            self._shown = data
+        await self._leader.show(ServicesReport(here, notes))
 
 
 def node_order(

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from dios.errors import NotSupportedError
 from dios.installation import DISTRIBUTION, FILE_NAME
+from dios.node.doctor.promises import page
 
 _DATE: Final = (2020, 1, 1, 0, 0, 0)
 """Every entry has this date, so that the same files give the same bytes."""
@@ -43,9 +44,7 @@ def of_running_version() -> Wheel:
     version = installed.version
     folder = f"{FILE_NAME}-{version}.dist-info"
     package = Path(__file__).parents[2]
-    files = {
-        f"dios/{path.relative_to(package).as_posix()}": path.read_bytes() for path in package_files(package)
-    }
+    files = {name: path.read_bytes() for name, path in package_files(package).items()}
     for entry in installed.files or []:
         if entry.parts[0] == folder and entry.name not in _LEFT_OUT:
             files[entry.as_posix()] = entry.read_binary()
@@ -53,10 +52,14 @@ def of_running_version() -> Wheel:
     return Wheel(f"{FILE_NAME}-{version}-py3-none-any.whl", _archive(files, folder))
 
 
-def package_files(package: Path) -> list[Path]:
-    """Return the files of a package's folder that belong into a wheel."""
-    paths = sorted(package.rglob("*"))
-    return [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
+def package_files(package: Path) -> dict[str, Path]:
+    """Return the files of a package that belong into a wheel, by their names there.
+
+    A checkout has the page of the promises outside of the package's folder.
+    """
+    paths = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    files = {f"dios/{path.relative_to(package).as_posix()}": path for path in paths}
+    return dict(sorted({**files, "dios/node/doctor/threat-model.md": page()}.items()))
 
 
 def _archive(files: dict[str, bytes], folder: str) -> bytes:

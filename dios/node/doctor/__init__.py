@@ -1,6 +1,7 @@
 """``dios-node doctor``: tries what a node needs on this machine, and reports what to change.
 
 - ``diagnosis``: the sandbox, the machine, and the guarantees that follow; start here.
+- ``finding``: the result of one test.
 - ``promises``: the rows of docs/threat-model.md.
 - ``store``: tests that a directory can hold a node's store.
 - ``processor``: tests that the daemon has its turn while tasks compute.

@@ -9,7 +9,6 @@ import ctypes
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from dios.errors import DiosError
 from dios.node import daemon, seeds
 from dios.node.addresses import is_loopback, is_unspecified, split_address
 from dios.node.devices import find_devices
+from dios.node.doctor.finding import DoctorFinding, DoctorTest
 from dios.node.settings import Settings, load
 from dios.wire.addresses import join_address, listen_advice
 
@@ -28,29 +28,15 @@ _SEEDS_TRIED_MAX: Final = 8
 _CHAIN_ROOM_LOW: Final = 2
 _CLOCK_UNSYNCHRONISED: Final = 5
 _TIMEX_BYTES: Final = 512
+_PORT: Final = DoctorTest("port", "other nodes connect to it")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterTest:
-    """The result of one test: it failed if ``refused``; ``advice`` says what could be better."""
-
-    name: str
-    purpose: str
-    detail: str
-    refused: bool = False
-    advice: str = ""
-
-
-def examine_cluster(data: Path) -> list[ClusterTest]:
+def examine_cluster(data: Path) -> list[DoctorFinding]:
     """Test what a node of a cluster in ``data`` needs; return nothing for other directories."""
     try:
         settings = load(data)
     except DiosError as error:
-        return [
-            ClusterTest(
-                "settings", "the settings of the node", error.message, refused=True, advice="correct them"
-            )
-        ]
+        return [DoctorTest("settings", "the settings of the node").missing(error.message, "correct them")]
     if not settings.listen and not settings.identity.exists():
         return []
     tests = [_identity(settings), _clock()]
@@ -59,19 +45,12 @@ def examine_cluster(data: Path) -> list[ClusterTest]:
     if settings.listen:
         tests += [_port(settings), _address(settings)]
     else:
-        tests.append(
-            ClusterTest(
-                "port",
-                "other nodes connect to it",
-                "it does not listen",
-                refused=True,
-                advice=f'set listen in {settings.data / "node.toml"}, like "10.0.0.1:7400"',
-            )
-        )
+        advice = f'set listen in {settings.data / "node.toml"}, like "10.0.0.1:7400"'
+        tests.append(_PORT.missing("it does not listen", advice))
     return tests + list(_others(settings)) + list(_known(settings))
 
 
-def _known(settings: Settings) -> Iterator[ClusterTest]:
+def _known(settings: Settings) -> Iterator[DoctorFinding]:
     """Report what the running node knows of the others: their clocks, and schedulers without a lease."""
     if daemon.find(settings.socket) is None:
         return
@@ -84,9 +63,9 @@ def _known(settings: Settings) -> Iterator[ClusterTest]:
     yield judge_schedulers(members)
 
 
-def judge_schedulers(members: Iterable[Member]) -> ClusterTest:
+def judge_schedulers(members: Iterable[Member]) -> DoctorFinding:
     """Report the schedulers that have lost their lease on a node's queue, because they placed no run."""
-    purpose = "a scheduler places the runs that wait"
+    test = DoctorTest("schedulers", "a scheduler places the runs that wait")
     members = list(members)
     names = {member.node: member.name for member in members}
     barred = {
@@ -95,7 +74,7 @@ def judge_schedulers(members: Iterable[Member]) -> ClusterTest:
         if member.barred
     }
     if not barred:
-        return ClusterTest("schedulers", purpose, "none has lost its lease on a queue")
+        return test.result("none has lost its lease on a queue")
     detail = "; ".join(
         f"{name} has barred that of {', '.join(them)}" for name, them in sorted(barred.items())
     )
@@ -103,15 +82,15 @@ def judge_schedulers(members: Iterable[Member]) -> ClusterTest:
         "look at the log of the coordinator on that node (`dios logs coordinator`). If it is well, trust the "
         "node no longer and remove it: `dios node forget`"
     )
-    return ClusterTest("schedulers", purpose, detail, advice=advice)
+    return test.result(detail, advice)
 
 
-def judge_clocks(members: Iterable[Member]) -> Iterator[ClusterTest]:
+def judge_clocks(members: Iterable[Member]) -> Iterator[DoctorFinding]:
     """Report the measured clocks, with advice for those that differ by more than CLOCK_SKEW_MS_MAX.
 
     A clock is blamed only if it differs by more than that for certain.
     """
-    purpose = "times shown to users agree; no guarantee depends on it"
+    test = DoctorTest("clocks", "times shown to users agree; no guarantee depends on it")
     measured = {
         member.name: (member.clock_offset_ns, member.clock_error_ns)
         for member in members
@@ -123,19 +102,17 @@ def judge_clocks(members: Iterable[Member]) -> Iterator[ClusterTest]:
     wrong = {name: offset for name, (offset, error) in measured.items() if abs(offset) - error > bound_ns}
     if not wrong:
         most = max(abs(offset) + error for offset, error in measured.values())
-        yield ClusterTest(
-            "clocks", purpose, f"those of {len(measured)} other nodes are within {most / 1e6:.0f} ms"
-        )
+        yield test.result(f"those of {len(measured)} other nodes are within {most / 1e6:.0f} ms")
         return
     detail = "; ".join(f"{name} is {offset / 1e9:+.1f} s ahead" for name, offset in sorted(wrong.items()))
     advice = "set the clocks with chrony or systemd-timesyncd, then restart these nodes, which read them once"
     if len(wrong) == len(measured) > 1:
         advice = "probably this node's own clock is wrong: set it, then restart the node"
-    yield ClusterTest("clocks", purpose, detail, advice=advice)
+    yield test.result(detail, advice)
 
 
-def _devices(settings: Settings) -> ClusterTest:
-    purpose = "tasks get the devices that they ask for (--device gpu=1)"
+def _devices(settings: Settings) -> DoctorFinding:
+    test = DoctorTest("devices", "tasks get the devices that they ask for (--device gpu=1)")
     inventory = find_devices(settings.devices)
     counts = Counter(device.kind for device in inventory.devices)
     detail = ", ".join(f"{count} of the kind {kind}" for kind, count in sorted(counts.items())) or "none"
@@ -144,25 +121,25 @@ def _devices(settings: Settings) -> ClusterTest:
     advice = (
         "correct [devices] in the settings, or load the driver of the device" if inventory.problems else ""
     )
-    return ClusterTest("devices", purpose, detail, advice=advice)
+    return test.result(detail, advice)
 
 
-def _identity(settings: Settings) -> ClusterTest:
-    purpose = "identifies the node in its cluster"
+def _identity(settings: Settings) -> DoctorFinding:
+    test = DoctorTest("identity", "identifies the node in its cluster")
     # Imported late: certificates take a tenth of a second, which a node without a cluster need not spend.
     from dios.transport.identity import identity  # noqa: PLC0415 - see above
 
     try:
         own = identity.load(settings.data)
     except DiosError as error:
-        return ClusterTest("identity", purpose, error.message, refused=True, advice="follow the message")
+        return test.missing(error.message, "follow the message")
     except OSError as error:
         detail = f"{error.filename}: {error.strerror}"
         advice = "run this command as the user who runs the node"
-        return ClusterTest("identity", purpose, detail, refused=True, advice=advice)
+        return test.missing(detail, advice)
     if own is None:
         advice = "run `dios-node init` to make a cluster, or `dios-node start --join` to join one"
-        return ClusterTest("identity", purpose, "none yet: the node accepts no other nodes", advice=advice)
+        return test.result("none yet: the node accepts no other nodes", advice)
     room = limits.CHAIN_CERTIFICATES_MAX - len(own.chain)
     detail = (
         f"{own.name} of cluster {own.cluster.hex()[:16]}; its certificate does not expire, and has "
@@ -174,18 +151,20 @@ def _identity(settings: Settings) -> ClusterTest:
             f"admit new nodes elsewhere: below this node there is room for {room} more in a row. "
             "`dios-node invite` at a node that was in the cluster earlier"
         )
-    return ClusterTest("identity", purpose, detail, advice=advice)
+    return test.result(detail, advice)
 
 
-def _clock() -> ClusterTest:
-    purpose = "expiry of invitations, and the times shown to users; no guarantee depends on it"
+def _clock() -> DoctorFinding:
+    test = DoctorTest(
+        "clock", "expiry of invitations, and the times shown to users; no guarantee depends on it"
+    )
     state = _clock_state()
     if state is None:
-        return ClusterTest("clock", purpose, "the system does not report if it is synchronised")
+        return test.result("the system does not report if it is synchronised")
     if state == _CLOCK_UNSYNCHRONISED:
         advice = "let chrony, systemd-timesyncd or the hypervisor set the clock"
-        return ClusterTest("clock", purpose, "not synchronised, according to the kernel", advice=advice)
-    return ClusterTest("clock", purpose, "synchronised by the network or the hypervisor")
+        return test.result("not synchronised, according to the kernel", advice)
+    return test.result("synchronised by the network or the hypervisor")
 
 
 def _clock_state() -> int | None:
@@ -199,17 +178,12 @@ def _clock_state() -> int | None:
     return None if state < 0 else state
 
 
-def _port(settings: Settings) -> ClusterTest:
-    purpose = "other nodes connect to it"
+def _port(settings: Settings) -> DoctorFinding:
     if daemon.find(settings.socket) is not None:
-        answers = not _dial(_from_here(settings.listen))
-        detail = f"{settings.listen}, used by the running node"
-        if answers:
-            return ClusterTest("port", purpose, detail)
-        advice = "see the node's log: the node runs but does not listen"
-        return ClusterTest(
-            "port", purpose, f"nobody answers at {settings.listen}", refused=True, advice=advice
-        )
+        if _dial(_from_here(settings.listen)):
+            advice = "see the node's log: the node runs but does not listen"
+            return _PORT.missing(f"nobody answers at {settings.listen}", advice)
+        return _PORT.result(f"{settings.listen}, used by the running node")
     host, port = split_address(settings.listen)
     try:
         family, kind, _, _, place = socket.getaddrinfo(
@@ -219,10 +193,8 @@ def _port(settings: Settings) -> ClusterTest:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except OSError as error:
-        return ClusterTest(
-            "port", purpose, f"{settings.listen}: {error.strerror}", refused=True, advice=listen_advice(error)
-        )
-    return ClusterTest("port", purpose, f"{settings.listen} is free")
+        return _PORT.missing(f"{settings.listen}: {error.strerror}", listen_advice(error))
+    return _PORT.result(f"{settings.listen} is free")
 
 
 def _from_here(listen: str) -> str:
@@ -231,36 +203,36 @@ def _from_here(listen: str) -> str:
     return join_address("localhost" if is_unspecified(host) else host, port)
 
 
-def _address(settings: Settings) -> ClusterTest:
-    purpose = "the address that other nodes receive"
+def _address(settings: Settings) -> DoctorFinding:
+    test = DoctorTest("address", "the address that other nodes receive")
     host, port = split_address(settings.address)
     try:
         addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     except OSError as error:
         advice = "use an address, or a name that every machine of the cluster can resolve"
-        return ClusterTest("address", purpose, f"{host}: {error.strerror}", refused=True, advice=advice)
+        return test.missing(f"{host}: {error.strerror}", advice)
     resolved = ", ".join(sorted(addresses))
     detail = settings.address if host in addresses else f"{settings.address}, which is {resolved}"
     if all(is_loopback(address) for address in addresses):
         advice = "nodes on other machines cannot reach it: advertise an address of this machine"
-        return ClusterTest("address", purpose, f"{detail}, this machine only", advice=advice)
-    return ClusterTest("address", purpose, detail)
+        return test.result(f"{detail}, this machine only", advice)
+    return test.result(detail)
 
 
-def _others(settings: Settings) -> Iterator[ClusterTest]:
+def _others(settings: Settings) -> Iterator[DoctorFinding]:
     known = seeds.read(settings.data)[:_SEEDS_TRIED_MAX]
     if not known:
         return
-    purpose = "one of them is enough to find the cluster again"
+    test = DoctorTest("other nodes", "one of them is enough to find the cluster again")
     refusals = {address: why for address in known if (why := _dial(address))}
     detail = f"{len(known) - len(refusals)} of {len(known)} known addresses answer"
     if not refusals:
-        yield ClusterTest("other nodes", purpose, detail)
+        yield test.result(detail)
         return
     told = "; ".join(f"{address}: {why}" for address, why in refusals.items())
     advice = "start those nodes, or open the port in the firewalls of the machines"
     # A node starts even if its cluster is down, and waits for it.
-    yield ClusterTest("other nodes", purpose, f"{detail} ({told})", advice=advice)
+    yield test.result(f"{detail} ({told})", advice)
 
 
 def _dial(address: str) -> str:

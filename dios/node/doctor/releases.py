@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,21 +11,17 @@ from dios.client.sync.node import connect
 from dios.errors import DiosError
 from dios.installation import version
 from dios.node import daemon
+from dios.node.doctor.finding import DoctorFinding, DoctorTest
 from dios.node.settings import load
 
 _ASKED_MAX: Final = 64
 _NAMED_MAX: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasesTest:
-    """The result; ``advice`` says what to do if releases differ."""
-
-    detail: str
-    advice: str = ""
+_TEST: Final = DoctorTest("releases", "the node has the installed release, and so have the other nodes")
 
 
-def examine_releases(data: Path) -> ReleasesTest | None:
+def examine_releases(data: Path) -> DoctorFinding | None:
     """Ask the node in ``data`` and at most 64 others for their releases; None without a running node."""
     try:
         socket = load(data).socket
@@ -45,18 +40,18 @@ def examine_releases(data: Path) -> ReleasesTest | None:
     return compare(own, version(), others)
 
 
-def compare(own: str, installed: str, others: Mapping[str, str]) -> ReleasesTest:
+def compare(own: str, installed: str, others: Mapping[str, str]) -> DoctorFinding:
     """Return the result for the running node, the installed program, and other nodes by name."""
     if own != installed:
-        return ReleasesTest(
+        return _TEST.result(
             f"the node runs {own}, and {installed} is installed", "run `dios-node restart`: its tasks go on"
         )
     counted = Counter((own, *others.values()))
     if len(counted) == 1:
-        return ReleasesTest(f"{own} on {len(others) + 1} nodes")
+        return _TEST.result(f"{own} on {len(others) + 1} nodes")
     older = [f"{name} ({release})" for name, release in sorted(others.items()) if release != own]
     named = ", ".join(older[:_NAMED_MAX]) + (", …" if len(older) > _NAMED_MAX else "")
-    return ReleasesTest(
+    return _TEST.result(
         f"{own} here and on {counted[own] - 1} of {len(others)} other nodes; not on {named}",
         "finish the upgrade: install one release everywhere, then run `dios-node restart` on each machine",
     )

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from dios.client.sync.node import connect
 from dios.errors import DiosError
-from dios.lib.kept.promises import KeptStatus, Promises, ShortObject
+from dios.lib.kept.promises import KeptStatus, Promises
+from dios.lib.kept.report import ShortObject
 from dios.node import daemon
+from dios.node.doctor.finding import DoctorFinding, DoctorTest
 from dios.node.settings import load
 from dios.wire.nametext import fingerprint
 
-
-@dataclass(frozen=True, slots=True)
-class ReplicasTest:
-    """The result for one user; ``advice`` says what to do if promises are not kept."""
-
-    detail: str
-    advice: str = ""
+_TEST: Final = DoctorTest("replicas", "each object has as many replicas as you promised for it")
 
 
-def examine_replicas(data: Path) -> ReplicasTest | None:
+def examine_replicas(data: Path) -> DoctorFinding | None:
     """Ask the node in ``data`` if the caller's promises are kept; None without a running node or promises."""
     try:
         socket = load(data).socket
@@ -49,10 +45,10 @@ def examine_replicas(data: Path) -> ReplicasTest | None:
     short = [status for status in statuses if status.short or status.reason]
     if not short:
         objects = sum(status.objects for status in statuses)
-        return ReplicasTest(f"{len(statuses)} promises for {objects} objects are kept")
+        return _TEST.result(f"{len(statuses)} promises for {objects} objects are kept")
     shown = "; ".join(_text(status) for status in short[:4])
     repair = "".join(f"`dios group repair {label}` unites its list of files; " for label in sorted(divided))
-    return ReplicasTest(
+    return _TEST.result(
         shown, f"{repair}see `dios group describe` and `dios node ls`; start or replace lost nodes"
     )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dios.errors import DiosError
+from dios.node.doctor.finding import DoctorFinding, DoctorTest
 from dios.node.settings import load
 from dios.store import scrub_report
 from dios.store.scrub_report import DamagedObject, ScrubReport
@@ -15,15 +15,10 @@ from dios.store.scrub_report import DamagedObject, ScrubReport
 _SHOWN: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ScrubTest:
-    """The result; ``advice`` says what to do if objects are damaged."""
-
-    detail: str
-    advice: str = ""
+_TEST: Final = DoctorTest("scrubbing", "bytes that a disk changed are found before they are needed")
 
 
-def examine_scrubbing(data: Path) -> ScrubTest | None:
+def examine_scrubbing(data: Path) -> DoctorFinding | None:
     """Read the report of the node in ``data``; None if it has not scrubbed yet, or this user may not read."""
     try:
         is_off = not load(data).scrub_rate
@@ -38,11 +33,11 @@ def examine_scrubbing(data: Path) -> ScrubTest | None:
     if repaired:
         detail += f", repaired from replicas: {repaired}"
     if not damaged:
-        return ScrubTest(detail)
+        return _TEST.result(detail)
     count = len(damaged) + report.unlisted
     shown = "; ".join(_line(entry) for entry in damaged[:_SHOWN])
     more = f"; and {count - _SHOWN} more" if count > _SHOWN else ""
-    return ScrubTest(
+    return _TEST.result(
         f"{count} damaged, not repaired: {shown}{more}; {detail}",
         "write the objects again, or restore their files from a back-up (docs/recovery.md, Scrubbing); "
         "replicas on other nodes repair them by themselves (docs/replicas.md)",

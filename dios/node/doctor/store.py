@@ -8,7 +8,6 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,35 +15,30 @@ from dios import limits
 from dios.client.locate import PID_FILE_NAME
 from dios.host.audit.log import segments
 from dios.node import daemon
+from dios.node.doctor.finding import DoctorFinding, DoctorTest
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _OVER_A_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
 
 
-@dataclass(frozen=True, slots=True)
-class StoreTest:
-    """The result; ``refused`` is the failed step with its reason, ``advice`` what to change."""
-
-    detail: str
-    refused: str = ""
-    advice: str = ""
+_TEST: Final = DoctorTest("store", "objects that were acknowledged as durable are on disk")
 
 
-def examine_store(data: Path) -> StoreTest:
+def examine_store(data: Path) -> DoctorFinding:
     """Try the operations of a store in ``data``, or in its nearest existing parent directory."""
     try:
         return _look(data.absolute())
     except OSError as error:
         reason = error.strerror or str(error)
-        return StoreTest(
-            "", f"{data}: {reason}", "choose another directory with --data that the node's user owns"
+        return _TEST.missing(
+            f"{data}: {reason}", "choose another directory with --data that the node's user owns"
         )
 
 
-def _look(data: Path) -> StoreTest:
+def _look(data: Path) -> DoctorFinding:
     folder = next(place for place in (data, *data.parents) if place.exists())
     if not folder.is_dir():
-        return StoreTest("", f"{folder} is not a directory", "choose another directory with --data")
+        return _TEST.missing(f"{folder} is not a directory", "choose another directory with --data")
     _try_writing(folder)
     kind = _file_system(folder)
     space = os.statvfs(folder)
@@ -58,16 +52,14 @@ def _look(data: Path) -> StoreTest:
     if recovery is not None:
         detail += f", a node is recovering: index of {recovery.done:,} of {recovery.every:,} stored objects"
     if kind in _IN_MEMORY:
-        return StoreTest(
-            detail, advice=f"{kind} is in memory: stored data are lost when the machine is switched off"
+        return _TEST.result(
+            detail, f"{kind} is in memory: stored data are lost when the machine is switched off"
         )
     if kind in _OVER_A_NETWORK:
-        return StoreTest(
-            detail, advice=f"{kind} may damage the store's index, which is mapped: use a local disk"
-        )
+        return _TEST.result(detail, f"{kind} may damage the store's index, which is mapped: use a local disk")
     if free < limits.STORE_MAP_GROWTH_BYTES:
-        return StoreTest(detail, advice="free some space, or choose another directory with --data")
-    return StoreTest(detail)
+        return _TEST.result(detail, "free some space, or choose another directory with --data")
+    return _TEST.result(detail)
 
 
 def _try_writing(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The identity of nodes: the members of a cluster, and the admission of machines (``docs/joining.md``).
+"""The identity of nodes: the members of a cluster, and the admission of machines (``docs/clusters.md``).
 
 Read in this order:
 

@@ -1,6 +1,6 @@
 """The identity of a node in its cluster: id, name, key, certificates, and the secret that all nodes share.
 
-``docs/joining.md`` specifies the files. ``dios.transport.identity.joining`` admits nodes over the network,
+``docs/clusters.md`` specifies the files. ``dios.transport.identity.joining`` admits nodes over the network,
 ``dios.transport.identity.trust`` has the trusted nodes.
 """
 

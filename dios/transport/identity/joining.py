@@ -1,6 +1,6 @@
 """The admission of a machine to a cluster: it shows a token, and gets a certificate and the secret.
 
-``docs/joining.md`` specifies the conversation: one request and one answer over a connection in which both
+``docs/clusters.md`` specifies the conversation: one request and one answer over a connection in which both
 ends are already authenticated. ``dios.transport.identity.tokens`` has the tokens.
 """
 

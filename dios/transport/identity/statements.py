@@ -2,7 +2,7 @@
 
 Each member has one statement, and a newer one, which has a higher number, replaces it. A statement contains
 the certificates of its signer, so that any node of the cluster can check it, whoever passes it on.
-``dios.transport.identity.trust`` decides which statements count; ``docs/joining.md`` has the format.
+``dios.transport.identity.trust`` decides which statements count; ``docs/clusters.md`` has the format.
 """
 
 from __future__ import annotations

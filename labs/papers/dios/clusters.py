@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import dios
-from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+from dios.host.confinement.mechanisms import obstacle_to_pure, probe
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
 

@@ -11,6 +11,6 @@ Read the modules in this order:
 - ``safety``: the disks that have acknowledged files, and the destruction of their last copies
 - ``users``: programs that put, replace, move, remove, tier and read files, and write to objects
 - ``troubles``: the faults of nodes, disks and the network
-- ``claims``: the claims of ``docs/simulator.md``, checked at the end
+- ``claims``: the claims of ``docs/testing.md#the-simulator``, checked at the end
 - ``world``: one run
 """

@@ -14,7 +14,7 @@ from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.kept import records
 from dios.lib.kept.records import KEPT_NAME, KeptPromise, KeptState
-from dios.lib.tier import inward
+from dios.lib.packs import tier_store
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType
 from labs.sim.kept.calls import ModelSession
@@ -232,7 +232,7 @@ class Claims:
 
 def _content(files: GroupFiles, entry: CatalogueEntry) -> bytes:
     if entry.tiered:
-        return b"".join(inward.stored_pieces(files, entry))
+        return b"".join(tier_store.stored_pieces(files.group, entry))
     return _OneProgram.content_of(files, entry)
 
 

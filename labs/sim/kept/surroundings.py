@@ -19,11 +19,12 @@ from unittest.mock import patch
 
 from dios import limits
 from dios.client import buffers
-from dios.lib.backup.keys import KEY_BYTES
-from dios.lib.backup.records import REPOSITORY_BYTES
-from dios.lib.backup.sealing import DataKey
-from dios.lib.tier import entries, inward, removal
-from dios.lib.tier.store import TierStore
+from dios.lib.files.tier import entries, inward
+from dios.lib.packs import tier_store as stores
+from dios.lib.packs.configuration import REPOSITORY_BYTES
+from dios.lib.packs.keys import KEY_BYTES
+from dios.lib.packs.sealing import DataKey
+from dios.lib.packs.tier_store import TierStore
 from labs.sim.kept.links import present_program
 
 _BEGIN_NS: Final = 1_000_000 * 10**9
@@ -136,7 +137,7 @@ def surroundings(
         replace(buffers, "INLINE_BYTES_MAX", limits.BLOB_BYTES_MAX)
         replace(os, "urandom", random.randbytes)
         replace(standard_random, "_urandom", random.randbytes)
-        for module in (entries, inward, removal):
+        for module in (entries, inward, stores):
             replace(module, "known_store", lambda _place, _group: store)
         # Programs are processes of their own, which share no locks.
         replace(inward, "_lock_of", lambda _mark: threading.Lock())

@@ -31,9 +31,9 @@ from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
 from dios.lib.files.downloads import copy_out
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.staging import StagedFiles
+from dios.lib.files.tier.outward import tier_out
 from dios.lib.kept.promises import Promises
-from dios.lib.tier.outward import tier_out
-from dios.lib.tier.store import TierStore
+from dios.lib.packs.tier_store import TierStore
 from dios.wire.types import ObjectType, Semantics
 from labs.sim.kept.calls import ModelSession
 from labs.sim.kept.file_history import Change, FileHistory

@@ -32,13 +32,13 @@ from dios.errors import (
     TimeLimitError,
     UnreachableError,
 )
-from dios.lib.backup.keys import load_recipient
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.groups import ReachableGroups
 from dios.lib.files.staging import StagedFiles
-from dios.lib.tier.inward import bring_back
-from dios.lib.tier.outward import tier_out
-from dios.lib.tier.store import begin_store
+from dios.lib.files.tier.inward import bring_back
+from dios.lib.files.tier.outward import tier_out
+from dios.lib.packs.keys import load_recipient
+from dios.lib.packs.tier_store import begin_store
 from dios.wire.nametext import fingerprint
 from tests.chaos.history import Outcome
 from tests.chaos.kept.content import ABSENT, content, value_of

@@ -17,13 +17,13 @@ from dios.client.keyring import Keyring
 from dios.errors import DiosError
 from dios.ids import Name
 from dios.lib import catalogue
-from dios.lib.backup.keys import generate, save_pair
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.groups import ReachableGroups
 from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KEPT_RECORDS
+from dios.lib.packs.keys import generate, save_pair
 from dios.lib.replicated_record import frame
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType

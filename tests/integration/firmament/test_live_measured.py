@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dios.host.sandbox import cgroups
+from dios.host.confinement import cgroups
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import wait_until
 from tests.support.node.scheduled_cluster import CPUS

@@ -25,7 +25,7 @@ ROW = """
 FUNCTION = """
 @handles(messages.Append)
 def append(step: Step, task: Holder, seq: int, call: messages.Append) -> None:
-    target = access.for_io(task, call.ref, Mode.WRITE).object
+    target = rights.for_io(task, call.ref, Mode.WRITE).object
     step.answer(task, seq, messages.Committed(target.v_r, step.payload_size))
 """
 ADDED = {

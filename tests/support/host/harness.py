@@ -16,8 +16,10 @@ import trio
 
 from dios.core.effects import Effect, Outcome, PutObject, StoreOperation, TaskShare, WriteSource
 from dios.core.events import Event, ObjectRecord
+from dios.core.machine import Core
 from dios.errors import DiosError, NotSupportedError
 from dios.host.audit.log import AuditLog
+from dios.host.loop.entropy import Entropy
 from dios.host.process.task_host import ProcessSpawner
 from dios.host.process.task_process import TaskProcess
 from dios.ids import Name, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticket
@@ -40,6 +42,7 @@ class ScriptedCore:
     def __init__(self) -> None:
         self.outcomes: deque[Outcome] = deque()
         self.events: list[Event] = []
+        self.state = Core(Entropy(), Principal("uid:0")).state
 
     def step(self, event: Event) -> Outcome:
         """Take one event."""

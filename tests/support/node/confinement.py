@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from dios.host.confinement import view
+from dios.host.confinement.mechanisms import Mechanism, obstacle_to_pure, probe
 from dios.host.process.task_process import TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_pool import NO_LIMITS, ZygotePool, open_zygote
-from dios.host.sandbox import view
-from dios.host.sandbox.mechanisms import Mechanism, obstacle_to_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 

@@ -16,7 +16,7 @@ from dios.client.ops.cluster import Gathered, Member
 from dios.client.ops.status import Status
 from dios.lib.supervised import records
 from dios.lib.supervised.records import SERVICES_NAME, ServiceGeneration, ServiceRecord
-from dios.lib.supervised.supervisor import Supervisor
+from dios.lib.supervised.supervisor import supervise as supervise_services
 from dios.wire.types import Cause, NodeStatus, ObjectType, TaskState
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def supervise(site: Site, until: Callable[[], bool]) -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Supervisor(cast("AsyncNode", site), lambda _: None).run)
+            nursery.start_soon(supervise_services, cast("AsyncNode", site), lambda _: None)
             for _ in range(_LOOKS_MAX):
                 await trio.sleep(0.25)
                 if until():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 _DAEMON = """
 import dataclasses, sys
-from dios.host.sandbox import mechanisms
+from dios.host.confinement import mechanisms
 found = mechanisms.probe()
 missing = mechanisms.Availability.MISSING
 poorer = {**found, "mount": dataclasses.replace(found["mount"], availability=missing)}

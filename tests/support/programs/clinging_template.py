@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dios.host.sandbox import linux_calls, policy
+from dios.host.confinement import linux_calls, policy
 
 linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, 0)
 for _ in range(3):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import cast
 
 from dios.errors import DiosError
-from dios.host.sandbox import linux_calls
+from dios.host.confinement import linux_calls
 
 LOOT: dict[str, str | int] = {}
 """What the author of the program found out beforehand: paths, ports and process numbers outside."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import hostile_entry
 from hostile_entry import outcome, raw
 
+from dios.host.confinement import policy, private_folder
 from dios.host.process import session_fork
-from dios.host.sandbox import policy, private_folder
 
 TAIL = private_folder.TEMPORARY.removeprefix(private_folder.MOUNT_POINT)
 

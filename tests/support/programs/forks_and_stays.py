@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from dios.host.sandbox import linux_calls, policy
+from dios.host.confinement import linux_calls, policy
 
 if linux_calls.clone_sibling(policy.CLONE_OF_SESSIONS, linux_calls.tid_address()) == 0:
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from dios.host.sandbox import linux_calls, policy
+from dios.host.confinement import linux_calls, policy
 
 # The flags with which a template may fork; the process ends only if somebody ends it.
 if linux_calls.clone_sibling(policy.CLONE_OF_SESSIONS, linux_calls.tid_address()) == 0:

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dios.host.sandbox import linux_calls, syscall_numbers
+from dios.host.confinement import linux_calls, syscall_numbers
 
 STDLIB_MODULES = (
     *("ssl", "sqlite3", "decimal", "asyncio", "multiprocessing.pool", "xml.etree.ElementTree", "csv"),

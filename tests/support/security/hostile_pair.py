@@ -19,7 +19,7 @@ from dios.client.sync.node import Group, Task
 from dios.errors import Code
 from dios.host.audit.log import AuditRecord
 from dios.host.audit.reader import AuditReader
-from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+from dios.host.confinement.mechanisms import obstacle_to_pure, probe
 from dios.wire import messages
 from dios.wire.codec import decode_event, decode_reply, decode_status, encode_request
 from dios.wire.types import Cause, Flag, NameKind, ObjectType, Permission

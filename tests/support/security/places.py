@@ -21,8 +21,8 @@ import pytest
 import dios
 from dios.client.sync.node import Group, Node, Reference, Task
 from dios.errors import EndOfStreamError
-from dios.host.sandbox.mechanisms import probe
-from dios.host.sandbox.notifications import FORKS
+from dios.host.confinement.mechanisms import probe
+from dios.host.confinement.notifications import FORKS
 from dios.lib.sandbox.errors import SandboxEndedError
 
 PROGRAM: Final = b"import capability_puppet\ncapability_puppet.main()\n"

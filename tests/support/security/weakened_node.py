@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from dios.core.calls import access, resolution
+from dios.core.calls import resolution, rights
 from dios.core.model.records import Buffer, Holder, Reference
 from dios.errors import BadReferenceError
 from dios.ids import BufferId, Name
@@ -17,8 +17,8 @@ from dios.wire.types import Permission
 
 _holders: Final[list[Holder]] = []
 _honestly_made: Final = Holder.__init__
-_honestly_held: Final = access.held
-_honestly_own: Final = access.own_buffer
+_honestly_held: Final = rights.held
+_honestly_own: Final = rights.own_buffer
 
 
 def _make(holder: Holder, *args: object, **kwargs: object) -> None:
@@ -51,8 +51,8 @@ def main() -> int:
     """Break the rules, and run the daemon."""
     Holder.__init__ = _make  # type: ignore[method-assign, assignment] # as somebody might break it
     resolution._groups_to_search = _search_all
-    access.held = _held_by_any
-    access.own_buffer = _buffer_of_any
+    rights.held = _held_by_any
+    rights.own_buffer = _buffer_of_any
     return daemon.main(sys.argv[1:])
 
 

@@ -23,11 +23,12 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.kept import records as kept_records
-from dios.lib.supervised import kept_state, records, services, user_records
+from dios.lib.supervised import kept_state, records, services
 from dios.lib.supervised.decisions import Replica, Start, next_steps
 from dios.lib.supervised.pauses import StartPause
 from dios.lib.supervised.records import ServiceGeneration, ServiceRecord
 from dios.lib.supervised.supervisor import _no_place, node_order
+from dios.lib.user_records import records as user_records
 from dios.wire.types import Cause, Fitness, NodeStatus, ObjectType
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import pytest
 
 from dios.client.ops.cluster import Member
 from dios.node import seeds
-from dios.node.doctor.cluster import ClusterTest, examine_cluster, judge_clocks
+from dios.node.doctor.cluster import examine_cluster, judge_clocks
+from dios.node.doctor.finding import DoctorFinding, DoctorLevel
 from dios.transport.identity import identity
 from dios.wire.types import NodeStatus
 
@@ -21,7 +22,7 @@ def member(data: Path, listen: str, *more: str) -> Path:
     return data
 
 
-def about(data: Path, name: str) -> ClusterTest:
+def about(data: Path, name: str) -> DoctorFinding:
     """What was found about one thing."""
     return next(looked for looked in examine_cluster(data) if looked.name == name)
 
@@ -46,7 +47,7 @@ def test_a_whole_member_is_found_well(tmp_path: Path, taken: socket.socket) -> N
     data = member(tmp_path, f"127.0.0.1:{port}")
     checks = {looked.name: looked for looked in examine_cluster(data)}
     assert list(checks) == ["identity", "clock", "port", "address"]
-    assert not any(looked.refused for looked in checks.values())
+    assert not any(looked.level is DoctorLevel.MISSING for looked in checks.values())
     assert checks["identity"].detail.startswith("n1 of cluster")
     assert "is free" in checks["port"].detail
     assert "advertise" in checks["address"].advice
@@ -56,7 +57,7 @@ def test_a_damaged_identity_is_told(tmp_path: Path) -> None:
     """A missing file and a key that others may read are refused, with the file."""
     data = member(tmp_path, "127.0.0.1:7400")
     (data / "identity" / "node.key").chmod(0o644)
-    assert about(data, "identity").refused
+    assert about(data, "identity").level is DoctorLevel.MISSING
     assert "node.key" in about(data, "identity").detail
     (data / "identity" / "node.key").unlink()
     assert "node.key is missing" in about(data, "identity").detail
@@ -65,7 +66,7 @@ def test_a_damaged_identity_is_told(tmp_path: Path) -> None:
 def test_a_port_in_use_and_a_strange_address_are_told(tmp_path: Path, taken: socket.socket) -> None:
     """Somebody else's port, and an address that this machine has not, are refused with what to do."""
     data = member(tmp_path, f"127.0.0.1:{taken.getsockname()[1]}")
-    assert about(data, "port").refused
+    assert about(data, "port").level is DoctorLevel.MISSING
     assert "Another program" in about(data, "port").advice
     (data / "node.toml").write_text('listen = "192.0.2.1:7400"\n')
     assert "no such address" in about(data, "port").advice
@@ -74,14 +75,14 @@ def test_a_port_in_use_and_a_strange_address_are_told(tmp_path: Path, taken: soc
 def test_a_member_that_does_not_listen_is_told(tmp_path: Path) -> None:
     """An identity without an address to listen on is no node that others reach."""
     identity.create_cluster(tmp_path, name="n1")
-    assert about(tmp_path, "port").refused
+    assert about(tmp_path, "port").level is DoctorLevel.MISSING
 
 
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     """A settings file with a mistake is a finding, not an end."""
     (tmp_path / "node.toml").write_text("listen = 3\n")
     (check,) = examine_cluster(tmp_path)
-    assert check.refused
+    assert check.level is DoctorLevel.MISSING
     assert "node.toml:1" in check.detail
 
 

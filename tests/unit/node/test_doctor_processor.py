@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dios import limits
-from dios.host.sandbox import cgroups, linux_calls
+from dios.host.confinement import cgroups, linux_calls
 from dios.node import daemon
 from dios.node.daemon import DaemonProcess
 from dios.node.doctor import processor

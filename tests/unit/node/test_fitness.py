@@ -10,8 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from dios.errors import DiosError, InvalidError, NotSupportedError, WouldBlockError
+from dios.host.confinement.mechanisms import Availability, Mechanism, Probe
 from dios.host.process.zygote_pool import ZygotePool
-from dios.host.sandbox.mechanisms import Availability, Mechanism, Probe
 from dios.node import fitness as module
 from dios.node.fitness import NodeFitness
 from dios.wire.types import Fitness

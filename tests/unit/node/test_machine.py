@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dios import limits
-from dios.host.sandbox.cgroups import is_autogroup_on
+from dios.host.confinement.cgroups import is_autogroup_on
 from dios.node import machine
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dios.host.sandbox.mechanisms import Probe
+from dios.host.confinement.mechanisms import Probe
 from dios.installation import DISTRIBUTION
 from dios.node import serve
 from dios.node.fitness import NodeFitness

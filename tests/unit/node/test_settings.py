@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dios import limits
+from dios.host.confinement.native_programs import ProgramSetting
 from dios.host.process.template_setting import TemplateSetting
-from dios.host.sandbox.native_programs import ProgramSetting
 from dios.node import machine
 from dios.node.limit_text import parse_size
 from dios.node.settings import (

@@ -178,5 +178,5 @@ def test_a_dropped_log_has_no_file(open_store: Callable[[], LmdbStore]) -> None:
 
 
 def test_the_frozen_bytes_of_an_entry() -> None:
-    """An entry has the bytes that docs/store-format.md describes, for good."""
+    """An entry has the bytes that docs/formats.md describes, for good."""
     assert encode_frame(LogFrame(LOG, 15, b"entry")).hex() == "000000054f0a72b1673a4798656e747279"

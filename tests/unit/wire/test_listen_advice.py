@@ -8,7 +8,7 @@ import pytest
 
 from dios.bridges.mcp_http import listening
 from dios.errors import Code, InvalidError
-from dios.host.network.addresses import failure_of
+from dios.host.network.addresses import network_failure
 from dios.node.cluster import free_address
 from dios.wire.addresses import listen_advice
 
@@ -20,7 +20,7 @@ def test_an_address_of_another_machine_is_told_as_one() -> None:
     advice = listen_advice(OSError(errno.EADDRNOTAVAIL, "x"))
     assert "no such address" in advice
     assert "port" not in advice
-    code, told = failure_of(OSError(errno.EADDRNOTAVAIL, "x"), "192.0.2.1:80")
+    code, told = network_failure(OSError(errno.EADDRNOTAVAIL, "x"), "192.0.2.1:80")
     assert code is Code.EHOSTUNREACH, "nobody else is busy there"
     assert told.endswith(advice)
     with pytest.raises(InvalidError, match="no such address"):

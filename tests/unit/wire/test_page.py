@@ -123,7 +123,7 @@ def test_torn_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_frozen_layout() -> None:
-    """The bytes of one slot stand where docs/public-page.md says."""
+    """The bytes of one slot stand where docs/semantics.md says."""
     page = new_page()
     PageWriter(page).bind(reference(0), zombie=True, dirty=9)
     fields = struct.unpack("=IIQQ8BQQQIII", page[:68])

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from dios.cli import main
 from dios.cli.nodes import doctor
-from dios.node.doctor.diagnosis import Diagnosis, DoctorFinding, DoctorGuarantee, DoctorLevel
+from dios.node.doctor.diagnosis import Diagnosis, DoctorGuarantee
+from dios.node.doctor.finding import DoctorFinding, DoctorLevel
 
 NAMES = [f"mechanism {number}" for number in range(30)]
 

@@ -14,7 +14,7 @@ from dios.cli.objects import removal
 from dios.cli.objects.removal import Target, destroy_targets
 from dios.errors import NotPermittedError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry, Note
-from dios.lib.files.group_files import Destroyed
+from dios.lib.files.group_list import Destroyed
 from dios.wire.nametext import fingerprint
 
 if TYPE_CHECKING:

@@ -100,8 +100,8 @@ def test_the_example_keeps_the_contract() -> None:
 
 
 def test_the_model_of_the_page_fills_the_fullest_machine() -> None:
-    """docs/own-cost-model.md: its model keeps the contract, and does what the page says."""
-    page = (EXAMPLE.parents[1] / "docs" / "own-cost-model.md").read_text()
+    """docs/cost-models.md: its model keeps the contract, and does what the page says."""
+    page = (EXAMPLE.parents[1] / "docs" / "cost-models.md").read_text()
     model_file = checked(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
     scheduler = FlowScheduler(model_file.make({}), SchedulerSettings(certify_every=1))
     for number, cpus in enumerate((4, 2, 3)):

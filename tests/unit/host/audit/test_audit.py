@@ -73,7 +73,7 @@ def test_an_empty_log_verifies(tmp_path: Path) -> None:
 
 
 def test_the_stored_bytes_never_change(tmp_path: Path) -> None:
-    """The frozen vector of docs/audit-format.md: one record, byte for byte."""
+    """The frozen vector of docs/formats.md: one record, byte for byte."""
     log = AuditLog(tmp_path)
     log.append(Audit(1, "run", "ok", "uid:0", "t", "s", ""))
     log.close()
@@ -83,7 +83,7 @@ def test_the_stored_bytes_never_change(tmp_path: Path) -> None:
     data = segments(tmp_path)[0].read_bytes()
     assert data == header + len(body).to_bytes(4, "little") + body + digest
     assert GENESIS.hex() == blake3(b"dios audit log 1").hexdigest()
-    page = (Path(__file__).resolve().parents[4] / "docs" / "audit-format.md").read_text()
+    page = (Path(__file__).resolve().parents[4] / "docs" / "formats.md").read_text()
     assert data[HEADER_BYTES:].hex() in "".join(page.split())
 
 

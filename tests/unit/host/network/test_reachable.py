@@ -8,7 +8,7 @@ import pytest
 
 from dios.errors import Code
 from dios.host.network import addresses
-from dios.host.network.addresses import Address, failure_of, is_of_this_machine, reachable
+from dios.host.network.addresses import Address, is_of_this_machine, network_failure, reachable
 
 
 def at(*hosts: str) -> list[Address]:
@@ -30,7 +30,7 @@ def test_a_name_with_a_private_address_alone_is_refused(host: str) -> None:
     """The message names the address and how to permit it, and the code is that of a refusal."""
     with pytest.raises(PermissionError) as error:
         reachable("api.example.org:443", at(host))
-    code, message = failure_of(error.value, "api.example.org:443")
+    code, message = network_failure(error.value, "api.example.org:443")
     assert code is Code.EPERM
     assert f"https://api.example.org={host}" in message
 

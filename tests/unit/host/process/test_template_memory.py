@@ -6,11 +6,11 @@ from pathlib import Path
 
 import trio
 
+from dios.host.confinement.cgroups import ControlGroup, Hierarchy
 from dios.host.process import templates
 from dios.host.process.prepared_tasks import PreparedTasks
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.templates import TASK_BYTES
-from dios.host.sandbox.cgroups import ControlGroup, Hierarchy
 from tests.unit.host.process.test_prepared_tasks import Factory
 
 OWN = 1 << 28

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dios.cli import main
 from dios.errors import InvalidError
-from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+from dios.host.confinement.mechanisms import obstacle_to_pure, probe
 from labs.papers.dios import evaluation, peer_tasks, redis_peer, runs, word_count
 from labs.papers.dios.senders import CLOCK
 

@@ -8,12 +8,14 @@ import msgspec
 import pytest
 
 from dios.errors import InvalidError, NotSupportedError
-from dios.lib.backup import compression, records
-from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.keys import PrivateKey, WrappedKey, unwrap
-from dios.lib.backup.packs import PackNumbers, PackReader, PackWriter, StoredChunk
-from dios.lib.backup.records import Config, FileList, FileRecord, GroupRecord, RecordKind, Snapshot
-from dios.lib.backup.sealing import DataKey
+from dios.lib.backup import records
+from dios.lib.backup.records import FileList, FileRecord, GroupRecord, RecordKind, Snapshot
+from dios.lib.packs import compression
+from dios.lib.packs.chunks import PackNumbers, PackReader, PackWriter, StoredChunk
+from dios.lib.packs.configuration import BACKUP, StoreConfig, encode_config, read_config
+from dios.lib.packs.failures import DamagedBackupError
+from dios.lib.packs.keys import PrivateKey, WrappedKey, unwrap
+from dios.lib.packs.sealing import DataKey
 from tests.support.backups import MemoryTarget
 
 REPOSITORY: Final = bytes(range(16))
@@ -163,14 +165,24 @@ def test_a_wrapped_key_of_version_1_is_opened() -> None:
 
 def test_the_configuration_is_text_and_comes_back() -> None:
     """The plain file says the format, its version and the page that describes it."""
-    config = Config(1, REPOSITORY, bytes.fromhex(RECIPIENT), WRAPPED)
-    text = records.encode_config(config)
+    config = StoreConfig(1, REPOSITORY, bytes.fromhex(RECIPIENT), WRAPPED)
+    text = encode_config(BACKUP, config)
     assert b'"format": "DIOS backup",\n  "version": 1,' in text
-    assert b"docs/backup-format.md" in text
-    assert records.decode_config(text) == config
-    assert records.decode_config(text.replace(b'"version": 1', b'"version": 2')).version == 2
+    assert b"docs/backup.md#the-format-of-backups" in text
+    target = MemoryTarget()
+
+    def read(changed: bytes) -> StoreConfig | None:
+        target.files["config"] = changed
+        return read_config(target, BACKUP)
+
+    assert read(text) == config
+    later = read(text.replace(b'"version": 1', b'"version": 2'))
+    assert later is not None
+    assert later.compress
     with pytest.raises(InvalidError, match="version 3"):
-        records.decode_config(text.replace(b'"version": 1', b'"version": 3'))
+        read(text.replace(b'"version": 1', b'"version": 3'))
+    with pytest.raises(InvalidError, match="has tiered files"):
+        read(text.replace(b"DIOS backup", b"DIOS tier"))
 
 
 @pytest.mark.parametrize("decode", [records.decode_list, records.decode_snapshot])

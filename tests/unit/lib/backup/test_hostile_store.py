@@ -9,16 +9,26 @@ from typing import Final
 import pytest
 
 from dios.errors import Busy, DiosError, InvalidError
-from dios.lib.backup import compression, records
-from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.keys import Recipient, generate
-from dios.lib.backup.packs import PackNumbers, PackWriter, StoredChunk, stored_chunks
+from dios.lib.backup import records
 from dios.lib.backup.prune import prune
 from dios.lib.backup.records import FileList, FileRecord, GroupRecord, RecordKind, Snapshot
 from dios.lib.backup.repository import Repository, create_repository, open_repository, rollback_sign
-from dios.lib.backup.sealing import DataKey
 from dios.lib.backup.verify import Verification
-from dios.lib.backup.writer_state import StateFile, WriterState
+from dios.lib.packs import compression
+from dios.lib.packs.chunks import (
+    PACK_BYTES_MAX,
+    PACK_MAGIC,
+    PackNumbers,
+    PackWriter,
+    StoredChunk,
+    pack_path,
+    stored_chunks,
+)
+from dios.lib.packs.configuration import CONFIG_PATH
+from dios.lib.packs.failures import DamagedBackupError
+from dios.lib.packs.keys import Recipient, generate
+from dios.lib.packs.sealing import DataKey
+from dios.lib.packs.writer_state import StateFile, WriterState
 from tests.support.backups import MemoryTarget
 
 PAIR: Final = generate()
@@ -120,7 +130,7 @@ ATTACKS: Final[dict[str, tuple[Callable[[MemoryTarget], object], str]]] = {
     "a pack that is empty": (lambda it: cut(it, packs(it)[0], 0), "was changed"),
     "a pack that is gone": (lambda it: it.remove(packs(it)[0]), "is missing"),
     "a pack without end": (
-        lambda it: it.files.update({packs(it)[0]: bytes(records.PACK_BYTES_MAX + 1)}),
+        lambda it: it.files.update({packs(it)[0]: bytes(PACK_BYTES_MAX + 1)}),
         "was changed",
     ),
     "a bit of a snapshot": (lambda it: change(it, "snapshots/0000000001", 60), "snapshot 1 was changed"),
@@ -259,7 +269,7 @@ def test_the_list_of_packs_of_a_run_ignores_a_line_that_was_not_ended() -> None:
 def test_pruning_removes_nothing_that_a_snapshot_needs() -> None:
     """Packs of removed snapshots and of broken runs go; with a damaged snapshot nothing does."""
     target = backup()
-    target.write(records.pack_path(bytes(32)), b"of a run that broke off")
+    target.write(pack_path(bytes(32)), b"of a run that broke off")
     repository = open_repository(target, PAIR)
     assert prune(repository, 1) == (1, 3, 1, 2)
     assert findings(target) == []
@@ -277,7 +287,7 @@ def test_pruning_keeps_old_snapshots_while_the_newest_lacks_a_pack() -> None:
     repository = open_repository(target, PAIR)
     (group,) = repository.read(repository.sequences()[-1]).snapshot.groups
     (lost, *_) = set(repository.files(group).packs) - set(group.packs)
-    target.remove(records.pack_path(lost))
+    target.remove(pack_path(lost))
     before = dict(target.files)
     with pytest.raises(DamagedBackupError, match="1 packs of the snapshots that stay are missing"):
         prune(open_repository(target, PAIR), 1)
@@ -289,9 +299,9 @@ def test_a_backup_without_compression_stays_one(monkeypatch: pytest.MonkeyPatch)
     with monkeypatch.context() as patch:
         patch.setattr(compression, "is_installed", lambda: False)
         target = backup()
-    assert b'"version": 1' in target.files[records.CONFIG_PATH]
+    assert b'"version": 1' in target.files[CONFIG_PATH]
     repository = open_repository(target, PAIR)
     digest = repository.read(2).digest
     add_snapshot(repository, 3, b"three" * 100, digest)
-    assert all(target.files[path].startswith(records.PACK_MAGIC) for path in packs(target))
+    assert all(target.files[path].startswith(PACK_MAGIC) for path in packs(target))
     assert not findings(target)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dios.errors import InvalidError, NotPermittedError
-from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.keys import (
+from dios.lib.packs.failures import DamagedBackupError
+from dios.lib.packs.keys import (
     PrivateKey,
     Recipient,
     generate,
@@ -20,7 +20,7 @@ from dios.lib.backup.keys import (
     unwrap,
     wrap,
 )
-from dios.lib.backup.writer_state import StateFile, WriterState
+from dios.lib.packs.writer_state import StateFile, WriterState
 
 PAIR = PrivateKey(bytes(range(32)), bytes(range(32, 64)))
 

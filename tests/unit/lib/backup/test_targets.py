@@ -10,8 +10,8 @@ import pytest
 
 from dios.errors import InvalidError
 from dios.installation import extra_command
-from dios.lib.backup.failures import DamagedBackupError, TargetError
-from dios.lib.backup.targets import FsspecTarget, Target, open_target
+from dios.lib.packs.failures import DamagedBackupError, TargetError
+from dios.lib.packs.targets import FsspecTarget, Target, open_target
 
 
 @pytest.fixture(params=["directory", "file", "memory"])

@@ -27,17 +27,17 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.catalogue import CatalogueEntry, Note, Part, Tiered, UnfinishedFile, pack_parts
-from dios.lib.files import group_files
+from dios.lib.files import group_list
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
-from dios.lib.files.downloads import copy_out
-from dios.lib.files.former_files import copy_former
+from dios.lib.files.downloads import copy_former, copy_out
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.sources import MemorySource
 from dios.lib.files.staging import StagedFiles
+from dios.lib.files.tier.removal import prune
 from dios.lib.files.uploads import PartsUpload
-from dios.lib.tier import removal
-from dios.lib.tier.marks import packs_of
+from dios.lib.packs import tier_store
+from dios.lib.packs.tier_store import packs_of
 from dios.wire.types import ObjectType, Permission, Proximity, Semantics
 from tests.unit.lib.files.test_cached_catalogue import Memory
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from dios.client.sync.node import Group, Node
-    from dios.lib.tier.store import TierStore
+    from dios.lib.packs.tier_store import TierStore
 
 _P = ParamSpec("_P")
 GROUP = SimpleNamespace(fingerprint="0123456789ab")
@@ -213,7 +213,7 @@ class Store:
 def promised(monkeypatch: pytest.MonkeyPatch) -> Promised:
     """The promise of the group: none at first."""
     promises = Promised()
-    monkeypatch.setattr(group_files, "Promises", lambda _: promises)
+    monkeypatch.setattr(group_list, "Promises", lambda _: promises)
     return promises
 
 
@@ -403,7 +403,7 @@ def test_a_program_that_is_lost_after_the_removal_leaves_a_note(
         assert files.noted == {"a": 0}
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(group_files, "destroy", lost)
+    monkeypatch.setattr(group_list, "destroy", lost)
     with pytest.raises(KeyboardInterrupt):
         files.remove(["a"])
     monkeypatch.undo()
@@ -441,7 +441,7 @@ def test_an_error_after_the_change_is_none_of_the_change(
     def lost(*_: object, **__: object) -> None:
         raise UnreachableError("the connection ended")
 
-    monkeypatch.setattr(group_files, "destroy", lost)
+    monkeypatch.setattr(group_list, "destroy", lost)
     files.remove(["a"])
     assert files.noted == {"a": 0}
 
@@ -454,7 +454,7 @@ def store(files: Files, promised: Promised, monkeypatch: pytest.MonkeyPatch) -> 
     files.edit(lambda tree: [*tree.entries, tiered])
     promised.replicas = 2
     store = Store(tier.mark)
-    monkeypatch.setattr(removal, "known_store", lambda *_: store)
+    monkeypatch.setattr(tier_store, "known_store", lambda *_: store)
     monkeypatch.setattr(Files, "list_is_complete", lambda _: True)
     return store
 
@@ -465,7 +465,7 @@ def test_what_a_store_has_of_a_former_file_goes_after_the_replacement_is_kept(
     """The packs are the last safe copy until then, also for pruning."""
     files.put("t", "two")
     assert files.sweep() == 0
-    assert removal.prune(files, cast("TierStore", store)) == 0
+    assert prune(files, cast("TierStore", store)) == 0
     assert store.present
     files.cluster.store("two", "n1", "n2")
     assert files.sweep() == 1
@@ -516,7 +516,7 @@ def test_a_removal_tells_what_a_store_keeps(
     with pytest.raises(UnreachableError, match=r"no answer.*dios tier prune"):
         files.remove(["t"])
     assert not files.tree().is_file("t")
-    assert removal.prune(files, cast("TierStore", store)) > 0
+    assert prune(files, cast("TierStore", store)) > 0
     assert not store.present
 
 
@@ -528,7 +528,7 @@ def test_a_store_that_this_machine_does_not_know_keeps_its_files(
     def unknown(*_: object) -> Store:
         raise InvalidError("no such store")
 
-    monkeypatch.setattr(removal, "known_store", unknown)
+    monkeypatch.setattr(tier_store, "known_store", unknown)
     with pytest.raises(InvalidError, match="no such store"):
         files.remove(["t", "a"])
     assert files.tree().is_file("t")

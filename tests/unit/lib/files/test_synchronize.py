@@ -18,8 +18,8 @@ from dios.lib.files.synchronize import SyncPlan
 from dios.lib.files.tree import FileTree
 
 if TYPE_CHECKING:
-    from dios.lib.files.downloads import Moved
     from dios.lib.files.group_files import GroupFiles
+    from dios.lib.files.sources import Moved
 
 
 def files_of(*paths: str) -> GroupFiles:

@@ -17,7 +17,7 @@ from dios.lib.jobs.records import Segment
 
 
 def test_frozen_orders() -> None:
-    """The bytes of an order, which docs/mapreduce.md describes, do not change."""
+    """The bytes of an order, which docs/libraries.md describes, do not change."""
     segment = Segment(0, 1, 9, 2, 5, "a")
     to_mapper = MapOrder(3, 1, 2, (0, 1), (segment,), 4096, 512)
     assert orders.encode(to_mapper).hex() == "980103010292000191960001090205a161cd1000cd0200"
@@ -37,7 +37,7 @@ def test_frozen_orders() -> None:
     ],
 )
 def test_frozen_reports(report: Report, frozen: str) -> None:
-    """The bytes of a report, which docs/mapreduce.md describes, do not change."""
+    """The bytes of a report, which docs/libraries.md describes, do not change."""
     assert orders.encode(report).hex() == frozen
     assert orders.decode_report(bytes.fromhex(frozen)) == report
 

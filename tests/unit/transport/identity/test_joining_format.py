@@ -15,7 +15,7 @@ from dios.transport.identity.certificates import card_of, cards_of, check_signat
 from dios.transport.identity.trust import Known
 
 ROOT = Path(__file__).resolve().parents[4]
-PAGE = (ROOT / "docs" / "joining.md").read_text()
+PAGE = (ROOT / "docs" / "clusters.md").read_text()
 VECTORS: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "joining_vectors.json").read_text())
 NUMBERS = re.findall(r"`([A-Z_]+)`\s\(([\d,]+)\)", PAGE)
 KNOWN = (Known(5, "n5", bytes(range(32)), (7, 8)), Known(2**63 - 1, "n6", bytes(32)))

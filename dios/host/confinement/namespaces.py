@@ -1,0 +1,44 @@
+"""The namespaces of a pure task, and the settings inside them.
+
+Mounts are in ``dios.host.confinement.view``; a child inherits them from the zygote's namespace.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from dios.host.confinement import linux_calls
+
+FLAGS: Final = {
+    "user": linux_calls.CLONE_NEWUSER,
+    "pid": linux_calls.CLONE_NEWPID,
+    "mount": linux_calls.CLONE_NEWNS,
+    "net": linux_calls.CLONE_NEWNET,
+    "ipc": linux_calls.CLONE_NEWIPC,
+    "uts": linux_calls.CLONE_NEWUTS,
+}
+"""By mechanism name. The user namespace has no mappings: no id inside it stands for a user outside."""
+
+HOST_NAME: Final = "task"
+
+
+def flags_for(available: Iterable[str]) -> int:
+    """Return the clone flags of every namespace in ``available``; other names are ignored."""
+    flags = 0
+    for name in available:
+        flags |= FLAGS.get(name, 0)
+    return flags
+
+
+def hide_host_name() -> None:
+    """Set a neutral host name in the own uts namespace, which children copy. Raise ``OSError``.
+
+    A module that was imported before may have asked ``platform``, which remembers the machine's name.
+    """
+    socket.sethostname(HOST_NAME)
+    remembered = sys.modules.get("platform")
+    if remembered is not None:
+        vars(remembered)["_uname_cache"] = None
