@@ -319,7 +319,7 @@ class Spawn(Struct, frozen=True, tag=50):
     ``executable`` is the object whose current content is the program. ``job`` is charged for audit records
     of the task (``Audit``). ``template`` names the template from which a pure task is forked. A
     ``forkable`` task can be forked later. With ``fork_of`` the process of that task forks itself. The process
-    is held to ``share`` as far as this machine can do that.
+    is held to ``share`` as far as this machine can do that. A gateway holds keys of a granted network.
     """
 
     task: TaskId
@@ -333,6 +333,7 @@ class Spawn(Struct, frozen=True, tag=50):
     forkable: bool = False
     fork_of: TaskId = TaskId(0)
     share: TaskShare = NO_SHARE
+    is_gateway: bool = False
 
 
 class Kill(Struct, frozen=True, tag=51):

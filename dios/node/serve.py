@@ -185,7 +185,7 @@ async def _serve(
                         answer,
                         settings,
                         fitness,
-                        zygote.templates.rows(),
+                        zygote.lineages.template_rows(),
                         host,
                         scrubbing.counts
                         | ({} if port is None else port.membership.machine_counts | keepers.counts),

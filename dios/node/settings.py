@@ -333,7 +333,7 @@ def _sandbox_limits(value: object) -> tuple[Bound, ...]:
     return tuple(bounds.values())
 
 
-_TEMPLATE_KEYS: Final = ("modules", "memory")
+_TEMPLATE_KEYS: Final = ("modules", "memory", "public")
 
 
 def _templates(value: object) -> tuple[TemplateSetting, ...]:
@@ -370,7 +370,10 @@ def _template(name: str, table: object) -> TemplateSetting:
         memory = read(table.get("memory", TEMPLATE_MEMORY_BYTES_DEFAULT))
     except (TypeError, ValueError) as error:
         raise InvalidError(f"memory of the template {name} must be {error}") from None
-    return TemplateSetting(name, modules, memory)
+    public = table.get("public", False)
+    if not isinstance(public, bool):
+        raise InvalidError(f"public of the template {name} must be true or false")
+    return TemplateSetting(name, modules, memory, public)
 
 
 _PROGRAM_KEYS: Final = ("path", "read")

@@ -18,7 +18,7 @@ from dios.errors import Code
 from dios.host.loop.shared_places import SharedPlaces
 from dios.ids import Principal
 from dios.wire.addresses import join_address, listen_advice, split_address
-from dios.wire.origins import may_be_reached
+from dios.wire.origins import is_local, literal_address, may_be_reached
 
 SocketName: TypeAlias = "Sequence[object]"
 
@@ -96,17 +96,33 @@ class Resolver:
 
 
 def reachable(text: str, places: Sequence[Address]) -> list[Address]:
-    """Return the addresses that the host of an origin may have. Raise PermissionError if there is none."""
+    """Return the addresses that the host of an origin may have. Raise PermissionError if there is none.
+
+    The owner of a name could also choose a public address of this machine, at which it answers itself more
+    than it answers others.
+    """
     host, _ = split_address(text)
     usable = [place for place in places if may_be_reached(host, str(place.name[0]))]
+    if not is_local(host) and literal_address(host) is None:
+        usable = [place for place in usable if not is_of_this_machine(place)]
     if places and not usable:
         first = str(places[0].name[0])
         raise PermissionError(
             0,
-            f"the name has the address {first}, which is not public. If it is the right one, name it with the"
-            f" origin: https://{host}={first}",
+            f"the name has the address {first}, which is not public, or is this machine's. If it is the right"
+            f" one, name it with the origin: https://{host}={first}",
         )
     return usable
+
+
+def is_of_this_machine(place: Address) -> bool:
+    """Return True if the kernel would send to an address from this address itself. Nothing is sent."""
+    with socket.socket(place.family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(place.name)
+        except OSError:
+            return False
+        return bool(probe.getsockname()[0] == place.name[0])
 
 
 def text_of(name: SocketName) -> str:
