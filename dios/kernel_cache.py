@@ -14,6 +14,7 @@ import logging
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
@@ -25,7 +26,7 @@ from dios.trusted_files import weakness, weakness_within
 
 _log: Final = logging.getLogger(__name__)
 
-_SOURCES: Final = tuple(PACKAGE / name for name in ("fairness", "packer", "sprayer", "papers", "firmament"))
+_SOURCES: Final = tuple(PACKAGE / name for name in ("fairness", "packer", "sprayer", "firmament"))
 _PREFIX: Final = "dios-kernels-"
 _MARK: Final = "complete"
 _KEPT: Final = 4
@@ -94,6 +95,16 @@ def fingerprint() -> str:
     digest.update(_processor().encode())
     digest.update("\n".join(kernel_states(_SOURCES)).encode())
     return digest.hexdigest()
+
+
+@functools.cache
+def stamp(package: str) -> str:
+    """Return a digest of all that the kernels of a top-level package depend on, its own sources included."""
+    if package == PACKAGE.name:
+        return fingerprint()
+    folders = [Path(folder) for folder in getattr(sys.modules.get(package), "__path__", ())]
+    states = [state for folder in folders for state in kernel_states([folder], folder)]
+    return hashlib.sha256("\n".join([fingerprint(), *states]).encode()).hexdigest()
 
 
 def _folders() -> Iterator[Path]:

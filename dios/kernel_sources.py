@@ -20,10 +20,10 @@ def kernel_states(folders: Iterable[Path], package: Path = PACKAGE) -> list[str]
     compiled into kernels as numbers, so their values count, and not the file ``dios.limits``.
     """
     states: set[str] = set()
-    decorators = package / "kernels.py"
-    for path in (decorators, *(path for folder in folders for path in folder.rglob("*.py"))):
+    decorators = list(package.glob("kernels.py"))
+    for path in (*decorators, *(path for folder in folders for path in folder.rglob("*.py"))):
         text = path.read_bytes()
-        if b"from dios.kernels import" in text or path == decorators:
+        if b"from dios.kernels import" in text or path in decorators:
             states.add(f"{path.relative_to(package)} {hashlib.sha256(text).hexdigest()}")
             states |= {f"{name} = {getattr(limits, name)!r}" for name in _bounds_used(text)}
     return sorted(states)

@@ -87,7 +87,7 @@ class _Locator(_CacheLocator):
         return str(self._folder)
 
     def get_source_stamp(self) -> str:
-        return kernel_cache.fingerprint()
+        return kernel_cache.stamp(self._function.__module__.partition(".")[0])
 
     def get_disambiguator(self) -> str:
         return f"{self._function.__module__}-{self._function.__code__.co_firstlineno}"

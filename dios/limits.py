@@ -213,6 +213,9 @@ GRACE_MS_MAX: Final = 300_000  # in which a task that must leave its node saves 
 MOVE_WAIT_MS_MAX: Final = 3_600_000  # of one call that waits to be asked
 PROGRESS_WHOLE: Final = 1_000  # the progress of a task that has done all of its work
 EXECUTOR_GRACE_MS: Final = 5_000  # in which the present call of a worker may end before another one makes it
+LOCAL_PACKAGE_BYTES_MAX: Final = 64 * MIB  # of the files of a package that is sent to workers
+LOCAL_PACKAGE_FILES_MAX: Final = 20_000
+LOCAL_PACKAGES_BYTES_MAX: Final = 256 * MIB  # of all packages of an executor
 JOB_GRACE_MS: Final = 5_000  # the same for a task of a MapReduce job
 CHECKPOINT_BYTES_MAX: Final = 1 * GIB
 
@@ -497,8 +500,6 @@ FLOW_UNBOUNDED: Final = 2**62
 FLOW_VOLUME_MAX: Final = 2**58
 FLOW_PRICE_MAX: Final = 2**60
 FLOW_LINE_CHARS_MAX: Final = 4_096
-FLOW_RACERS_MAX: Final = 8
-FLOW_TIMINGS_KEPT: Final = 1_000
 
 # -- machines and profiles ------------------------------------------------------------------------
 TOPOLOGY_CPUS_MAX: Final = 4_096

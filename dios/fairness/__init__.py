@@ -9,8 +9,9 @@ clusters, principals or machines. Read the modules in this order:
 - ``substitutes``: DRF for users with several ways to do their work, on processors or GPUs;
 - ``dc_drf``: EDRF with a deadline (DC-DRF), one allocation for each control interval;
 - ``stateful``: SDRF for indivisible tasks, event by event (:class:`SdrfScheduler`);
-- ``live_tree``: the SDRF paper's ordered tree for priorities that change with time;
-- ``generate_demands``: synthetic demands of many tenants, generated from a seed, to try these functions.
+- ``live_tree``: the SDRF paper's ordered tree for priorities that change with time.
+
+``labs.simulate.fairness.generate_demands`` makes demands of many tenants from a seed, to try these functions.
 """
 
 from dios.fairness.allocation import Allocation

@@ -74,11 +74,9 @@ def as_kernel_array(given: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_N
     return np.require(given, dtype=kind, requirements=["C", "W"])
 
 
-def check_positive(name: str, numbers: Floats, mask: npt.NDArray[np.bool_] | None = None) -> None:
-    """Raise ``ValueError`` for the first number that is not above 0, among those marked by ``mask``."""
+def check_positive(name: str, numbers: Floats) -> None:
+    """Raise ``ValueError`` for the first number that is not above 0."""
     good = numbers > 0.0
-    if mask is not None:
-        good |= ~mask
     if not good.all():
         raise_first_invalid(name, numbers, good, "it must be more than 0")
 

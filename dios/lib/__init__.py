@@ -20,6 +20,7 @@
 - ``tokens``: sealed tokens, which give a right to files to other people and clusters
 - ``reservations``: jobs with needs over time (Packer)
 - ``pickers``: the choice among replicas; ``retrying``: repetition of attempts that conflict
+- ``closing``: closing references whose nodes may be gone; ``decoding``: bytes that others have made
 - ``debugger``: Python's debugger inside a task; ``task_output``: the last part of a task's output
 
 ``docs/libraries.md`` is the guide for their users.

@@ -18,6 +18,7 @@ import msgspec
 from dios import limits
 from dios.client.sync.node import Reference
 from dios.errors import Busy, Conflict, DamagedError, InvalidError, LimitError
+from dios.lib.decoding import decoded
 from dios.lib.replicated_record.frame import content_of
 from dios.lib.retrying import Pauses
 from dios.wire.types import Proximity, Semantics
@@ -326,10 +327,7 @@ def decode_all(data: bytes) -> Listed:
     data = content_of(data)
     if not data:
         return Listed(())
-    try:
-        content = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedError(f"the catalogue cannot be read: {error}") from None
+    content = decoded(_decode, data, "the catalogue cannot be read")
     version = content.version
     if version not in _VERSIONS:
         raise _other_version(version)
@@ -383,14 +381,12 @@ class ReplaceableObject(Protocol[V]):
 
     def read(self) -> tuple[bytes, V]:
         """Return content and version; Conflict if a writer came between."""
-        ...
 
     def replace(self, data: bytes, version: V) -> V | None:
         """Write the content and return its version; Conflict if it was not ``version`` any more.
 
         Return None if others have changed the content again since.
         """
-        ...
 
 
 class CatalogueObject(ReplaceableObject[V], Protocol[V]):
@@ -398,15 +394,12 @@ class CatalogueObject(ReplaceableObject[V], Protocol[V]):
 
     def version(self) -> V | None:
         """Return the present version without a call; None if that is not possible."""
-        ...
 
     def likely_version(self) -> V | None:
         """Return a version without asking other nodes, which may have a later one; None if not possible."""
-        ...
 
     def read_likely(self) -> tuple[bytes, V] | None:
         """Return content and version, as ``likely_version``."""
-        ...
 
 
 class StoredCatalogue:

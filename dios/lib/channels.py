@@ -10,7 +10,6 @@ never executed, and the reader checks them against the type, because any task ma
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
 import msgspec
@@ -69,9 +68,7 @@ class End(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -10,7 +10,7 @@ atomically: an index over several nodes, decided by a majority (``dios.lib.repli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Final, Protocol, TypeVar
 from zlib import crc32
@@ -29,6 +29,8 @@ from dios.errors import (
     StaleError,
     UnreachableError,
 )
+from dios.lib.closing import close_all
+from dios.lib.decoding import decoded
 from dios.lib.pickers import pick_closest
 from dios.lib.replicated_index import Index, IndexCopy, Successors
 from dios.lib.retrying import Pauses
@@ -68,43 +70,33 @@ class ShardPlaces(Protocol):
 
     def copies(self) -> list[list[IndexCopy]]:
         """Return the copies of each shard of the index, the nearest first."""
-        ...
 
     def present(self) -> list[Successors]:
         """Return the hosts and the names of the copies of each shard, as they were when it was opened."""
-        ...
 
     def open_copies(self, successors: Successors) -> list[IndexCopy]:
         """Return copies that replace others, the nearest first."""
-        ...
 
     def create_copies(self, hosts: Sequence[str]) -> Successors:
         """Create an empty copy of a shard on each of these hosts; all or none."""
-        ...
 
     def destroy_copies(self, successors: Successors) -> None:
         """Destroy the copies that can be reached."""
-        ...
 
     def publish(self, name: bytes, shards: Sequence[Successors]) -> None:
         """Record the present copies of all shards where clients open the store."""
-        ...
 
     def keep(self, value: bytes, hosts: Sequence[str]) -> bytes:
         """Store a value as an object with enough replicas to survive the same failures as the index."""
-        ...
 
     def fetch(self, name: bytes) -> bytes | None:
         """Return a value's bytes, from the nearest replica that answers; None if none is found."""
-        ...
 
     def drop(self, name: bytes) -> None:
         """Delete every reachable replica."""
-        ...
 
     def restore(self, name: bytes, hosts: Sequence[str]) -> int:
         """Create the missing replicas on these hosts; return their number."""
-        ...
 
 
 class KeyValueStore:
@@ -250,7 +242,7 @@ def create_store(
     for _ in range(shards):
         references = [_create(node, group, kind, b"", host) for host in hosts]
         names.append(tuple(reference.name or b"" for reference in references))
-        _close(references)
+        close_all(references)
     plan = Plan(_BEFORE_REPLACEMENT, tuple(hosts), durable, tuple(names))
     places = _Objects(node, group, plan)
     return KeyValueStore(places, places.keep(_encode_plan(plan), plan.hosts))
@@ -265,7 +257,7 @@ def open_store(node: Node, group: Group, name: bytes) -> KeyValueStore:
             with suppress(StaleError, UnreachableError):
                 plans.append(_decode_plan(replica.read_bytes()))
     finally:
-        _close(replicas)
+        close_all(replicas)
     if not plans:
         raise UnreachableError("this group has no such store, or its nodes are unreachable")
     return KeyValueStore(_Objects(node, group, max(plans, key=lambda plan: plan.generation)), name)
@@ -278,16 +270,13 @@ def _encode_plan(plan: Plan) -> bytes:
 
 
 def _decode_plan(data: bytes) -> Plan:
-    try:
-        plan = msgspec.msgpack.decode(data, type=Plan)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedError(f"the object is not a store: {error}") from None
+    plan = decoded(msgspec.msgpack.Decoder(Plan).decode, data, "the object is not a store")
     if plan.version not in {_BEFORE_REPLACEMENT, FORMAT_VERSION}:
         raise DamagedError(f"the store has version {plan.version}, and this program reads {FORMAT_VERSION}")
     return plan
 
 
-class _Objects:
+class _Objects(ShardPlaces):
     """The objects of a store on its nodes."""
 
     def __init__(self, node: Node, group: Group, plan: Plan) -> None:
@@ -296,19 +285,15 @@ class _Objects:
         self._plan: Final = plan
 
     def present(self) -> list[Successors]:
-        """Return the hosts and the names of the copies of each shard, as the plan has them."""
         return [Successors(self._plan.hosts, names) for names in self._plan.shards]
 
     def copies(self) -> list[list[IndexCopy]]:
-        """Return the copies of each shard of the index, the nearest first."""
         return [self.open_copies(shard) for shard in self.present()]
 
     def open_copies(self, successors: Successors) -> list[IndexCopy]:
-        """Return copies of the index."""
         return [_IndexObject(self._node, self._group, name) for name in successors.copies]
 
     def create_copies(self, hosts: Sequence[str]) -> Successors:
-        """Create an empty copy of a shard on each of these hosts; all or none."""
         kind = _kind(durable=self._plan.durable)
         references: list[Reference] = []
         try:
@@ -319,11 +304,10 @@ class _Objects:
                     reference.destroy()
             raise
         names = tuple(reference.name or b"" for reference in references)
-        _close(references)
+        close_all(references)
         return Successors(tuple(hosts), names)
 
     def destroy_copies(self, successors: Successors) -> None:
-        """Destroy the copies that can be reached."""
         for name in successors.copies:
             self.drop(name)
 
@@ -370,7 +354,7 @@ class _Objects:
                 with suppress(DiosError):
                     written[0].copy(host=host).close()
         finally:
-            _close(replicas)
+            close_all(replicas)
 
     def keep(self, value: bytes, hosts: Sequence[str]) -> bytes:
         """Create the value's object and its replicas, at least on a majority of the store's nodes."""
@@ -401,11 +385,9 @@ class _Objects:
         return name
 
     def fetch(self, name: bytes) -> bytes | None:
-        """Return a value's bytes, from the nearest replica that answers."""
         return _fetch(self._node, self._group, name)
 
     def drop(self, name: bytes) -> None:
-        """Delete every reachable replica."""
         try:
             references = self._node.lookup(name, group=self._group)
         except DiosError:
@@ -416,7 +398,6 @@ class _Objects:
                 reference.destroy()
 
     def restore(self, name: bytes, hosts: Sequence[str]) -> int:
-        """Create the missing replicas."""
         references = self._node.lookup(name, group=self._group)
         have = {reference.object_id for reference in references}
         missing = set(hosts) - {reference.node for reference in references}
@@ -428,7 +409,7 @@ class _Objects:
                 # On this node itself, a copy is the existing object.
             return sum(copy.object_id not in have for copy in copies)
         finally:
-            _close([*references, *copies])
+            close_all([*references, *copies])
 
 
 class _IndexObject:
@@ -459,7 +440,7 @@ class _IndexObject:
         except DiosError:
             # The next use looks it up again: its node may have returned.
             self._reference = None
-            _close([reference])
+            close_all([reference])
             raise
 
 
@@ -495,16 +476,10 @@ def _fetch(node: Node, group: Group, name: bytes) -> bytes | None:
                 return nearest.read_bytes()
             except (StaleError, UnreachableError):
                 left.remove(nearest)
-                _close([nearest])
+                close_all([nearest])
         return None
     finally:
-        _close(left)
-
-
-def _close(references: Iterable[Reference]) -> None:
-    for reference in references:
-        with suppress(DiosError):
-            reference.close()
+        close_all(left)
 
 
 def _name_of(node: Node) -> str:

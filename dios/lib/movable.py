@@ -23,7 +23,6 @@ from dios.wire.messages import Work
 from dios.wire.types import Cause, NameKind, ObjectType
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 _AGAIN: Final = frozenset({Cause.MOVED, Cause.PREEMPTED})
@@ -120,9 +119,7 @@ class MovableRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _fence(self) -> None:

@@ -22,7 +22,6 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
 from dios.client.ops.attributes import ClientLink, Handle
@@ -210,9 +209,7 @@ class Mutex(MutexOps):
         self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.release()
             return

@@ -29,6 +29,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from dios.errors import Conflict, DamagedError, DiosError, TooLargeError, UnreachableError
+from dios.lib.decoding import decoded
 from dios.lib.retrying import Pauses
 from dios.limits import INDEX_BYTES_MAX, INDEX_COPIES_MAX, RETRY_S_MAX
 from dios.wire.fields import U63, NameBytes
@@ -109,11 +110,9 @@ class IndexCopy(Protocol):
 
     def read(self) -> bytes:
         """Return all of its bytes."""
-        ...
 
     def update(self, change: Callable[[bytes], bytes | None]) -> None:
         """Replace its bytes by the result of ``change``, atomically; None leaves them."""
-        ...
 
 
 def encode(entries: Mapping[str, IndexEntry], succession: Succession | None = None) -> bytes:
@@ -143,10 +142,7 @@ def decode_whole(data: bytes) -> tuple[Entries, Succession]:
     """Return the entries and the succession of a stored form, also of a sealed one. Raises DamagedError."""
     if not data:
         return {}, Succession()
-    try:
-        content = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedError(f"a copy of the index cannot be read: {error}") from None
+    content = decoded(_decode, data, "a copy of the index cannot be read")
     if content.version not in {_BEFORE_SUCCESSION, FORMAT_VERSION}:
         raise DamagedError(
             f"the index has version {content.version}, and this program reads {FORMAT_VERSION}"

@@ -17,12 +17,12 @@ import json
 import time
 import zlib
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
 from dios.errors import DiosError, InvalidError, TimeLimitError, UnreachableError, WouldBlockError
+from dios.lib.decoding import decoded
 from dios.limits import (
     NODE_NAME_BYTES_MAX,
     SCHEDULER_QUESTION_BYTES_MAX,
@@ -139,9 +139,7 @@ class Reservation(ReservationPlan):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.release()
         except DiosError:
@@ -189,10 +187,12 @@ def _packed(text: str) -> str:
 
 def _ask(node: Node, question: dict[str, object], origin: str = _ORIGIN) -> _Told:
     answer = node.ask_scheduler(json.dumps({"ask": "pack", **question}).encode())
-    try:
-        told = msgspec.json.decode(answer, type=_Told)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidError(f"the coordinator's answer is malformed: {error}") from None
+    told = decoded(
+        msgspec.json.Decoder(_Told).decode,
+        answer,
+        "the coordinator's answer is malformed",
+        InvalidError,
+    )
     if not told.ok:
         at_fault = told.error.removeprefix(f"{_ORIGIN}:")
         raise InvalidError(told.error if at_fault == told.error else f"{origin}:{at_fault}")

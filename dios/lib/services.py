@@ -35,6 +35,7 @@ from dios.errors import (
 )
 from dios.lib import catalogue
 from dios.lib.catalogue import CatalogueEntry, StoredCatalogue
+from dios.lib.closing import close_all
 from dios.limits import CATALOGUE_EDITS_MAX, SERVICE_LISTS_MAX, SERVICE_MEMBERS_MAX
 from dios.wire.addresses import split_address
 from dios.wire.nametext import fingerprint
@@ -187,9 +188,7 @@ class Service:
         return list(self._lists)
 
     def _forget(self) -> None:
-        for reference in self._lists:
-            with suppress(DiosError):
-                reference.close()
+        close_all(self._lists)
         self._lists = []
 
 

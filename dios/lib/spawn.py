@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from types import FunctionType, TracebackType
+from types import FunctionType
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, Self, TypeVar, cast
 
 from dios.client.ops.notebook_html import properties
@@ -117,9 +117,7 @@ class Future(Generic[R_co]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cancel()
         self._drop()
 
@@ -129,7 +127,7 @@ def _remote_traceback(status: Status) -> Exception | None:
     if status.cause is not Cause.EXCEPTION:
         return None
     # The class is with the pickles of the executor, which a task that spawns does not need.
-    from dios.lib.executor.values import RemoteTraceback  # noqa: PLC0415 - see above
+    from dios.lib.executor.remote_errors import RemoteTraceback  # noqa: PLC0415 - see above
 
     return RemoteTraceback(status.detail)
 
@@ -228,9 +226,7 @@ class Spawner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

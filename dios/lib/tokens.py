@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, cast
 
 from blake3 import blake3
@@ -217,11 +216,7 @@ class TokenFiles:
         self._connection.close()
 
     def __enter__(self) -> Self:
-        """Return the files themselves."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the connection."""
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -14,7 +14,7 @@ clusters, principals or running tasks. Read the modules in this order:
 
 from dios.packer import baselines
 from dios.packer.allocate import Placement, Refusal, allocate
-from dios.packer.datacenter import Capacity, Datacenter, Spot
+from dios.packer.datacenter import Capacity, Datacenter, Link, Spot
 from dios.packer.earliest import allocate_earliest
 from dios.packer.job.ti_mra import Edge, JobError, Node, TiMra
 from dios.packer.policies import Policy
@@ -25,6 +25,7 @@ __all__ = [
     "Datacenter",
     "Edge",
     "JobError",
+    "Link",
     "Node",
     "Placement",
     "Policy",

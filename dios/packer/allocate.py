@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dios.limits import PACKER_TRIES_MAX
 from dios.packer.baselines import POLICIES
-from dios.packer.datacenter import Datacenter
+from dios.packer.datacenter import Datacenter, Link
 from dios.packer.job.ti_mra import RESOURCES, UNITS, Floats, Ints, JobError, TiMra
 from dios.packer.kernels.placement import place_job
 from dios.packer.kernels.records import TOO_MUCH, JobArrays
@@ -80,18 +80,25 @@ class Refusal:
     """The number of places with that amount then; for bandwidth, of places with enough of all else."""
     places: int
     """The number of places for such a node."""
-    link: str | None = None
-    """For bandwidth, a link that is short."""
+    link: Link | None = None
+    """For bandwidth, a link that is short; None if every path is."""
 
     def __bool__(self) -> Literal[False]:
         return False
 
     def __str__(self) -> str:
-        begin = f"{self.job!r} has no place: at instant {self.instant} "
+        return self.text(f"at instant {self.instant} ", self.link.owner if self.link else "")
+
+    def text(self, when: str, owner: str) -> str:
+        """Return the reason in words, with the time and the name of the link's owner as the caller has them.
+
+        ``when`` is empty or ends with a space.
+        """
+        begin = f"{self.job!r} has no place: {when}"
         if self.resource == NAMES[4]:
-            place = self.link or "every path"
+            link = self.link.text(owner) if self.link else "every path"
             return (
-                f"{begin}{place} has too little bandwidth for {self.node!r}, although {self.room} of "
+                f"{begin}{link} has too little bandwidth for {self.node!r}, although {self.room} of "
                 f"{self.places} places have enough of all else; start later, or send less"
             )
         unit = UNITS[NAMES.index(self.resource)]
@@ -311,7 +318,8 @@ def _refusal(
         needed = float(datacenter.band.amount(units)[0])
     else:
         units = load.demand[node, instant].astype(np.float64)
-        needed = float(datacenter.quanta.amount(units)[resource])
+        # An amount that no server has may be too large for the data centre's units.
+        needed = max(float(datacenter.quanta.amount(units)[resource]), job.demand[node, instant, resource])
     return Refusal(
         job.name,
         job.nodes[node].name,
@@ -320,5 +328,5 @@ def _refusal(
         needed,
         room,
         high - low,
-        datacenter.link_name(link) if link >= 0 else None,
+        datacenter.link(link) if link >= 0 else None,
     )

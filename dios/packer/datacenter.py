@@ -56,6 +56,26 @@ class Spot(NamedTuple):
     link: float = 1000.0
 
 
+class Link(NamedTuple):
+    """One direction of a link of a server, of a machine of a service, of a rack, or of a pod."""
+
+    kind: str
+    """``server``, ``service``, ``rack`` or ``pod``."""
+    number: int
+    """The number of its owner among the places, the racks or the pods."""
+    owner: str
+    """The name of its owner: ``server 17``, ``storage[0]``, ``rack 2``, ``pod 1``."""
+    direction: str
+    """``up`` or ``down``."""
+    plane: int | None = None
+    """Its plane; None if there is one plane."""
+
+    def text(self, owner: str) -> str:
+        """Return the link in words, with the name of its owner as the caller has it."""
+        plane = "" if self.plane is None else f", plane {self.plane}"
+        return f"the link {self.direction} of {owner}{plane}"
+
+
 class Quanta:
     """The smallest counted amount of each of k units, as powers of ten."""
 
@@ -339,19 +359,21 @@ class Datacenter:
             and not self.site.spent.any()
         )
 
-    def link_name(self, link: int) -> str:
-        """Return the name of a link by its number among all links: places up, places down, racks, pods."""
+    def link(self, link: int) -> Link:
+        """Return a link by its number among all links: places up, places down, racks, pods."""
         places, (planes, cores) = self.site.rack.size, self.site.planes.tolist()
         if link < 2 * places:
-            return f"the link {'up' if link < places else 'down'} of {self.place_name(link % places)}"
+            number = link % places
+            kind = "server" if number < self.servers else "service"
+            return Link(kind, number, self.place_name(number), "up" if link < places else "down")
         link -= 2 * places
-        racks = self.racks * planes
-        kind, link, count = ("rack", link, racks) if link < 2 * racks else ("pod", link - 2 * racks, 0)
-        count = count or self.pods * planes * cores
-        direction = "up" if link < count else "down"
-        per_group = planes if kind == "rack" else planes * cores
-        which = f", plane {link % per_group}" if per_group > 1 else ""
-        return f"the link {direction} of {kind} {link % count // per_group}{which}"
+        kind, groups, per_group = "rack", self.racks, planes
+        if link >= 2 * groups * per_group:
+            link -= 2 * groups * per_group
+            kind, groups, per_group = "pod", self.pods, planes * cores
+        number, plane = divmod(link % (groups * per_group), per_group)
+        direction = "up" if link < groups * per_group else "down"
+        return Link(kind, number, f"{kind} {number}", direction, plane if per_group > 1 else None)
 
     def place_name(self, place: int) -> str:
         """Return the name of a server, or of a machine of a service."""

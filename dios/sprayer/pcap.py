@@ -103,7 +103,6 @@ def replay(
     cores: int = 1,
     side: Callable[[bytes], int] | None = None,
     progress: Callable[[int], None] | None = None,
-    seed: int = 1,
 ) -> Statistics:
     """Send the packets of a file through a function and write the result to another file; return statistics.
 
@@ -129,7 +128,7 @@ def replay(
             engine = MemoryEngine(frames, cores, sides=sides, steer=steer, grow=grow)
             now = part[0].time_ns // 10**9 + 1 if part else 1
             if workers is None:
-                workers = Workers(function, engine, seed=seed, now=now)
+                workers = Workers(function, engine, seed=1, now=now)
             else:
                 # Search each whole table eight times within the idle time of a flow.
                 passed = now - int(workers.control[NOW])

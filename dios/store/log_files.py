@@ -56,15 +56,12 @@ class LogStore(Protocol):
 
         Raises NoSpaceError, DamagedError.
         """
-        ...
 
     def read(self, target: ObjectId, position: int, length: int) -> bytes:
         """Return the existing bytes of a log in that range; raises DamagedError."""
-        ...
 
     def remove(self, targets: Iterable[ObjectId]) -> None:
         """Remove the logs of objects that have no row any more."""
-        ...
 
 
 def encode_frame(entry: LogFrame) -> bytes:

@@ -80,7 +80,6 @@ class Store(Protocol):
 
     def recover(self) -> Iterator[ObjectRecord]:
         """Yield every acknowledged record and remove orphans; must be called first after opening."""
-        ...
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Make all changes durable, or none: it returns only when they would survive a power cut.
@@ -88,7 +87,6 @@ class Store(Protocol):
         Raises NoSpaceError if the disk or the map is full, DamagedError if the device fails; then nothing
         has changed.
         """
-        ...
 
     def open_content(self, object_id: ObjectId) -> Content:
         """Return the current content of an object; an empty InlineContent if it has none.
@@ -96,16 +94,12 @@ class Store(Protocol):
         Raises BadReferenceError for an unknown object, and DamagedError with a fingerprint if the bytes
         do not match their BLAKE3 digest: a damaged value is never returned.
         """
-        ...
 
     def state_of(self, object_id: ObjectId) -> ContentState:
         """Return the state of an object in the store; this takes microseconds."""
-        ...
 
     def usage(self) -> dict[str, int]:
         """Return the counts ``objects``, ``bytes`` and ``extents``."""
-        ...
 
     def close(self) -> None:
         """Release every resource; open descriptors of ExtentContent stay valid."""
-        ...

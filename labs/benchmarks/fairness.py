@@ -1,8 +1,8 @@
 """Fair shares: exact EDRF compared with Algorithm 1, DC-DRF before its deadline, and SDRF's decisions.
 
 All times are processor time, and both sides of a ratio are measured in one run. Demands are Table 3's
-(``dios.fairness.generate_demands``), months those of ``labs.simulate.fairness.google_like``. SDRF's cost in
-a round of the scheduler is in ``firmament_round.py``.
+(``labs.simulate.fairness.generate_demands``), months those of ``labs.simulate.fairness.google_like``. SDRF's
+cost in a round of the scheduler is in ``firmament_round.py``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 
 from dios.fairness import Allocation, DcDrf, LiveTree, edrf
-from dios.fairness.generate_demands import generate_demands
 from dios.fairness.stateful.priority import Commitment, intersection, priority
 from labs.benchmarks.fairness_rounds import Csr, algorithm_1, one_pass
 from labs.benchmarks.measure import median
 from labs.benchmarks.report import Row, Section, judge, number, times
+from labs.simulate.fairness.generate_demands import generate_demands
 from labs.simulate.fairness.google_like import GoogleLike, generate_trace
 from labs.simulate.fairness.simulate import simulate
 from labs.simulate.fairness.simulate_by_tree import simulate_by_tree

@@ -9,7 +9,7 @@ import resource
 import sys
 
 from dios.fairness import edrf
-from dios.fairness.generate_demands import generate_demands
+from labs.simulate.fairness.generate_demands import generate_demands
 
 
 def main(profile: str, tenants: int, resources: int) -> None:

@@ -17,13 +17,14 @@ from typing import Final, Protocol, cast
 
 import numpy as np
 
-from dios.firmament.solvers import FlowProblem, IncrementalSolver, certificate, solve
+from dios.firmament.solvers import FlowProblem, certificate
 from dios.firmament.solvers.columns import Ints, exact_sum
-from dios.firmament.solvers.simplex_restart import FormerSolution, solve_from
 from labs.benchmarks import flow_families
 from labs.benchmarks.measure import median
 from labs.benchmarks.networks import SIZES, WarmCluster, Workload, next_round, quincy
 from labs.benchmarks.report import Row, Section, judge, number, times
+from labs.solvers import IncrementalSolver, solve
+from labs.solvers.simplex_restart import FormerSolution, solve_from
 
 SEED: Final = 20
 TURNS: Final = 3

@@ -14,11 +14,10 @@ import math
 import time
 from typing import Final, NamedTuple
 
-from dios.firmament.coordinator.assignment import Assignment, SetUp
+from dios.firmament.coordinator.assignment import Assignment, SetUp, StartOptions
 from dios.firmament.coordinator.cluster_service import ClusterService
 from dios.firmament.coordinator.kernel_compilation import KernelProgress
 from dios.firmament.coordinator.scheduler_service import open_service
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.coordinator.start_up_service import StartUpService
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.wire.messages import Occupant, Placed, QueueRows, Submission, Work

@@ -1,6 +1,6 @@
-"""``dios lab solve``: solve a minimum-cost flow problem from a file with the scheduler's solvers.
+"""``dios lab solve``: solve a minimum-cost flow problem from a file.
 
-The solvers (``dios.firmament.solvers``) are imported when the command runs.
+The solvers (``labs.solvers``) are imported when the command runs.
 ``dios sched export`` writes the network of a cluster.
 """
 
@@ -119,10 +119,11 @@ def _solve(
     path: Path, algorithm: str, telling: Callable[[str], None]
 ) -> tuple[FlowProblem, FlowSolution, str, dict[str, float]]:
     """Return the problem, its solution, the check's objection, and the duration of each step in seconds."""
-    from dios.firmament.solvers import FlowProblem, algorithms, solve  # noqa: PLC0415 - loads numpy
+    from dios.firmament.solvers import FlowProblem  # noqa: PLC0415 - loads numpy
     from dios.firmament.solvers.errors import UnknownAlgorithmError  # noqa: PLC0415 - the same
-    from dios.firmament.solvers.portfolio import race  # noqa: PLC0415 - the same
     from dios.kernels import measured_loading  # noqa: PLC0415 - the same
+    from labs.solvers import algorithms, solve  # noqa: PLC0415 - the same
+    from labs.solvers.race import race  # noqa: PLC0415 - the same
 
     # Check the name before reading a large file.
     if algorithm not in algorithms():
@@ -162,7 +163,7 @@ def solve(
     file: Path = argument("FILE", "A minimum-cost flow problem in DIMACS' format."),
     algorithm: str = option(
         "--algorithm NAME",
-        "auto, auction, network_simplex, cost_scaling, relaxation, successive_shortest, race, "
+        "auto, auction, network_simplex, cost_scaling, relaxation, race, "
         "or ortools; auto chooses by the shape of the network.",
         default="auto",
     ),

@@ -71,6 +71,8 @@ def total(*arrays: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
 def test_a_large_argument_is_stored_once_and_read_only(node: RunningNode, executor: dios.Executor) -> None:
     """All calls with the same array use one blob; a change of the array in between is seen."""
     array = np.ones(LARGE)
+    assert executor.submit(total, array[:1]).result() == 1  # the packages of this module are stored now
+    settle(executor)
     before = objects_of(node.place)
     futures = [executor.submit(total, array) for _ in range(8)]
     assert [future.result() for future in futures] == [LARGE] * 8

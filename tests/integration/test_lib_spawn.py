@@ -13,7 +13,7 @@ import pytest
 
 import dios
 from dios.lib.channels import channel, select
-from dios.lib.executor.values import RemoteTraceback
+from dios.lib.executor.remote_errors import RemoteTraceback
 from dios.lib.spawn import Spawner, SpawnFailedError, narrowed
 from tests.support.node.running_node import RunningNode, running_node, wait_until
 

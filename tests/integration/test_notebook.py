@@ -153,7 +153,7 @@ c = Attack()
     [
         "(eval, (\"__import__('sys').modules['builtins'].__dict__.__setitem__('hacked', 1)\",))",
         "(__import__('os').system, ('true',))",
-        "(__import__('builtins').getattr, (sys, 'modules'))",
+        "(__import__('builtins').getattr, (1, 'real'))",
         "(__import__('IPython').get_ipython, ())",
         "(__import__('subprocess').Popen, (['true'],))",
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -169,3 +170,21 @@ def test_the_fingerprint_follows_files_with_kernels_and_the_bounds_that_they_use
         assert kernel_states([tmp_path], tmp_path) != before
     changing.write_text(changing.read_text() + "B = 1\n")
     assert kernel_states([tmp_path], tmp_path) != before
+
+
+def test_the_stamp_of_another_package_follows_its_own_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels of the laboratory are compiled again after a change there, and those of the product are not."""
+    package = tmp_path / "package_with_kernels"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    changing = package / "sums.py"
+    changing.write_text("from dios.kernels import kernel\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module(package.name)
+    before, fingerprint = kernel_cache.stamp(package.name), kernel_cache.stamp("dios")
+    changing.write_text("from dios.kernels import kernel\nA = 1\n")
+    kernel_cache.stamp.cache_clear()
+    assert kernel_cache.stamp(package.name) != before
+    assert kernel_cache.stamp("dios") == fingerprint

@@ -32,6 +32,8 @@ PURE_BANNED_MODULES = {
 VAGUE_NAMES = {"found", "each", "one", "made"}
 """Names that say how a value arrived, not what it is."""
 VAGUE_PARAMETERS = {"what", "where", "whom"}
+DOCUMENTED = re.compile(r"overload$|\.setter$|^_in_place_of")
+"""Decorators of functions that have their docstring elsewhere."""
 PURE_BANNED_CALLS = {"print", "open", "input", "exec", "eval"}
 
 
@@ -160,6 +162,46 @@ def named(node: ast.AST) -> str | None:
         case ast.MatchAs(name=name) | ast.MatchStar(name=name) | ast.ExceptHandler(name=name):
             return name
     return None
+
+
+def documented_methods(classes: dict[str, list[ast.ClassDef]], name: str) -> set[str]:
+    """The methods that a class of this name documents or inherits with a docstring."""
+    methods: set[str] = set()
+    for node in classes.get(name, []):
+        methods |= {
+            member.name
+            for member in node.body
+            if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(member)
+        }
+        for base in {base_name(base) for base in node.bases} - {name}:
+            methods |= documented_methods(classes, base)
+    return methods
+
+
+def base_name(base: ast.expr) -> str:
+    """The name of a base class, without its module and its parameters."""
+    return ast.unparse(base).partition("[")[0].rpartition(".")[2]
+
+
+def test_each_public_method_or_its_base_has_a_docstring() -> None:
+    """An override of a documented method needs no docstring; every other public method has one."""
+    classes: dict[str, list[ast.ClassDef]] = {}
+    for path in python_files("dios"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(node)
+    silent = [
+        f"{name}.{member.name}"
+        for name, nodes in classes.items()
+        if not name.startswith("_")
+        for node in nodes
+        for member in node.body
+        if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not (member.name.startswith("_") or ast.get_docstring(member))
+        and not any(DOCUMENTED.search(ast.unparse(mark)) for mark in member.decorator_list)
+        and not any(member.name in documented_methods(classes, base_name(base)) for base in node.bases)
+    ]
+    assert not silent, silent
 
 
 def test_names_say_what_a_value_is() -> None:

@@ -23,7 +23,8 @@ from dios.cli.objects.kept import why_text
 from dios.client.ops.cluster import Gathered
 from dios.client.sync.node import Reference
 from dios.errors import DiosError
-from dios.lib.kept.promises import Promises, ShortObject
+from dios.lib.kept.promises import Promises
+from dios.lib.kept.report import ShortObject
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Persistence
 

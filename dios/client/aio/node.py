@@ -208,7 +208,6 @@ class AsyncNode(
     leave = awaited(_Ops.leave_op)
 
     def handle(self, info: messages.Reference, name: bytes | None = None) -> AsyncReference:
-        """Return a handle for a reference in a message."""
         return _KINDS.get(info.type, AsyncReference)(self, info, name)
 
     def batch(self) -> AsyncBatch:

@@ -130,7 +130,6 @@ class ReadOps(RequestOps):
 
     @property
     def view(self) -> memoryview:
-        """Return the bytes of the request without a copy; they are invalid after the release."""
         memory = self._held()
         try:
             view = memory.view()
@@ -150,7 +149,6 @@ class ReadOps(RequestOps):
         self._mapped = fd is not None and self._active
 
     def acquire_op(self) -> Operation[None]:
-        """Register the request and get its buffer; Busy if it is not admitted."""
         if self._took_kept():
             return
         yield from self._acquire(AcquireIov.CREATE)
@@ -275,7 +273,6 @@ class WriteOps(RequestOps):
         self._replace: Final = replace
 
     def acquire_op(self) -> Operation[None]:
-        """Register the request and get its buffer; Busy if it is not admitted."""
         yield from self._acquire(AcquireIov.CREATE)
 
     def _acquire(self, iov: AcquireIov) -> Operation[None]:

@@ -150,9 +150,7 @@ class Reference(ReferenceOps["Reference"], ContentOps):
 
     # These two are operations like the others below, but look first whether they need any.
     @_in_place_of(ReferenceOps["Reference"].read_bytes_op)
-    def read_bytes(  # noqa: D102 - it has the text of the operation
-        self, size: int = 0, offset: int = 0, semantics: Semantics = Semantics.ANY
-    ) -> bytes:
+    def read_bytes(self, size: int = 0, offset: int = 0, semantics: Semantics = Semantics.ANY) -> bytes:
         kept = self._kept
         if kept is not None and not size and not offset and semantics is _ANY:
             whole = kept.take()
@@ -161,7 +159,7 @@ class Reference(ReferenceOps["Reference"], ContentOps):
         return drive(self, self.read_bytes_op(size, offset, semantics))
 
     @_in_place_of(ContentOps.view_bytes_op)
-    def view_bytes(self, size: int = 0, offset: int = 0) -> memoryview:  # noqa: D102 - the same
+    def view_bytes(self, size: int = 0, offset: int = 0) -> memoryview:
         kept = self._kept
         if kept is not None and not size and not offset:
             whole = kept.take()

@@ -206,7 +206,6 @@ class Node(
     leave = blocking(_Ops.leave_op)
 
     def handle(self, info: messages.Reference, name: bytes | None = None) -> Reference:
-        """Return a handle for a reference in a message."""
         return _KINDS.get(info.type, Reference)(self, info, name)
 
     def select(

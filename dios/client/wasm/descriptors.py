@@ -159,7 +159,6 @@ class InputFile(OpenFile):
         return offset - begin
 
     def seek(self, offset: int, whence: int) -> int:
-        """Move the position and return it."""
         bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._content.nbytes}
         if whence not in bases or not 0 <= bases[whence] + offset <= _OFFSET_MAX:
             raise WasiError(WasiCode.INVALID)
@@ -171,7 +170,6 @@ class InputFile(OpenFile):
         return max(0, self._content.nbytes - self._position)
 
     def status(self) -> FileStatus:
-        """Return the size of the input."""
         return FileStatus(FileType.REGULAR, self._content.nbytes)
 
 
@@ -198,7 +196,6 @@ class StreamInput(OpenFile):
         return done
 
     def wait_readable(self, timeout_s: float) -> bool:
-        """Wait for a message or for the end; return False after the time."""
         try:
             self._wait(timeout_s)
         except TimeLimitError:
@@ -250,7 +247,6 @@ class FolderFile(OpenFile):
         self.flags = DescriptorFlag.APPEND if how.append else DescriptorFlag(0)
 
     def read(self, parts: Iterable[memoryview]) -> int:
-        """Fill the parts from the position on."""
         return os.readv(self._number, list(parts))
 
     def write(self, parts: Iterable[memoryview]) -> int:
@@ -258,7 +254,6 @@ class FolderFile(OpenFile):
         return os.writev(self._number, list(parts))
 
     def read_at(self, parts: Iterable[memoryview], offset: int) -> int:
-        """Fill the parts from an offset on."""
         begin = offset
         for part in _in_pieces(parts):
             chunk = os.pread(self._number, part.nbytes, offset)
@@ -269,7 +264,6 @@ class FolderFile(OpenFile):
         return offset - begin
 
     def write_at(self, parts: Iterable[memoryview], offset: int) -> int:
-        """Write the parts at an offset."""
         begin = offset
         for part in _in_pieces(parts):
             done = os.pwrite(self._number, part, offset)
@@ -279,17 +273,14 @@ class FolderFile(OpenFile):
         return offset - begin
 
     def seek(self, offset: int, whence: int) -> int:
-        """Move the position and return it."""
         if whence not in {os.SEEK_SET, os.SEEK_CUR, os.SEEK_END}:
             raise WasiError(WasiCode.INVALID)
         return os.lseek(self._number, offset, whence)
 
     def status(self) -> FileStatus:
-        """Return the attributes of the file."""
         return _status_of(os.fstat(self._number))
 
     def set_size(self, size: int) -> None:
-        """Cut the file, or extend it with zeros."""
         os.ftruncate(self._number, size)
 
     def set_flags(self, flags: DescriptorFlag) -> None:
@@ -300,7 +291,6 @@ class FolderFile(OpenFile):
         self.flags = flags & DescriptorFlag.APPEND
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._number)
 
 
@@ -343,7 +333,6 @@ class InputDirectory(Directory):
         self._inputs: Final = inputs
 
     def open(self, path: str, how: Opening) -> OpenFile:
-        """Open an input, or this directory itself."""
         name = relative(path)
         if not name:
             return self
@@ -358,7 +347,6 @@ class InputDirectory(Directory):
         return self._inputs[name]()
 
     def status_of(self, path: str) -> FileStatus:
-        """Return the attributes of an input, or of this directory."""
         name = relative(path)
         if not name:
             return self.status()
@@ -367,7 +355,6 @@ class InputDirectory(Directory):
         return self._inputs[name]().status()
 
     def entries(self) -> list[DirectoryEntry]:
-        """Return the names of the inputs."""
         return [DirectoryEntry(name.encode(), FileType.REGULAR) for name in self._inputs]
 
 
@@ -378,7 +365,6 @@ class FolderDirectory(Directory):
         self._path: Final = path
 
     def open(self, path: str, how: Opening) -> OpenFile:
-        """Open a file or a directory, and create it if that is requested."""
         place = self.host_path(path)
         if how.flags & OpenFlag.DIRECTORY or (not how.write and _is_directory(place)):
             if not _is_directory(place):
@@ -393,15 +379,12 @@ class FolderDirectory(Directory):
         return FolderFile(os.open(place, mode | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE), how)
 
     def status(self) -> FileStatus:
-        """Return the attributes of this directory."""
         return self.status_of("")
 
     def status_of(self, path: str) -> FileStatus:
-        """Return the attributes of a file below this directory."""
         return _status_of(os.lstat(self.host_path(path)))
 
     def entries(self) -> list[DirectoryEntry]:
-        """Return all entries by name."""
         with os.scandir(self._path) as scan:
             return sorted(
                 DirectoryEntry(
@@ -413,7 +396,6 @@ class FolderDirectory(Directory):
             )
 
     def host_path(self, path: str) -> str:
-        """Return the path in the task's view of a file below this directory."""
         inside = relative(path)
         return f"{self._path}/{inside}" if inside else self._path
 
@@ -426,16 +408,13 @@ class OutputDirectory(FolderDirectory):
         self._streams: Final = streams
 
     def open(self, path: str, how: Opening) -> OpenFile:
-        """Open a stream, or else a file or a directory."""
         return self._streams.get(relative(path)) or super().open(path, how)
 
     def status_of(self, path: str) -> FileStatus:
-        """Return the attributes of a stream or a file."""
         stream = self._streams.get(relative(path))
         return super().status_of(path) if stream is None else stream.status()
 
     def entries(self) -> list[DirectoryEntry]:
-        """Return the streams and the files."""
         streams = [DirectoryEntry(name.encode(), stream.file_type) for name, stream in self._streams.items()]
         return streams + super().entries()
 

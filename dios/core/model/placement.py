@@ -23,7 +23,6 @@ class Placement(Protocol):
 
         ``pure`` is True for a task that needs a node that is fit for pure tasks.
         """
-        ...
 
 
 class LeastLoaded:

@@ -25,15 +25,12 @@ class RowSource(Protocol):
     @property
     def idle_max(self) -> int | None:
         """The number of objects without references that stay in memory; None if none may become dormant."""
-        ...
 
     def named(self, names: Sequence[InternalName]) -> Iterable[ObjectId]:
         """Return the objects with dormant rows under these names, in the order of the names and ids."""
-        ...
 
     def read(self, target: ObjectId) -> ObjectRecord | None:
         """Return the record in a dormant row; None if there is none, or if the row is damaged."""
-        ...
 
 
 class NoRows:

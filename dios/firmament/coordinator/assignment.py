@@ -25,6 +25,17 @@ class SetUp(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class StartOptions:
+    """The options that the settings of a node give its coordinator at the start."""
+
+    set_up: SetUp
+    model: str
+    fairness: str = "sdrf"
+    memory_s: float = 1e6
+    """The memory of ``fairness``: after this many seconds 1/e of a commitment is left."""
+
+
+@dataclass(frozen=True, slots=True)
 class CandidateNode:
     """A living node, as a coordinator knows it."""
 

@@ -18,9 +18,7 @@ from dios.firmament.coordinator import warm_up
 _REPORT_S: Final = 0.5
 _UNUSED: Final = (
     "dios.firmament.solvers.potentials",
-    "dios.firmament.solvers.relaxation",
     "dios.fairness.drf",
-    "dios.firmament.solvers.incremental",
     "dios.packer.share_bandwidth",
 )
 """Modules that are loaded with the scheduler, and whose kernels no coordinator calls."""

@@ -24,9 +24,8 @@ from dios.firmament.coordinator.cluster_service import NodeActions
 from dios.firmament.coordinator.kernel_compilation import BackgroundCompiler, KernelCompilationError
 from dios.firmament.coordinator.node_admission import REFRESH_S, NodeAdmissions
 from dios.firmament.coordinator.node_monitor import NodeMonitor, log_failure
-from dios.firmament.coordinator.node_view import NodeView
+from dios.firmament.coordinator.node_queue import NodeView, QueueMark, joined
 from dios.firmament.coordinator.observer import MeasurementReport
-from dios.firmament.coordinator.queue_parts import QueueMark, joined
 from dios.firmament.coordinator.share_storage import ShareStorage
 from dios.firmament.coordinator.start_up_service import StartUpService
 from dios.firmament.coordinator.traffic_monitor import CONTROL_S, TrafficMonitor
@@ -36,10 +35,10 @@ from dios.limits import QUEUE_WAIT_MS_MAX
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncNode
     from dios.client.ops.cluster import Member
+    from dios.firmament.coordinator.assignment import StartOptions
     from dios.firmament.coordinator.cluster_service import ClusterService
     from dios.firmament.coordinator.kernel_compilation import KernelCompiler
     from dios.firmament.coordinator.scheduler_service import NodeBandwidth, SchedulerService
-    from dios.firmament.coordinator.start_options import StartOptions
     from dios.firmament.custom_model.remote_model import RemoteModel
     from dios.firmament.policies.stored_shares import StoredPolicy
     from dios.wire.messages import Asked, QueueRows, SetAdmission
@@ -94,7 +93,6 @@ class Coordinator:
         knowledge: what was measured before.
         delegation_s: the time that a rack's coordinator has for the runs of its own nodes.
         kernels: compiles the scheduler's kernels; tests pass a fake.
-        unload_s: the idle time after which a coordinator that has loaded the flow scheduler ends.
     """
 
     def __init__(
@@ -105,10 +103,8 @@ class Coordinator:
         knowledge: KnowledgeBase,
         delegation_s: float,
         kernels: KernelCompiler | None = None,
-        unload_s: float = UNLOAD_S,
     ) -> None:
         self._node = node
-        self._unload_s = unload_s
         self._options = options
         self._storage = ShareStorage(node)
         self._attending_since = 0.0
@@ -260,9 +256,9 @@ class Coordinator:
         The node starts it again at once. Memory of libraries is freed only with their process.
         """
         while True:
-            await trio.sleep(min(_IDLE_CHECK_S, self._unload_s))
+            await trio.sleep(_IDLE_CHECK_S)
             flow = self._flow
-            if flow is None or trio.current_time() - self._used_at < self._unload_s:
+            if flow is None or trio.current_time() - self._used_at < UNLOAD_S:
                 continue
             async with self._storing:
                 async with self._lock:

@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from dios.firmament.coordinator.best_effort import satisfies
+from dios.firmament.coordinator.cluster_state import TaskScheduler
 from dios.firmament.descriptors import (
     BadDescriptorError,
     Constraint,
@@ -165,7 +166,7 @@ class _WaitingOrRunning:
         )
 
 
-class FirstFitScheduler:
+class FirstFitScheduler(TaskScheduler):
     """The tasks and machines of a cluster, placed by first fit on the least loaded machine.
 
     Identifiers and descriptions are those of ``FlowScheduler``; an unknown or repeated identifier raises
@@ -194,7 +195,6 @@ class FirstFitScheduler:
     # Events -------------------------------------------------------------------------------------------
 
     def add_machine(self, machine: MachineDescriptor, now: float) -> None:
-        """Add a machine."""
         del now
         if machine.machine in self._machines:
             raise BadDescriptorError(f"machine {machine.name} ({machine.machine}) already exists")
@@ -202,7 +202,6 @@ class FirstFitScheduler:
         self._open_again()
 
     def remove_machine(self, machine: int, now: float) -> list[int]:
-        """Remove a machine; return the tasks that ran there, which wait again."""
         del now
         stopped = sorted(self._machine(machine).tasks)
         for task in stopped:
@@ -211,7 +210,6 @@ class FirstFitScheduler:
         return stopped
 
     def drain(self, machine: int, drained: bool) -> None:  # noqa: FBT001 - as FlowScheduler has it
-        """Place nothing new on a machine, or allow that again."""
         self._machine(machine).drained = drained
         self._open_again()
 
@@ -247,7 +245,6 @@ class FirstFitScheduler:
             self._wait(task.task, tracked)
 
     def set_bounds(self, job: int, minimum: int, maximum: int | None) -> None:
-        """Change E_j and F_j of a known job; an unknown job is ignored."""
         known_job = self._jobs.get(job)
         if known_job is None:
             return
@@ -312,12 +309,10 @@ class FirstFitScheduler:
     # Questions ----------------------------------------------------------------------------------------
 
     def job(self, job: int) -> JobDescriptor | None:
-        """Return a known job's description."""
         tracked = self._jobs.get(job)
         return None if tracked is None else tracked.described
 
     def is_running(self, task: int) -> bool:
-        """Return True if the scheduler knows the task and has placed it."""
         tracked = self._tasks.get(task)
         return tracked is not None and tracked.machine is not None
 

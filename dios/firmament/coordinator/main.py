@@ -14,10 +14,9 @@ import trio
 from dios import limits
 from dios.client.aio.node import open_node
 from dios.errors import DiosError
-from dios.firmament.coordinator.assignment import SetUp
+from dios.firmament.coordinator.assignment import SetUp, StartOptions
 from dios.firmament.coordinator.coordinator import Coordinator
 from dios.firmament.coordinator.node_monitor import KNOWLEDGE
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 if TYPE_CHECKING:

@@ -37,7 +37,6 @@ from dios.firmament.coordinator.answers import (
 )
 from dios.firmament.coordinator.cluster_queries import Answer, ClusterQueries, NodeHoldings, Question
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
-from dios.firmament.coordinator.explain_allowance import ExplainAllowance
 from dios.firmament.coordinator.live_settings import LiveSettings
 from dios.firmament.coordinator.rate_solver import SolveReport
 from dios.firmament.coordinator.usage_queries import learned
@@ -51,7 +50,7 @@ from dios.firmament.policies.principal_accounts import PrincipalAccount, Princip
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.solvers.registry import solve
-from dios.limits import PROGRESS_WHOLE, RESERVATIONS_MAX, SCHED_MODEL_BYTES_MAX
+from dios.limits import EXPLAIN_S, EXPLAIN_SHARE, PROGRESS_WHOLE, RESERVATIONS_MAX, SCHED_MODEL_BYTES_MAX
 from dios.wire.fields import Label, Text
 from dios.wire.messages import Asked, Occupant, Rate
 from dios.wire.schema_words import fault_in_words
@@ -98,6 +97,31 @@ def policy_terms(asked: Asked, question: Question) -> PolicyTerms:
         return msgspec.convert(question, type=PolicyTerms)
     except msgspec.ValidationError as error:
         raise InvalidError(f"invalid model or settings: {fault_in_words(error)}") from None
+
+
+class ExplainAllowance:
+    """The time that explanations may take, so that many questions do not delay rounds.
+
+    It is a token bucket of seconds: EXPLAIN_SHARE of the time that passes, and EXPLAIN_S at once.
+    """
+
+    def __init__(self) -> None:
+        self._left_s = EXPLAIN_S
+        self._at_s: float | None = None
+
+    def left_s(self, now_s: float) -> float:
+        """Return the seconds that an explanation may take now."""
+        passed = 0.0 if self._at_s is None else now_s - self._at_s
+        self._at_s = now_s
+        self._left_s = min(EXPLAIN_S, self._left_s + EXPLAIN_SHARE * passed)
+        return max(self._left_s, 0.0)
+
+    def spend(self, seconds: float) -> None:
+        """Record the seconds that an explanation took; the next ones try no changes until they are over.
+
+        A trial round takes time without an allowance, too, so that a debt is bounded.
+        """
+        self._left_s = max(self._left_s - seconds, -EXPLAIN_S)
 
 
 class QueryHandler(ClusterQueries):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dios.errors import DiosError, InvalidError
 from dios.firmament.cluster.columns import ABSENT
 from dios.firmament.coordinator.admissions import Admissions
-from dios.firmament.coordinator.assignment import Assignment
+from dios.firmament.coordinator.assignment import Assignment, StartOptions
 from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
 from dios.firmament.coordinator.cluster_state import TrackedCluster
 from dios.firmament.coordinator.job_traffic import JobTraffic
@@ -26,7 +26,6 @@ from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.coordinator.outside_load import NodeTotals, OutsideLoad
 from dios.firmament.coordinator.query_handler import QueryHandler, policy_terms
 from dios.firmament.coordinator.rate_control import RateControl
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.coordinator.warm_up import exercise_kernels
 from dios.firmament.custom_model.remote_model import RemoteModel
 from dios.firmament.descriptors import Resources
@@ -125,7 +124,6 @@ class SchedulerService(ClusterService):
 
     @property
     def has_waiting_tasks(self) -> bool:
-        """Return True if any task waits for its place."""
         return bool(self._pending) or super().has_waiting_tasks
 
     def may_start(self, now: float) -> bool:
@@ -134,11 +132,9 @@ class SchedulerService(ClusterService):
 
     @property
     def has_admitted_jobs(self) -> bool:
-        """Return True if any job over time is admitted, which may end without any event."""
         return bool(self._jobs.jobs)
 
     def change_assignment(self, before: Assignment, after: Assignment, now: float) -> None:
-        """Use another assignment: forget what belongs to nodes that another coordinator schedules now."""
         super().change_assignment(before, after, now)
         if not after.attend:
             self._policy.suspend(now)
@@ -147,7 +143,6 @@ class SchedulerService(ClusterService):
             self._traffic.forget(name)
 
     def read(self, name: str, queue: QueueRows, now: float) -> None:
-        """Record the queue of a node."""
         if name in self._assignment.governs:
             self._traffic.seen(queue, now)
         super().read(name, queue, now)
@@ -311,7 +306,6 @@ class SchedulerService(ClusterService):
         self._admissions.mark_stored()
 
     def learn(self, shares: bytes, now: float, *, commitments: bool) -> None:
-        """Use stored shares, of another coordinator or of this coordinator before a restart."""
         state = self._scheduler.state
         state.now = now
         try:
@@ -412,7 +406,6 @@ class SchedulerService(ClusterService):
         )
 
     def answer(self, asked: Asked) -> bytes:
-        """Return the answer to a question, as JSON."""
         queries = self._queries
         queries.assignment, queries.unmeasured, queries.now = self._assignment, self.unmeasured, self._now
         queries.problems = list(self.problems)

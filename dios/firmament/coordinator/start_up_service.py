@@ -11,12 +11,12 @@ from typing import Final
 
 from dios.errors import InvalidError
 from dios.firmament.coordinator.answers import KernelsAnswer, SchedulerAnswer, TaskExplained
+from dios.firmament.coordinator.assignment import StartOptions
 from dios.firmament.coordinator.cluster_queries import Answer, ClusterQueries, NodeHoldings, Question
 from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
 from dios.firmament.coordinator.first_fit import FirstFitScheduler
 from dios.firmament.coordinator.kernel_compilation import KernelCompiler
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.policies.stored_shares import decode
 from dios.wire.messages import Asked
@@ -79,7 +79,6 @@ class StartUpService(ClusterService):
         return list(actions.values())
 
     def answer(self, asked: Asked) -> bytes:
-        """Return the answer to a question, as JSON."""
         queries = self._queries
         queries.assignment, queries.unmeasured, queries.now = self._assignment, self.unmeasured, self._now
         queries.problems = list(self.problems)

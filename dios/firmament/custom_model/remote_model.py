@@ -23,11 +23,9 @@ class ModelLink(Protocol):
 
     def ask(self, order: bytes) -> bytes:
         """Send an order and return the answer. Raise ModelError if the task ended, or is late."""
-        ...
 
     def close(self) -> None:
         """End the task; any thread may call it, also while another one asks."""
-        ...
 
 
 class RemoteModel(BaseModel):
@@ -59,59 +57,45 @@ class RemoteModel(BaseModel):
         self._void(Ask("begin", [], self._sender.change(state)))
 
     def prepare(self, state: ClusterState) -> None:
-        """Ask the model's task."""
         self._void(Ask("prepare", []))
 
     def gather(self, state: ClusterState, parents: Ints, children: Ints) -> None:
-        """Ask the model's task."""
         self._void(Ask("gather", [parents.tobytes(), children.tobytes()]))
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """Ask the model's task."""
         return self._one("stale_tasks")
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """Ask the model's task."""
         return Options(*self._many(3, "task_options", tasks))
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """Ask the model's task."""
         return Options(*self._many(3, "task_classes", tasks))
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Ask the model's task."""
         return self._one("task_to_unscheduled", tasks)
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Ask the model's task."""
         return self._one("task_continuation", tasks)
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Ask the model's task."""
         return self._one("task_preemption", tasks)
 
     def unscheduled_to_sink(self, state: ClusterState, jobs: Ints) -> Ints:
-        """Ask the model's task."""
         return self._one("unscheduled_to_sink", jobs)
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Ask the model's task."""
         return ClassArcs(*self._many(4, "class_to_resources", classes))
 
     def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Ask the model's task."""
         return ClassArcs(*self._many(4, "class_to_classes", classes))
 
     def resource_to_resource(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """Ask the model's task."""
         return self._one("resource_to_resource", parents, children)
 
     def leaf_to_sink(self, state: ClusterState, leaves: Ints) -> Ints:
-        """Ask the model's task."""
         return self._one("leaf_to_sink", leaves)
 
     def resource_capacity(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """Ask the model's task."""
         return self._one("resource_capacity", parents, children)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:

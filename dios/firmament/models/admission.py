@@ -58,11 +58,9 @@ class Shares(Protocol):
 
     def choose(self, candidates: Iterable[str]) -> str:
         """Return the next principal to receive a slot; each candidate has a task that could start."""
-        ...
 
     def add(self, principal: str, demand: Floats) -> None:
         """Record that a principal receives a task."""
-        ...
 
 
 def fill(waiting: Sequence[WaitingTasks], pools: Pools, shares: Shares, limit: int) -> list[int]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from dios.firmament.cluster.columns import Flags, Floats, Ints
 from dios.firmament.cluster.state import ClusterState
+from dios.firmament.models.base import UnmovedModel
 from dios.firmament.models.cost_terms import (
     NEVER,
     class_members,
@@ -27,8 +28,6 @@ from dios.firmament.models.cost_terms import (
     not_negative,
     open_machines,
     running_tasks,
-    stay,
-    stop_nobody,
     unmoved,
     waiting_tasks,
     whole,
@@ -53,7 +52,7 @@ class _Plan(NamedTuple):
     """W in seconds; infinity for a machine on which the class never fits."""
 
 
-class ApolloModel(QuincyModel):
+class ApolloModel(UnmovedModel, QuincyModel):
     """The model of the earliest completion.
 
     Args:
@@ -203,14 +202,6 @@ class ApolloModel(QuincyModel):
             some = oldest[: len(busy)]
             cost[some] = whole(busy[: len(some)] * _MS) + self._worst_cost(state, tasks[some]) + 1
         return cost
-
-    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of staying that keeps every task in place."""
-        return stay(tasks)
-
-    def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of being stopped that keeps every task running."""
-        return stop_nobody(tasks)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Return I, W and R at a machine."""

@@ -1,4 +1,4 @@
-"""Base classes of cost models: ``BaseModel`` with defaults, and ``PerArcModel``, written arc by arc.
+"""Base classes of cost models: ``BaseModel`` with defaults, ``UnmovedModel``, and ``PerArcModel``.
 
 A model that only lists places is ten lines long (``models.trivial``).
 """
@@ -11,7 +11,8 @@ import numpy as np
 
 from dios.firmament.cluster.columns import Ints
 from dios.firmament.cluster.state import ClusterState
-from dios.firmament.models.protocol import NO_CLASS_ARCS, NO_OPTIONS, ClassArcs, Options
+from dios.firmament.models.cost_terms import stay, stop_nobody
+from dios.firmament.models.protocol import NO_CLASS_ARCS, NO_OPTIONS, ClassArcs, CostModel, Options
 
 
 def zeros(rows: Ints) -> Ints:
@@ -19,7 +20,7 @@ def zeros(rows: Ints) -> Ints:
     return np.zeros(len(rows), np.int64)
 
 
-class BaseModel:
+class BaseModel(CostModel):
     """The defaults of a cost model: no options, no classes, no costs."""
 
     name = "base"
@@ -49,56 +50,53 @@ class BaseModel:
         """Do nothing: there are no statistics."""
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """Return no task: options do not change."""
         return np.zeros(0, np.int64)
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """Return no preference arcs."""
         return NO_OPTIONS
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """Return no classes."""
         return NO_OPTIONS
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return 0: waiting costs nothing."""
         return zeros(tasks)
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return 0: staying costs nothing."""
         return zeros(tasks)
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of waiting."""
         return self.task_to_unscheduled(state, tasks)
 
     def unscheduled_to_sink(self, state: ClusterState, jobs: Ints) -> Ints:
-        """Return 0: the cost of waiting is on the task's own arc."""
         return zeros(jobs)
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Return no arcs."""
         return NO_CLASS_ARCS
 
     def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Return no arcs."""
         return NO_CLASS_ARCS
 
     def resource_to_resource(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """Return 0: all branches are alike."""
         return zeros(children)
 
     def leaf_to_sink(self, state: ClusterState, leaves: Ints) -> Ints:
-        """Return 0: all leaves are alike."""
         return zeros(leaves)
 
     def resource_capacity(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """Return the number of slots below (Table C.1)."""
         return state.resources.slots[children].copy()
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """Return no words beyond the number."""
         return ""
+
+
+class UnmovedModel(BaseModel):
+    """A model that stops and moves no running task."""
+
+    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
+        return stay(tasks)
+
+    def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
+        return stop_nobody(tasks)
 
 
 class PerArcModel(BaseModel):
@@ -167,15 +165,12 @@ class PerArcModel(BaseModel):
     # The vectors ------------------------------------------------------------------------------------
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Call ``task_to_unscheduled_cost`` for each task."""
         return _vector(self.task_to_unscheduled_cost(state, int(task)) for task in tasks)
 
     def unscheduled_to_sink(self, state: ClusterState, jobs: Ints) -> Ints:
-        """Call ``unscheduled_to_sink_cost`` for each job."""
         return _vector(self.unscheduled_to_sink_cost(state, int(job)) for job in jobs)
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """Call ``task_preference_arcs`` for each task."""
         return _options(
             (at, target, self.task_to_resource_cost(state, int(task), target))
             for at, task in enumerate(tasks)
@@ -183,7 +178,6 @@ class PerArcModel(BaseModel):
         )
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """Call ``task_equivalence_classes`` for each task."""
         return _options(
             (at, target, self.task_to_class_cost(state, int(task), target))
             for at, task in enumerate(tasks)
@@ -191,15 +185,12 @@ class PerArcModel(BaseModel):
         )
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Call ``task_continuation_cost`` for each task."""
         return _vector(self.task_continuation_cost(state, int(task)) for task in tasks)
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Call ``task_preemption_cost`` for each task."""
         return _vector(self.task_preemption_cost(state, int(task)) for task in tasks)
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Call ``class_resource_arcs`` for each class."""
         return _class_arcs(
             (int(class_number), target, *self.class_to_resource_cost(state, int(class_number), target))
             for class_number in classes
@@ -207,7 +198,6 @@ class PerArcModel(BaseModel):
         )
 
     def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Call ``class_class_arcs`` for each class."""
         return _class_arcs(
             (int(class_number), target, *self.class_to_class_cost(state, int(class_number), target))
             for class_number in classes
@@ -215,14 +205,12 @@ class PerArcModel(BaseModel):
         )
 
     def resource_to_resource(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """Call ``resource_to_resource_cost`` for each arc."""
         return _vector(
             self.resource_to_resource_cost(state, int(parent), int(child))
             for parent, child in zip(parents, children, strict=True)
         )
 
     def leaf_to_sink(self, state: ClusterState, leaves: Ints) -> Ints:
-        """Call ``leaf_to_sink_cost`` for each leaf."""
         return _vector(self.leaf_to_sink_cost(state, int(leaf)) for leaf in leaves)
 
 

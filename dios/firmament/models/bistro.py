@@ -15,12 +15,11 @@ import numpy as np
 from dios.firmament.cluster.columns import Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
+from dios.firmament.models.base import UnmovedModel
 from dios.firmament.models.cost_terms import (
     class_members,
     class_numbers,
     not_negative,
-    stay,
-    stop_nobody,
     unmoved,
     waiting_tasks,
 )
@@ -34,7 +33,7 @@ _TURN = 1_000_000
 """The advantage of the first task of a job over the later ones."""
 
 
-class BistroModel(DataModel):
+class BistroModel(UnmovedModel, DataModel):
     """Tasks at their data, turns between jobs, and limits of machines.
 
     Args:
@@ -94,14 +93,6 @@ class BistroModel(DataModel):
         missing = max(len(state.tasks.alive) - len(self._turns), 0)
         turns = np.concatenate([self._turns, np.zeros(missing, np.int64)])
         return 1_000 + _TURN // (1 + turns[tasks])
-
-    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of staying that keeps every task in place."""
-        return stay(tasks)
-
-    def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of being stopped that keeps every task running."""
-        return stop_nobody(tasks)
 
     def resource_capacity(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
         """Return the limit of each machine, at least the tasks that run there."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from dios.firmament.cluster.columns import Ints
 from dios.firmament.cluster.state import ClusterState
-from dios.firmament.models.cost_terms import gigabytes, not_negative, stay, stop_nobody, unmoved, whole
+from dios.firmament.models.base import UnmovedModel
+from dios.firmament.models.cost_terms import gigabytes, not_negative, unmoved, whole
 from dios.firmament.models.data_model import DataCosts, DataModel
 from dios.firmament.models.locality import Holdings, held_at, holdings
 
@@ -20,7 +21,7 @@ _ALWAYS = 1_000
 """Added to the cost of the worst place, so that no task waits after its patience."""
 
 
-class CielModel(DataModel):
+class CielModel(UnmovedModel, DataModel):
     """Input that is not there costs its bytes; a sweetheart is worth a wait.
 
     Args:
@@ -73,14 +74,6 @@ class CielModel(DataModel):
         lacking = self._moving(np.ceil((1 - self.sweetheart) * inputs.total).astype(np.int64))
         patient = has & (waited < self.patience)
         return np.where(patient, lacking + 1, self._moving(inputs.total) + _ALWAYS + longest)
-
-    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of staying that keeps every task in place."""
-        return stay(tasks)
-
-    def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of being stopped that keeps every task running."""
-        return stop_nobody(tasks)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Return the part of the input that is on the machine, and if that is a sweetheart."""

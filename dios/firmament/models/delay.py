@@ -14,7 +14,8 @@ import numpy as np
 
 from dios.firmament.cluster.columns import Ints
 from dios.firmament.cluster.state import ClusterState
-from dios.firmament.models.cost_terms import BadModelError, not_negative, stay, stop_nobody, unmoved, whole
+from dios.firmament.models.base import UnmovedModel
+from dios.firmament.models.cost_terms import BadModelError, not_negative, unmoved, whole
 from dios.firmament.models.data_model import DataCosts, DataModel
 from dios.firmament.models.locality import Holdings
 
@@ -26,7 +27,7 @@ _PATIENT, _RELAXED, _URGENT = 1_000, 3_000, 5_000
 """The cost of waiting in the three phases: below RACK, below ANYWHERE, above ANYWHERE."""
 
 
-class DelayModel(DataModel):
+class DelayModel(UnmovedModel, DataModel):
     """Delay scheduling by the time that the task itself has waited.
 
     Args:
@@ -72,14 +73,6 @@ class DelayModel(DataModel):
         steps = np.where(waited < self.rack_wait, _RELAXED, _URGENT)
         steps = np.where(waited < self.machine_wait, _PATIENT, steps)
         return steps + np.minimum(whole(waited), RACK // 2 - 1)
-
-    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of staying that keeps every task in place."""
-        return stay(tasks)
-
-    def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of being stopped that keeps every task running: delay scheduling only waits."""
-        return stop_nobody(tasks)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Return how long the task has waited, and the places that it accepts now and later."""

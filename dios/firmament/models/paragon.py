@@ -16,7 +16,8 @@ import numpy as np
 
 from dios.firmament.cluster.columns import Floats, Ints
 from dios.firmament.cluster.state import ClusterState
-from dios.firmament.models.cost_terms import BadModelError, stay, stop_nobody, whole
+from dios.firmament.models.base import UnmovedModel
+from dios.firmament.models.cost_terms import BadModelError, whole
 from dios.firmament.models.jockey import JockeyModel
 from dios.firmament.models.whare import CLASSES_MAX, RATIO, Scores, WhareModel
 
@@ -62,7 +63,7 @@ def all_scores(state: ClusterState) -> Floats:
     return np.array(rows, np.float64).reshape(len(rows), len(types))
 
 
-class ParagonModel(WhareModel):
+class ParagonModel(UnmovedModel, WhareModel):
     """Places by estimated slow-downs of a task and of its neighbours.
 
     Args:
@@ -119,14 +120,6 @@ class ParagonModel(WhareModel):
         known = self._known(state, tasks)
         allowed = np.where(known, RATIO / self.target, float(self.unknown))
         return whole(np.minimum(allowed + self.omega * waited, 2.0**31)) + 1
-
-    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of staying that keeps every task in place."""
-        return stay(tasks)
-
-    def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of being stopped that keeps every task running."""
-        return stop_nobody(tasks)
 
     def _known(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return 1 for tasks of classes with scores, else 0."""

@@ -74,86 +74,66 @@ class CostModel(Protocol):
 
     def begin(self, state: ClusterState) -> None:
         """Begin a round; ``state`` is the one that later calls are about."""
-        ...
 
     def add_machine(self, state: ClusterState, machine: int) -> None:
         """React to a new machine; ``machine`` is its row."""
-        ...
 
     def remove_machine(self, state: ClusterState, machine: int) -> None:
         """React to a machine that leaves; its row still exists."""
-        ...
 
     def add_tasks(self, state: ClusterState, tasks: Ints) -> None:
         """React to new tasks; their rows are filled."""
-        ...
 
     def remove_task(self, state: ClusterState, task: int) -> None:
         """React to a task that leaves; its row still exists."""
-        ...
 
     def prepare(self, state: ClusterState) -> None:
         """Set the statistics of the leaves, before ``gather`` is called."""
-        ...
 
     def gather(self, state: ClusterState, parents: Ints, children: Ints) -> None:
         """Add the children's statistics to their parents'; called for the deepest level first."""
-        ...
 
     # Tasks ------------------------------------------------------------------------------------------
 
     def stale_tasks(self, state: ClusterState) -> Ints:
         """Return the rows of known tasks whose options or classes have changed since they were asked for."""
-        ...
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
         """Return preference arcs T -> resource: racks, machines, inner vertices, or the cluster vertex X."""
-        ...
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
         """Return arcs T -> class; ``target`` is a class."""
-        ...
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return the cost of waiting one more round for each task, shape (n,)."""
-        ...
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return the cost of staying for each running task, shape (n,)."""
-        ...
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return the cost of being stopped and waiting for each running task, shape (n,)."""
-        ...
 
     # Aggregates and resources -----------------------------------------------------------------------
 
     def unscheduled_to_sink(self, state: ClusterState, jobs: Ints) -> Ints:
         """Return the cost of U_j -> sink, shape (n,)."""
-        ...
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
         """Return arcs from classes to resources; the capacity is in tasks."""
-        ...
 
     def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
         """Return arcs between classes, without circles."""
-        ...
 
     def resource_to_resource(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
         """Return the cost of each arc down the tree, shape (n,)."""
-        ...
 
     def leaf_to_sink(self, state: ClusterState, leaves: Ints) -> Ints:
         """Return the cost of one task at each leaf, shape (n,)."""
-        ...
 
     def resource_capacity(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
         """Return the most tasks over each arc down the tree, with running ones; usually the slots below."""
-        ...
 
     # Explanations -------------------------------------------------------------------------------------
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Return in words the parts of the cost of this task at this resource row."""
-        ...

@@ -13,12 +13,11 @@ import numpy as np
 
 from dios.firmament.cluster.columns import Floats, Ints
 from dios.firmament.cluster.state import ClusterState
+from dios.firmament.models.base import UnmovedModel
 from dios.firmament.models.cost_terms import (
     BadModelError,
     not_negative,
     running_tasks,
-    stay,
-    stop_nobody,
     unmoved,
     whole,
 )
@@ -33,7 +32,7 @@ _VALUE = 10_000
 _WAITED_MAX = 5_000
 
 
-class TetrischedModel(DataModel):
+class TetrischedModel(UnmovedModel, DataModel):
     """The expected end on preferred machines, now or later, or elsewhere; in milliseconds.
 
     Args:
@@ -121,14 +120,6 @@ class TetrischedModel(DataModel):
         soonest = np.full(len(tasks), np.inf)
         np.minimum.at(soonest, inputs.machine_task[preferred], releases[inputs.machine[preferred]])
         return soonest
-
-    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of staying that keeps every task in place."""
-        return stay(tasks)
-
-    def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of being stopped that keeps every task running."""
-        return stop_nobody(tasks)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Return the planned wait, and the price of a place without the input."""

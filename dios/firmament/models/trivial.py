@@ -10,8 +10,8 @@ import numpy as np
 
 from dios.firmament.cluster.columns import Ints
 from dios.firmament.cluster.state import ClusterState
-from dios.firmament.models.base import BaseModel
-from dios.firmament.models.cost_terms import not_negative, stay, stop_nobody, unmoved, waiting_cost
+from dios.firmament.models.base import UnmovedModel
+from dios.firmament.models.cost_terms import not_negative, unmoved, waiting_cost
 from dios.firmament.models.protocol import Options
 
 
@@ -20,7 +20,7 @@ def anywhere(state: ClusterState, tasks: Ints, cost: Ints) -> Options:
     return Options(np.arange(len(tasks)), np.full(len(tasks), state.cluster), cost)
 
 
-class TrivialModel(BaseModel):
+class TrivialModel(UnmovedModel):
     """A model that lets each task go anywhere, serves the longest waiting first and stops no task."""
 
     name = "trivial"
@@ -38,14 +38,6 @@ class TrivialModel(BaseModel):
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
         """Return a cost above that of any place, which rises with each second of waiting."""
         return waiting_cost(state, tasks, self.per_second, self.waiting)
-
-    def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return a cost above that of any waiting, so that no task is stopped."""
-        return stop_nobody(tasks)
-
-    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Return the cost of staying that keeps every task in place."""
-        return stay(tasks)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Return the costs of a place and of waiting."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -59,18 +59,47 @@ class Admission:
     """False if no other principal waits, so that an admission counts as no turn."""
 
 
+class Entries(NamedTuple):
+    """The waiting tasks of a round as entries that take turns: a gang that does not run yet is one entry."""
+
+    waiting: Ints
+    """(n,) rows of the tasks, ascending."""
+    entry: Ints
+    """(n,) the entry of each task."""
+    demand: Floats
+    """(W, R) slots and resources; those of a gang's tasks that still have to start together."""
+    first: Ints
+    """(W,) the row of the first task of each entry."""
+    owner: Ints
+    """(W,) principals."""
+
+
+class TurnsTaken(NamedTuple):
+    """The outcome of the turns of a round."""
+
+    order: Ints
+    """(W,) the entries by principal, in the order of the queues."""
+    queues: Queues
+    held: Floats
+    """(P, R) what principals hold with the admitted entries."""
+    free: Floats
+    """(R,) what the admitted entries leave."""
+    stopped: int
+    """The place in ``order`` of the entry without room, which ended the turns; -1 for none."""
+
+
 class TaskFairQueue:
     """Chooses the admitted tasks, round after round."""
 
     def __init__(self, ledger: PrincipalAccounts, *, preemption: bool) -> None:
         self.ledger: Final = ledger
         self.preemption = preemption
-        self._in_before: dict[int, float] = {}
+        self._admitted_since: dict[int, float] = {}
         """The tasks that were admitted last, by identifier, and since when."""
-        self._first = -1
+        self._blocking = -1
         """The identifier of the task that held up others in the last round, or -1."""
-        self._since = 0.0
-        self._passed: set[int] = set()
+        self._blocking_since = 0.0
+        self._overdue: set[int] = set()
         """Identifiers of tasks that held up others for too long."""
         self._reserved: Mapping[int, Reservation] = {}
         self._latest: dict[int, float] = {}
@@ -95,18 +124,19 @@ class TaskFairQueue:
         places = job_places(state, waiting)
         admission, first = self._chosen(state, waiting[places.allowed], places.needed[places.allowed])
         if record:
-            had_turns = state.tasks.id[admission.tasks if admission.in_turn else admission.tasks[:0]]
+            had_turns = state.tasks.id[admission.tasks if admission.in_turn else admission.tasks[:0]].tolist()
             # A task that was admitted without room has had no turn yet.
-            waved = np.isin(had_turns, sorted(self._passed)) & ~np.isin(had_turns, list(self._in_before))
-            waved &= ~np.isin(had_turns, admission.with_room)
-            self._in_before = {
-                task: self._in_before.get(task, state.now) for task in had_turns[~waved].tolist()
+            unreserved = self._overdue - self._admitted_since.keys() - set(admission.with_room.tolist())
+            self._admitted_since = {
+                task: self._admitted_since.get(task, state.now)
+                for task in had_turns
+                if task not in unreserved
             }
-            if first != self._first:
-                self._first, self._since = first, state.now
-            self._passed &= set(state.tasks.id[waiting].tolist()) if self._passed else set()
-            if first >= 0 and state.now - self._since >= FAIR_QUEUE_TIMEOUT_S:
-                self._passed.add(first)
+            if first != self._blocking:
+                self._blocking, self._blocking_since = first, state.now
+            self._overdue &= set(state.tasks.id[waiting].tolist()) if self._overdue else set()
+            if first >= 0 and state.now - self._blocking_since >= FAIR_QUEUE_TIMEOUT_S:
+                self._overdue.add(first)
         return admission
 
     def heads(self, state: ClusterState, admission: Admission, left_over: Ints) -> list[Head]:
@@ -123,24 +153,22 @@ class TaskFairQueue:
             owner = jobs.principal[table.job[waiting]]
             latest = np.array([self._latest.get(principal, -np.inf) for principal in owner.tolist()])
             waiting = waiting[table.submitted[waiting] < latest]
-        passed = np.array([table.find(task) for task in sorted(self._passed)], np.int64)
+        overdue = np.array([table.find(task) for task in sorted(self._overdue)], np.int64)
         all_waiting = np.flatnonzero(table.alive & (table.status == WAITING))
-        passed = passed[np.isin(passed, all_waiting)]
+        overdue = overdue[np.isin(overdue, all_waiting)]
         # The tasks of a gang start together.
-        gangs = np.unique(table.job[passed][jobs.gang[table.job[passed]] > 0])
-        passed = np.union1d(passed, all_waiting[np.isin(table.job[all_waiting], gangs)])
-        waiting = np.union1d(waiting, passed)
+        gangs = np.unique(table.job[overdue][jobs.gang[table.job[overdue]] > 0])
+        overdue = np.union1d(overdue, all_waiting[np.isin(table.job[all_waiting], gangs)])
+        waiting = np.union1d(waiting, overdue)
         if not len(waiting):
             return []
-        entry = _entries(state, waiting)
-        _, head = _demands(state, waiting, entry)
-        rows = waiting[head]
-        order = np.lexsort((table.id[rows], table.submitted[rows], -_aged(state, rows)))
-        who = jobs.principal[table.job[rows[order]]]
+        entries = _entries(state, waiting)
+        order = np.lexsort((table.id[entries.first], *_age_keys(state, entries.first)))
+        who = entries.owner[order]
         if self.ledger.rule is FairnessRule.FIFO:
             who = np.zeros(len(order), np.int64)
         first = np.sort(np.unique(who, return_index=True)[1])
-        return [_head(state, waiting, entry, at) for at in order[first[:RESERVATIONS_MAX]].tolist()]
+        return [_head(state, entries, at) for at in order[first[:RESERVATIONS_MAX]].tolist()]
 
     def why_not(self, state: ClusterState, admission: Admission, task: int) -> str:
         """Return why a waiting task was not admitted, without names of others; empty if it was."""
@@ -150,7 +178,7 @@ class TaskFairQueue:
         if beyond:
             return beyond
         number = int(state.jobs.principal[state.tasks.job[task]])
-        shares, owed = self.ledger.shares(), self.ledger.commitments().max(axis=1, initial=0.0)
+        shares, commitments = self.ledger.shares(), self.ledger.commitments().max(axis=1, initial=0.0)
         if admission.limited[number]:
             quota = self.ledger.quota()[number]
             parts = [
@@ -162,23 +190,22 @@ class TaskFairQueue:
                 return holds + self._before_quota(state, admission, task, quota)
             most = FAIR_QUEUE_EXEMPT_MAX
             return f"{most} tasks of its principal had their turn, found no place and go before it"
-        own = f"its principal has {_standing(shares, owed, number)}"
+        own = f"its principal has {_standing(shares, commitments, number)}"
         if admission.next == number and self._is_next(state, admission, task):
             words = {"tasks": "slots", "cpus": "CPUs", "disk_io": "disk I/O"}
             lacking = " and ".join(words.get(name, name) for name in admission.lacking)
             return f"it is next, and too little is free in the whole cluster of {lacking}; {own}"
         if admission.next == number:
             return f"tasks of its principal come before it, and the first has no room; {own}"
-        return (
-            f"it is not its turn: {own}, and the next principal has {_standing(shares, owed, admission.next)}"
-        )
+        others = _standing(shares, commitments, admission.next)
+        return f"it is not its turn: {own}, and the next principal has {others}"
 
     @staticmethod
     def _before_quota(state: ClusterState, admission: Admission, task: int, quota: Floats) -> str:
         """Return which tasks use up a quota (R,) before a task of their principal; empty if it exceeds it."""
         waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
-        entry = _entries(state, waiting)
-        wanted = _demands(state, waiting, entry)[0][entry[np.searchsorted(waiting, task)]]
+        entries = _entries(state, waiting)
+        wanted = entries.demand[entries.entry[np.searchsorted(waiting, task)]]
         number = state.jobs.principal[state.tasks.job[task]]
         if (state.held[number] + wanted > quota * (1 + _ROUNDING)).any():
             return ""
@@ -190,7 +217,7 @@ class TaskFairQueue:
     def _is_next(state: ClusterState, admission: Admission, task: int) -> bool:
         """Return True if a task, or the gang to which it belongs, is the next one."""
         waiting = np.union1d(task, state.tasks.row(admission.next_task))
-        return len(np.unique(_entries(state, waiting))) == 1
+        return len(_entries(state, waiting).first) == 1
 
     def protected(self, state: ClusterState, tasks: Ints) -> Flags:
         """Return which of these running tasks (n,) other principals may not stop: within 1/n.
@@ -207,10 +234,10 @@ class TaskFairQueue:
         kept: Flags = safe[owner] & (state.tasks.priority[tasks] >= wants[owner])
         return kept
 
-    def _chosen(self, state: ClusterState, waiting: Ints, owed: Flags) -> tuple[Admission, int]:
+    def _chosen(self, state: ClusterState, waiting: Ints, entitled: Flags) -> tuple[Admission, int]:
         """Return the admission, and the identifier of the task that holds up others with room, or -1.
 
-        ``owed`` are the waiting tasks that E_j of their jobs needs.
+        ``entitled`` are the waiting tasks that E_j of their jobs needs.
         """
         quota = self.ledger.quota()
         nobody = np.zeros(len(quota), np.bool_)
@@ -222,30 +249,33 @@ class TaskFairQueue:
             return Admission(waiting, nobody), -1
         if not bound and self._order_is_no_matter(owner):
             return Admission(waiting, nobody, in_turn=False), -1
-        entry = _entries(state, waiting)
-        demand, head = _demands(state, waiting, entry)
-        who, exempt = owner[head], self._exempt(state, waiting, owed, entry, demand, free)
-        table = state.tasks
+        entries = _entries(state, waiting)
+        exempt = self._exempt(state, entries, entitled, free)
+        turns = self._take_turns(state, entries, entitled, exempt, self._left_for_turns(state, entries, free))
+        return self._admission(state, entries, exempt, turns)
+
+    def _left_for_turns(self, state: ClusterState, entries: Entries, free: Floats) -> Floats:
+        """Return the free amounts (R,) without those of reservations that start now."""
         due = [task for task, reservation in self._reserved.items() if reservation.start <= state.now]
-        if due:
-            # These start now, so that less is left for turns.
-            free = np.maximum(free - demand[np.isin(table.id[waiting[head]], due)].sum(axis=0), 0)
-        order = np.lexsort(
-            (
-                table.id[waiting[head]],
-                table.submitted[waiting[head]],
-                -_aged(state, waiting[head]),
-                ~owed[head],
-                ~exempt,
-                who,
-            )
-        )
-        first = np.searchsorted(who[order], np.arange(len(quota) + 1)).astype(np.int64)
-        queues = Queues(first, demand[order], exempt[order], np.zeros(len(order), np.bool_), nobody)
-        ledger = self.ledger
+        if not due:
+            return free
+        reserved = entries.demand[np.isin(state.tasks.id[entries.first], due)].sum(axis=0)
+        left: Floats = np.maximum(free - reserved, 0)
+        return left
+
+    def _take_turns(
+        self, state: ClusterState, entries: Entries, entitled: Flags, exempt: Flags, free: Floats
+    ) -> TurnsTaken:
+        """Queue the entries of each principal, and admit them in turns while there is room in the sum."""
+        ledger, quota = self.ledger, self.ledger.quota()
+        first_entitled = entitled[np.searchsorted(entries.waiting, entries.first)]
+        keys = state.tasks.id[entries.first], *_age_keys(state, entries.first), ~first_entitled, ~exempt
+        order = np.lexsort((*keys, entries.owner))
+        first = np.searchsorted(entries.owner[order], np.arange(len(quota) + 1)).astype(np.int64)
+        taken, limited = np.zeros(len(order), np.bool_), np.zeros(len(quota), np.bool_)
+        queues = Queues(first, entries.demand[order], exempt[order], taken, limited)
         held = state.held[: len(quota)].copy()
-        if ledger.rule is FairnessRule.FIFO:
-            free = np.full(len(free), np.inf)
+        free = np.full(len(free), np.inf) if ledger.rule is FairnessRule.FIFO else free.copy()
         stopped = take_turns(
             ledger.trial(),
             queues,
@@ -259,27 +289,32 @@ class TaskFairQueue:
             ledger.mode,
             FAIR_QUEUE_EXEMPT_MAX,
         )
-        let_in = np.zeros(len(order), np.bool_)
-        let_in[order] = queues.taken
-        admitted = waiting[let_in[entry]]
-        with_room = table.id[waiting[(let_in & ~exempt)[entry]]]
-        if stopped < 0:
+        return TurnsTaken(order, queues, held, free, stopped)
+
+    def _admission(
+        self, state: ClusterState, entries: Entries, exempt: Flags, turns: TurnsTaken
+    ) -> tuple[Admission, int]:
+        """Return the admission after the turns, and the task that holds up others with room, or -1."""
+        ids, queues = state.tasks.id, turns.queues
+        is_admitted = np.zeros(len(turns.order), np.bool_)
+        is_admitted[turns.order] = queues.taken
+        admitted = entries.waiting[is_admitted[entries.entry]]
+        with_room = ids[entries.waiting[(is_admitted & ~exempt)[entries.entry]]]
+        if turns.stopped < 0:
             return Admission(admitted, queues.limited, with_room=with_room), -1
-        at = int(order[stopped])
-        admission = Admission(
-            admitted,
-            queues.limited,
-            int(who[at]),
-            int(table.id[waiting[head[at]]]),
-            tuple(name for name, more in zip(RESOURCES, demand[at] > free, strict=True) if more),
-            with_room,
-        )
-        # If no task has room, none is held up, however long that takes.
-        others = np.flatnonzero(~queues.taken)
-        others = others[others != stopped]
-        more, holds = queues.demand[others], held[who[order[others]]]
-        held_up = np.all((more <= free) & (holds + more <= quota[who[order[others]]]), axis=1).any()
-        return admission, int(table.id[waiting[head[at]]]) if held_up else -1
+        at = int(turns.order[turns.stopped])
+        next_task = int(ids[entries.first[at]])
+        short = entries.demand[at] > turns.free
+        lacking = tuple(name for name, more in zip(RESOURCES, short, strict=True) if more)
+        admission = Admission(admitted, queues.limited, int(entries.owner[at]), next_task, lacking, with_room)
+        return admission, next_task if self._holds_up(entries, turns) else -1
+
+    def _holds_up(self, entries: Entries, turns: TurnsTaken) -> bool:
+        """Return True if any entry that was not admitted has room; the one that ended the turns has none."""
+        others = np.flatnonzero(~turns.queues.taken)
+        more, who = turns.queues.demand[others], entries.owner[turns.order[others]]
+        within = turns.held[who] + more <= self.ledger.quota()[who]
+        return bool(np.all((more <= turns.free) & within, axis=1).any())
 
     def _all_fit(self, state: ClusterState, waiting: Ints, free: Floats) -> bool:
         wanted = state.tasks.demand[waiting].sum(axis=0)
@@ -288,34 +323,37 @@ class TaskFairQueue:
     def _order_is_no_matter(self, owner: Ints) -> bool:
         return self.ledger.rule is FairnessRule.FIFO or not len(owner) or bool((owner == owner[0]).all())
 
-    def _exempt(
-        self, state: ClusterState, waiting: Ints, owed: Flags, entry: Ints, demand: Floats, free: Floats
-    ) -> Flags:
+    def _exempt(self, state: ClusterState, entries: Entries, entitled: Flags, free: Floats) -> Flags:
         """Return the entries (W,) for which no room is reserved."""
-        table = state.tasks
-        old = [task for task, since in self._in_before.items() if state.now - since >= FAIR_QUEUE_TIMEOUT_S]
-        before = np.isin(table.id[waiting], [*old, *self._reserved])
+        ids, demand = state.tasks.id[entries.waiting], entries.demand
+        old = [
+            task for task, since in self._admitted_since.items() if state.now - since >= FAIR_QUEUE_TIMEOUT_S
+        ]
+        before = np.isin(ids, [*old, *self._reserved])
         if self.preemption:
-            before |= _replaces(state, waiting, owed)
-        exempt, passed = np.zeros((2, len(demand)), np.bool_)
-        np.logical_or.at(exempt, entry, before)
-        if self._passed:
-            np.logical_or.at(passed, entry, np.isin(table.id[waiting], sorted(self._passed)))
+            before |= _replaces(state, entries.waiting, entitled)
+        exempt, overdue = np.zeros((2, len(demand)), np.bool_)
+        np.logical_or.at(exempt, entries.entry, before)
+        if self._overdue:
+            np.logical_or.at(overdue, entries.entry, np.isin(ids, sorted(self._overdue)))
             # A task that held up others for too long keeps its turn, as soon as there is room.
-            exempt |= passed & (demand > free).any(axis=1)
+            exempt |= overdue & (demand > free).any(axis=1)
         # A task larger than the cluster would hold up all others for ever; an explanation reports it.
         return exempt | (demand > self.ledger.books.capacity * (1 + _ROUNDING)).any(axis=1)
 
 
-def _aged(state: ClusterState, waiting: Ints) -> Floats:
-    """Return the priorities of waiting tasks, one more for each PRIORITY_AGE_S that they have waited."""
-    table = state.tasks
-    return table.priority[waiting] + (state.now - table.submitted[waiting]) // PRIORITY_AGE_S
+def _age_keys(state: ClusterState, rows: Ints) -> tuple[Floats, Floats]:
+    """Return keys for a sort of waiting tasks, the last the strongest: priority with age, then submission.
+
+    The priority is one more for each PRIORITY_AGE_S that a task has waited.
+    """
+    submitted = state.tasks.submitted[rows]
+    return submitted, -(state.tasks.priority[rows] + (state.now - submitted) // PRIORITY_AGE_S)
 
 
-def _head(state: ClusterState, waiting: Ints, entry: Ints, at: int) -> Head:
+def _head(state: ClusterState, entries: Entries, at: int) -> Head:
     """Return the tasks of an entry that have to start together."""
-    tasks = waiting[entry == at]
+    tasks = entries.waiting[entries.entry == at]
     job = int(state.tasks.job[tasks[0]])
     if len(tasks) > 1:
         need = int(needed(state, np.array([job]))[0]) - int(state.jobs.running[job])
@@ -323,48 +361,36 @@ def _head(state: ClusterState, waiting: Ints, entry: Ints, at: int) -> Head:
     return Head(tasks, int(state.jobs.affinity[job]))
 
 
-def _standing(shares: Floats, owed: Floats, number: int) -> str:
-    return f"a dominant share of {shares[number]:.3g} and a commitment of {owed[number]:.3g}"
+def _standing(shares: Floats, commitments: Floats, number: int) -> str:
+    return f"a dominant share of {shares[number]:.3g} and a commitment of {commitments[number]:.3g}"
 
 
-def _entries(state: ClusterState, waiting: Ints) -> Ints:
-    """Return the entry (n,) of each waiting task: a gang that does not run yet is one entry."""
-    job = state.tasks.job[waiting]
+def _entries(state: ClusterState, waiting: Ints) -> Entries:
+    """Return the entries of waiting tasks (n,), rows in ascending order."""
+    table, job = state.tasks, state.tasks.job[waiting]
     gangs = np.flatnonzero(state.jobs.alive & (state.jobs.gang > 0))
+    demand = np.ones((len(waiting), 1 + table.demand.shape[1]))
+    demand[:, 1:] = table.demand[waiting]
+    owner = state.jobs.principal[job]
     if not len(gangs):
-        return np.arange(len(waiting))
+        return Entries(waiting, np.arange(len(waiting)), demand, waiting, owner)
     together = np.zeros(len(state.jobs.alive), np.bool_)
     together[gangs] = needed(state, gangs) > state.jobs.running[gangs]
-    key = np.where(together[job], -1 - job, waiting)
-    entry: Ints = np.unique(key, return_inverse=True)[1]
-    return entry
-
-
-def _demands(state: ClusterState, waiting: Ints, entry: Ints) -> tuple[Floats, Ints]:
-    """Return the demand of each entry (W, R), and the first of its tasks (W,) as an index of ``waiting``.
-
-    A gang counts with the number of its first tasks that still have to start together.
-    """
-    table = state.tasks
-    per_task = np.ones((len(waiting), 1 + table.demand.shape[1]))
-    per_task[:, 1:] = table.demand[waiting]
+    entry: Ints = np.unique(np.where(together[job], -1 - job, waiting), return_inverse=True)[1]
     order = np.argsort(entry, kind="stable")
-    if int(entry.max(initial=-1)) + 1 == len(entry):
-        return per_task[order], order
     starts = np.searchsorted(entry[order], np.arange(int(entry.max(initial=-1)) + 1))
     place = np.arange(len(order)) - starts[entry[order]]
-    jobs = table.job[waiting]
-    need = np.maximum(needed(state, jobs) - state.jobs.running[jobs], 1)
-    counted = place < need[order]
-    demand = np.zeros((len(starts), per_task.shape[1]))
-    np.add.at(demand, entry[order[counted]], per_task[order[counted]])
-    return demand, order[starts]
+    need = np.maximum(needed(state, job) - state.jobs.running[job], 1)
+    counted = order[place < need[order]]
+    sums = np.zeros((len(starts), demand.shape[1]))
+    np.add.at(sums, entry[counted], demand[counted])
+    return Entries(waiting, entry, sums, waiting[order[starts]], owner[order[starts]])
 
 
-def _replaces(state: ClusterState, waiting: Ints, owed: Flags) -> Flags:
+def _replaces(state: ClusterState, waiting: Ints, entitled: Flags) -> Flags:
     """Return which waiting tasks (n,) can replace a restartable task of their own principal.
 
-    Those of higher priority can, and those that E_j of their jobs needs (``owed``).
+    Those of higher priority can, and those that E_j of their jobs needs (``entitled``).
     """
     table, jobs = state.tasks, state.jobs
     weak = np.flatnonzero(table.alive & (table.status == RUNNING) & table.restartable)
@@ -373,5 +399,5 @@ def _replaces(state: ClusterState, waiting: Ints, owed: Flags) -> Flags:
     least = np.full(max(1, len(state.principals)), _NO_TASK)
     np.minimum.at(least, jobs.principal[table.job[weak]], table.priority[weak])
     weakest = least[jobs.principal[table.job[waiting]]]
-    replaces: Flags = (table.priority[waiting] > weakest) | (owed & (weakest < _NO_TASK))
+    replaces: Flags = (table.priority[waiting] > weakest) | (entitled & (weakest < _NO_TASK))
     return replaces

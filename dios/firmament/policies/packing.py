@@ -9,12 +9,10 @@ is withheld from the flow network. So neither of them uses the resources of the 
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
@@ -42,11 +40,7 @@ from dios.limits import (
     PACKED_LEASE_S,
     PACKED_WAIT_S_MAX,
 )
-from dios.packer import Datacenter, JobError, Placement, Refusal, TiMra, allocate
-
-_INSTANT: Final = re.compile(r"at instant \d+ ")
-_SERVER: Final = re.compile(r"server (\d+)")
-_SWITCH: Final = re.compile(r"\b(rack|pod) (\d+)")
+from dios.packer import Datacenter, JobError, Link, Placement, Refusal, TiMra, allocate
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +129,8 @@ class AdmittedJobs:
         wait = int(min(wait_s, PACKED_WAIT_S_MAX) / PACKED_INSTANT_S)
         booked = placed(booking, self._room(now, endless=booking.endless), self._names(), wait)
         if isinstance(booked, Refusal):
-            told = self._refused(booked, booking, now)
             late = f". No start within {wait_s:g} s has room for all of it" if wait_s else ""
-            raise NotPermittedError(f"{told}{late}")
+            raise NotPermittedError(f"{self._refusal_text(booked, booking)}{late}")
         self._check_bounds(booked)
         return booked
 
@@ -183,18 +176,18 @@ class AdmittedJobs:
                 f"{GUARANTEES_MAX} are guaranteed. Let fewer tasks send to each other."
             )
 
-    def _refused(self, refusal: Refusal, booking: Booking, now: float) -> str:
+    def _refusal_text(self, refusal: Refusal, booking: Booking) -> str:
         """Return why a job has no place, with the names of nodes and times from its beginning."""
-        after = max(0.0, refusal.instant * PACKED_INSTANT_S - self._wall - now)
+        after = max(0.0, refusal.instant * PACKED_INSTANT_S - booking.began)
         when = "" if booking.endless else f"{after:.0f} s after its beginning "
-        told = _INSTANT.sub(when, str(refusal), count=1)
-        told = _SERVER.sub(lambda match: self._machines[int(match[1])].name, told)
-        told = _SWITCH.sub(self._switch_name, told)
-        return ". ".join(sentence for sentence in (told, self._blind(refusal.resource)) if sentence)
+        text = refusal.text(when, self._owner_name(refusal.link) if refusal.link else "")
+        return ". ".join(sentence for sentence in (text, self._blind(refusal.resource)) if sentence)
 
-    def _switch_name(self, match: re.Match[str]) -> str:
-        names = self._network.racks if match[1] == "rack" else self._network.pods
-        return f"{match[1]} {names[int(match[2])] or 'without a name'}"
+    def _owner_name(self, link: Link) -> str:
+        if link.kind == "server":
+            return self._machines[link.number].name
+        names = self._network.racks if link.kind == "rack" else self._network.pods
+        return f"{link.kind} {names[link.number] or 'without a name'}"
 
     def _blind(self, resource: str) -> str:
         """Return which capacities are unknown, if the job was refused for that."""
@@ -428,7 +421,7 @@ class AdmittedJobs:
         if isinstance(outcome, Placement):
             admitted.placement = outcome
         else:
-            self.problems[admitted.number] = f"{booking.job.name}: {outcome}"
+            self.problems[admitted.number] = self._refusal_text(outcome, booking)
 
     def _endless(self) -> tuple[Floats, Floats]:
         """Return the amounts that jobs without an end hold, in Packer's units.

@@ -10,7 +10,7 @@ Where tasks want more slots than there are, the first prices are not the slots' 
 that clears the auction, which bids would reach only in small steps. First prices that were too high are
 lowered together at the end.
 
-Networks of other shapes are left to the general algorithms, networks that change to ``warm_solver``.
+Networks of other shapes are left to ``network_simplex``, networks that change to ``warm_solver``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.firmament.solvers import cost_scaling
+from dios.firmament.solvers import network_simplex
 from dios.firmament.solvers.columns import Indices, Ints, exact_product, exact_sum
 from dios.firmament.solvers.contraction import Contracted, contract, expand
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
@@ -771,12 +771,12 @@ def solve_contracted(small: Contracted, work_share: int = 0) -> int:
 
 
 def run(problem: FlowProblem) -> FlowSolution:
-    """Return the solution; for another shape that of a general algorithm, with the reason in ``reason``."""
+    """Return the solution; for another shape that of the network simplex, with the reason in ``reason``."""
     began = time.perf_counter()
     outcome = _solved(problem)
     if not isinstance(outcome, str):
         return outcome
-    general = cost_scaling.run(problem)
+    general = network_simplex.run(problem)
     reason = general.reason or f"solved by {general.algorithm}: {outcome}"
     seconds = time.perf_counter() - began
     return replace(general, algorithm=ALGORITHM, seconds=seconds, reason=reason)

@@ -21,10 +21,6 @@ class OutOfRangeError(NotSupportedError):
     """The numbers are too large for this algorithm; the message says what to do."""
 
 
-class StoppedError(DiosError):
-    """The solution is no longer wanted, because another algorithm was faster."""
-
-
 class CertificateError(DiosError):
     """The solution is wrong; the message and the attributes name the arc or the vertex."""
 

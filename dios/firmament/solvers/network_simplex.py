@@ -1,7 +1,7 @@
 """The primal network simplex method, with block search and strongly feasible spanning trees.
 
-It serves networks of every shape, and is the fastest of the general algorithms on most of them. It is exact
-for every cost that fits a problem, because prices are sums of at most V costs, and nothing is scaled.
+It serves networks of every shape. It is exact for every cost that fits a problem, because prices are sums of
+at most V costs, and nothing is scaled.
 
 A spanning tree carries all flow that is between the bounds of its arc (Ahuja, Magnanti and Orlin, "Network
 Flows", §11.5). It starts as artificial arcs between a root and every vertex, which cost more than any path.
@@ -16,17 +16,17 @@ differences to the other part matter.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isqrt
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dios.firmament.solvers import successive_shortest
 from dios.firmament.solvers.columns import Indices, Ints
-from dios.firmament.solvers.errors import StoppedError
+from dios.firmament.solvers.potentials import potentials
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.standard import NO_STOP, NO_VERTICES, StandardProblem, StandardResult, solve_by
+from dios.firmament.solvers.standard import NO_VERTICES, StandardProblem, StandardResult, solve_by
 from dios.kernels import force_inlined_kernel, no_refcount_kernel
 from dios.limits import FLOW_UNBOUNDED
 
@@ -56,28 +56,10 @@ BLOCK_MIN of them."""
 DRIFT_MAX: Final = 2**60
 """The largest price of the root. Prices differ from it by less than 2**61, so that reduced costs fit."""
 
-SOLVED, GAVE_UP, STOPPED = 0, 1, 2
-
 WORK, PIVOTS, POSITION = 0, 1, 2
 """The counters: arcs and vertices read, pivots made, and the arc at which the search goes on."""
 
 NO_LIMIT: Final = 2**62
-
-WORK_STEP: Final = 16
-WORK_MAX: Final = 4_000
-"""The work between two looks at the progress, and the most work, as multiples of the number of arcs. Networks
-that suit the algorithm take 100 to 1,000."""
-
-PATIENT_ARCS_MIN: Final = 30_000
-"""With fewer arcs the algorithm is fast enough on every network."""
-
-REPLACED_SHARE: Final = 100
-STUCK_FACTOR: Final = 3
-"""A network is hard if, after STUCK_FACTOR times the work that replaced all but one of REPLACED_SHARE
-artificial arcs, such arcs still carry flow."""
-
-STOP_EVERY: Final = 1_024
-"""The number of pivots between two looks at ``stop``."""
 
 
 class SimplexArcs(NamedTuple):
@@ -289,20 +271,15 @@ def _pivot(arcs: SimplexArcs, tree: SimplexTree, entering: int) -> int:
 
 
 @no_refcount_kernel
-def pivots(
-    arcs: SimplexArcs, tree: SimplexTree, block: int, counters: Ints, work_max: int, stop: Ints
-) -> int:
-    """Make pivots until every reduced cost is right, or the work is used up; return how it ended."""
-    while True:
+def pivots(arcs: SimplexArcs, tree: SimplexTree, block: int, counters: Ints, work_max: int) -> bool:
+    """Make pivots until every reduced cost is right; return False if that takes more than ``work_max``."""
+    while counters[WORK] <= work_max:
         arc = _entering(arcs, tree.price, block, counters)
         if arc < 0:
-            return SOLVED
+            return True
         counters[WORK] += _pivot(arcs, tree, arc)
         counters[PIVOTS] += 1
-        if counters[WORK] > work_max:
-            return GAVE_UP
-        if counters[PIVOTS] % STOP_EVERY == 0 and stop[0]:
-            return STOPPED
+    return False
 
 
 def _new_tree(supply: Ints, arcs: int, price: int) -> SimplexTree:
@@ -322,117 +299,108 @@ def _new_tree(supply: Ints, arcs: int, price: int) -> SimplexTree:
     return SimplexTree(row, after, np.append(np.where(sends, -price, price), 0))
 
 
-def search_order(arcs: int) -> Ints:
-    """Return the arcs with those far apart that follow each other: they often leave the same vertex."""
-    step = max(isqrt(arcs), BLOCK_MIN)
-    numbers = np.arange(arcs, dtype=np.int64)
-    return numbers[np.argsort(numbers % step, kind="stable")]
-
-
 def block_size(arcs: int) -> int:
     """Return the number of arcs of a block."""
     return max(isqrt(arcs) * BLOCK_SHARE // 2, BLOCK_MIN)
 
 
-def flow_of(arcs: SimplexArcs, tree: SimplexTree) -> Ints:
-    """Return the flow of all arcs, in the order of the search."""
-    row = tree.row[:-1]
+class SimplexState(NamedTuple):
+    """The state between two pivots.
+
+    ``order`` (K,) are the arcs of the problem in the order in which they are searched, and ``sent`` (V,) is
+    the flow of each vertex' artificial arc to the root before the first pivot.
+    """
+
+    arcs: SimplexArcs
+    tree: SimplexTree
+    sent: Ints
+    order: Ints
+
+
+def start(standard: StandardProblem) -> SimplexState:
+    """Return the state before the first pivot."""
+    vertices, count = len(standard.supply), len(standard.kept)
+    arcs, order = searched_arcs(standard)
+    # Arcs of negative cost begin full, as most of them end. Most of the pivots of a circulation are saved.
+    gains = arcs.cost < 0
+    arcs.state[gains] = FULL
+    sent = standard.supply.copy()
+    np.subtract.at(sent, arcs.tail[gains], arcs.room[gains])
+    np.add.at(sent, arcs.head[gains], arcs.room[gains])
+    tree = _new_tree(sent, count, (int(np.abs(arcs.cost).max(initial=0)) + 1) * vertices)
+    return SimplexState(arcs, tree, sent, order)
+
+
+def searched_arcs(standard: StandardProblem) -> tuple[SimplexArcs, Ints]:
+    """Return the arcs, without flow, in the order in which they are searched, and that order.
+
+    Arcs that are far apart follow each other, because neighbours often leave the same vertex.
+    """
+    count = len(standard.kept)
+    step = max(isqrt(count), BLOCK_MIN)
+    numbers = np.arange(count, dtype=np.int64)
+    order = numbers[np.argsort(numbers % step, kind="stable")]
+    tail, head = standard.tail[order].astype(np.int32), standard.head[order].astype(np.int32)
+    state = np.full(count, EMPTY, np.int8)
+    return SimplexArcs(tail, head, standard.room[order], standard.cost[order], state), order
+
+
+def _flow(state: SimplexState) -> Ints:
+    """Return the flow of all arcs (K,), in the order of the problem."""
+    arcs, row = state.arcs, state.tree.row[:-1]
     below = np.flatnonzero(row[:, ARC] < len(arcs.tail))
     inside = row[below, ARC]
     flow = np.where(arcs.state == FULL, arcs.room, 0)
     # The flow of an arc is its room towards its tail.
     flow[inside] = np.where(arcs.tail[inside] == below, row[below, DOWN], row[below, UP])
-    return flow
+    ordered = np.empty_like(flow)
+    ordered[state.order] = flow
+    return ordered
 
 
-def carries_unsent(tree: SimplexTree, arcs: int, sent: Ints) -> bool:
-    """Return True if an artificial arc still carries some of ``sent``, the supply at the start."""
-    row = tree.row[:-1]
-    unsent = np.where(sent >= 0, row[:, DOWN], row[:, UP])
-    return bool((unsent[row[:, ARC] >= arcs] > 0).any())
+def carries_unsent(state: SimplexState) -> bool:
+    """Return True if an artificial arc still carries some of the flow that it began with."""
+    row = state.tree.row[:-1]
+    unsent = np.where(state.sent >= 0, row[:, DOWN], row[:, UP])
+    return bool((unsent[row[:, ARC] >= len(state.order)] > 0).any())
 
 
-def _within_patience(arcs: SimplexArcs, tree: SimplexTree, sent: Ints, counters: Ints, stop: Ints) -> int:
-    """Make pivots while they promise to end soon; return how that ended."""
-    count = len(arcs.tail)
-    block, step = block_size(count), WORK_STEP * count
-    replaced_at = NO_LIMIT
-    while True:
-        ended = pivots(arcs, tree, block, counters, int(counters[WORK]) + step, stop)
-        work = int(counters[WORK])
-        if ended != GAVE_UP or count < PATIENT_ARCS_MIN:
-            if ended == GAVE_UP and work <= WORK_MAX * count:
-                continue
-            return ended
-        if replaced_at == NO_LIMIT:
-            artificial = np.count_nonzero(tree.row[:-1, ARC] >= count)
-            if artificial * REPLACED_SHARE < len(sent):
-                replaced_at = work
-        stuck = work > STUCK_FACTOR * replaced_at and carries_unsent(tree, count, sent)
-        if stuck or work > WORK_MAX * count:
-            return GAVE_UP
+def _stuck(standard: StandardProblem, flow: Ints) -> Ints:
+    """Return the vertices that unsent supplies can reach: they have more to send than can leave them.
 
-
-def solved(standard: StandardProblem, counters: Ints, *, patient: bool) -> StandardResult | None:
-    """Return the result; None if the algorithm is not ``patient`` and the network is hard for it.
-
-    ``counters`` (3,) begins as zeros, and then holds the work, the number of pivots, and the last position.
+    Artificial arcs are so dear that the flow is a largest one, and then these vertices are the same for every
+    largest flow.
     """
-    vertices, count = len(standard.supply), len(standard.kept)
-    order = search_order(count)
-    tail, head = standard.tail[order].astype(np.int32), standard.head[order].astype(np.int32)
-    room, cost = standard.room[order], standard.cost[order]
-    # Arcs of negative cost begin full, as most of them end. Most of the pivots of a circulation are saved.
-    gains = cost < 0
-    arcs = SimplexArcs(tail, head, room, cost, np.where(gains, FULL, EMPTY).astype(np.int8))
-    sent = standard.supply.copy()
-    np.subtract.at(sent, tail[gains], room[gains])
-    np.add.at(sent, head[gains], room[gains])
-    tree = _new_tree(sent, count, (int(np.abs(cost).max(initial=0)) + 1) * vertices)
-    if patient:
-        ended = pivots(arcs, tree, block_size(count), counters, NO_LIMIT, standard.stop)
-    else:
-        ended = _within_patience(arcs, tree, sent, counters, standard.stop)
-    return result_of(ended, standard, arcs, tree, sent, order)
+    excess = standard.supply.copy()
+    np.subtract.at(excess, standard.tail, flow)
+    np.add.at(excess, standard.head, flow)
+    forth, back = flow < standard.room, flow > 0
+    tail = np.concatenate([standard.tail[forth], standard.head[back]])
+    head = np.concatenate([standard.head[forth], standard.tail[back]])
+    price = np.where(excess > 0, -1, 0)
+    potentials(len(price), tail, head, np.zeros_like(tail), price)
+    return np.flatnonzero(price)
 
 
-def result_of(
-    ended: int, standard: StandardProblem, arcs: SimplexArcs, tree: SimplexTree, sent: Ints, order: Ints
-) -> StandardResult | None:
-    """Return the result after pivots that ``ended``, or None if they gave up.
-
-    ``sent`` (V,) is the supply at the start of the pivots, ``order`` (K,) the order of the arcs in ``arcs``.
-
-    Raises:
-        StoppedError: the pivots were stopped from outside.
-    """
-    if ended == STOPPED:
-        raise StoppedError("the network simplex was stopped")
-    if ended == GAVE_UP:
-        return None
-    if carries_unsent(tree, len(order), sent):
-        return successive_shortest.shortage(standard)
-    flow = np.empty(len(order), np.int64)
-    flow[order] = flow_of(arcs, tree)
-    return StandardResult(flow, tree.price[:-1], NO_VERTICES)
+def result_of(standard: StandardProblem, state: SimplexState) -> StandardResult:
+    """Return the result after the last pivot."""
+    flow = _flow(state)
+    stuck = _stuck(standard, flow) if carries_unsent(state) else NO_VERTICES
+    return StandardResult(flow, state.tree.price[:-1], stuck)
 
 
 def core(standard: StandardProblem) -> StandardResult:
     """Run the algorithm on a standard problem."""
-    solution = solved(standard, np.zeros(3, np.int64), patient=True)
-    assert solution is not None  # noqa: S101 - for the type checker
-    return solution
+    state = start(standard)
+    pivots(state.arcs, state.tree, block_size(len(state.order)), np.zeros(3, np.int64), NO_LIMIT)
+    return result_of(standard, state)
 
 
-def core_or_none(standard: StandardProblem) -> StandardResult | None:
-    """Run the algorithm on a standard problem; return None early if the network is hard for it.
-
-    That is so where artificial arcs have left the tree and still carry flow long after: then each pivot moves
-    long paths, as on a torus with one source and one sink.
-    """
-    return solved(standard, np.zeros(3, np.int64), patient=False)
+def shortage(standard: StandardProblem) -> StandardResult:
+    """Return where an infeasible problem is short: the same result for whichever algorithm asks."""
+    return core(replace(standard, cost=np.zeros_like(standard.cost)))
 
 
-def run(problem: FlowProblem, stop: Ints = NO_STOP) -> FlowSolution:
-    """Return the solution by the network simplex method; ``stop`` (1,) ends it early."""
-    return solve_by(core, problem, "network_simplex", stop)
+def run(problem: FlowProblem) -> FlowSolution:
+    """Return the solution by the network simplex method."""
+    return solve_by(core, problem, "network_simplex")

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from dios.firmament.solvers import successive_shortest
+from dios.firmament.solvers import network_simplex
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import MissingSolverError, OutOfRangeError
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
@@ -55,8 +55,8 @@ def _core(standard: StandardProblem) -> StandardResult:
     if status == "OPTIMAL":
         return StandardResult(solver.flows(arcs).astype(np.int64), None, NO_VERTICES)
     if status == "INFEASIBLE":
-        return successive_shortest.shortage(standard)
-    raise OutOfRangeError(f"OR-Tools says {status}: its numbers are narrower; choose 'successive_shortest'")
+        return network_simplex.shortage(standard)
+    raise OutOfRangeError(f"OR-Tools says {status}: its numbers are narrower; choose 'network_simplex'")
 
 
 def run(problem: FlowProblem) -> FlowSolution:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,17 +26,13 @@ WITNESSES_NAMED = 5
 EXCESS_MAX = 2**61
 """The largest flow at a vertex while an algorithm works, so that sums of it fit 64 bits."""
 
-NO_STOP: Ints = np.zeros(1, np.int64)
-"""The value of ``stop`` for a solution that is never stopped. It is never written."""
-
 
 @dataclass(frozen=True, eq=False)
 class StandardProblem:
     """A problem without lower bounds, loops or unlimited capacities; vertices are those of the problem.
 
     ``supply`` is (V,) and adds up to 0. ``tail``, ``head``, ``room`` (capacity) and ``cost`` are (K,), and
-    ``kept`` (K,) are the numbers of these arcs in the problem. ``stop`` (1,) is not 0 once the solution is no
-    longer wanted: a long computation reads it now and then, and raises :class:`StoppedError`.
+    ``kept`` (K,) are the numbers of these arcs in the problem.
     """
 
     supply: Ints
@@ -45,7 +41,6 @@ class StandardProblem:
     head: Ints
     room: Ints
     cost: Ints
-    stop: Ints = field(default_factory=lambda: NO_STOP)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,18 +146,15 @@ def infeasible(problem: FlowProblem, stuck: Ints, *, algorithm: str, seconds: fl
     return FlowSolution(zeros[0], 0, zeros[1], "infeasible", algorithm, seconds, reason, stuck)
 
 
-def solve_by(core: Core, problem: FlowProblem, algorithm: str, stop: Ints = NO_STOP) -> FlowSolution:
-    """Return the problem's solution by an algorithm for standard problems; ``algorithm`` is its name.
-
-    ``stop`` (1,) is as in :class:`StandardProblem`.
-    """
+def solve_by(core: Core, problem: FlowProblem, algorithm: str) -> FlowSolution:
+    """Return the problem's solution by an algorithm for standard problems; ``algorithm`` is its name."""
     began = time.perf_counter()
     if exact_sum(problem.supply):
         return infeasible(problem, NO_VERTICES, algorithm=algorithm, seconds=time.perf_counter() - began)
     cycle = _endless_cycle(problem)
     # A problem is unbounded only if a flow exists at all: costs of 0 show whether one does.
     standard = standard_form(problem, np.zeros_like(problem.cost) if cycle.size else problem.cost)
-    outcome = core(replace(standard, stop=stop))
+    outcome = core(standard)
     if outcome.stuck.size:
         return infeasible(problem, outcome.stuck, algorithm=algorithm, seconds=time.perf_counter() - began)
     flow = _flow(problem, standard, outcome.flow)

@@ -21,20 +21,16 @@ class Journal(Protocol):
     @property
     def pressure(self) -> BacklogLevel:
         """The amount of records that could not be written yet."""
-        ...
 
     @property
     def trouble(self) -> str:
         """The reason why the log could not be written."""
-        ...
 
     def append(self, record: Audit) -> object:
         """Add a record and keep it until it can be written."""
-        ...
 
     def flush(self) -> None:
         """Write the kept records to the file. On failure keep them and raise DiosError."""
-        ...
 
 
 def refusal(journal: Journal, call: AnyCall) -> NoSpaceError | None:

@@ -59,7 +59,6 @@ class MemoryNotes(Protocol):
 
     def note(self, content: Content) -> form.Bytes:
         """Return the description of a content."""
-        ...
 
 
 class MemorySource(Protocol):
@@ -67,7 +66,6 @@ class MemorySource(Protocol):
 
     def content(self, described: form.Bytes) -> Content:
         """Return a content with one more user."""
-        ...
 
 
 class OwnedPayloads(dict[PayloadId, Content]):

@@ -33,11 +33,9 @@ class StreamBackend(Protocol):
 
     def end_attached(self, mode: Mode, end: RingEnd) -> None:
         """Start to serve a direction: a task attached to it. The backend closes ``end``, the opposite end."""
-        ...
 
     def end_closed(self, mode: Mode) -> None:
         """Note that no task will attach to a direction any more."""
-        ...
 
 
 class Streams:

@@ -26,7 +26,6 @@ class Ticketed(Protocol):
     @property
     def ticket(self) -> Ticket:
         """The ticket: the job's position in the order of all jobs."""
-        ...
 
 
 _Job = TypeVar("_Job", bound=Ticketed)

@@ -53,15 +53,12 @@ class Stepper(Protocol):
 
     def step(self, event: Event) -> Outcome:
         """Process one event."""
-        ...
 
     def has_request(self, node: NodeId, number: int) -> bool:
         """Return True if a request of another node was handled before."""
-        ...
 
     def holder_id(self, node: NodeId, task: TaskId) -> TaskId:
         """Return the id here of a task of another node; 0 if no such task has a record here."""
-        ...
 
 
 class _DeferredEffects(NamedTuple):

@@ -86,27 +86,21 @@ class TaskController(Protocol):
 
     def spawn(self, effect: fx.Spawn) -> None:
         """Begin to start a process. Raise OSError if descriptors are exhausted."""
-        ...
 
     def kill(self, task: TaskId) -> None:
         """End the task's process."""
-        ...
 
     def suspend(self, task: TaskId) -> None:
         """Stop the task's process."""
-        ...
 
     def resume(self, task: TaskId) -> None:
         """Continue the task's process."""
-        ...
 
     def hold(self, shares: tuple[tuple[TaskId, fx.TaskShare], ...], lease_ms: int) -> None:
         """Hold these tasks to shares of the machine for ``lease_ms``, and others no longer."""
-        ...
 
     def close(self, task: TaskId, reason: str) -> None:
         """Close the task's connection after its queued replies are sent."""
-        ...
 
 
 class EffectorParts(NamedTuple):

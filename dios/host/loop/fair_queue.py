@@ -31,7 +31,6 @@ class AccountLookup(Protocol):
 
     def of(self, task: TaskId) -> Account:
         """Return the account of a task. Turns alternate among accounts."""
-        ...
 
 
 _NOBODY: Final = Principal("")

@@ -66,11 +66,9 @@ class RemoteReplyRoute(Protocol):
     @property
     def node(self) -> NodeId:
         """The node of the task."""
-        ...
 
     def reply(self, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
         """Send one answer. The caller keeps the descriptors. Raise OSError if descriptors are exhausted."""
-        ...
 
 
 class Outbox:

@@ -22,12 +22,9 @@ class RemoteEffects(Protocol):
 
     def handlers(self, payload_of: Callable[[PayloadId], Content | None]) -> Mapping[type, EffectHandler]:
         """Return a handler for each effect about other nodes; ``payload_of`` returns the step's payloads."""
-        ...
 
     def overrides(self, handlers: Mapping[type, EffectHandler]) -> Mapping[type, EffectHandler]:
         """Return replacements for local handlers that must treat remote tasks or objects differently."""
-        ...
 
     def send_failed(self, effect: fx.Send, failure: Failure) -> None:
         """Send the failure of an effect whose step failed."""
-        ...

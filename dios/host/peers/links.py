@@ -52,15 +52,12 @@ class StreamAcceptor(Protocol):
 
     def accept(self, node: NodeId, channel: Channel, sock: socket.socket, session: PeerSession) -> None:
         """Take over a connection. Raise ProtocolError if no such stream was requested."""
-        ...
 
     def met(self, node: NodeId, session: PeerSession) -> None:
         """Continue the streams that wait for a node, which is connected."""
-        ...
 
     def peer_continues(self, node: NodeId, session: PeerSession, *, begins: bool) -> None:
         """Stop sending to a node that replaces its program, or go on."""
-        ...
 
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]

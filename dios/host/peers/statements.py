@@ -26,23 +26,19 @@ class RevocationList(Protocol):
     @property
     def statements(self) -> tuple[bytes, ...]:
         """The statements in their form for other nodes."""
-        ...
 
     @property
     def revoked(self) -> frozenset[NodeId]:
         """The removed nodes."""
-        ...
 
     async def accept(self, data: bytes, admit: Callable[[Statement], bool]) -> bool:
         """Accept a statement; return True if it changed anything. Raise ProtocolError, OSError.
 
         A statement that would change something is accepted only if ``admit`` returns True for it.
         """
-        ...
 
     async def remove(self, node: NodeId, *, restore: bool = False) -> bytes:
         """Remove a node and return this node's new statement. Raise LimitError, OSError."""
-        ...
 
 
 class StatementAllowance:

@@ -46,19 +46,15 @@ class Reporter(Protocol):
 
     def send(self, message: FromZygote, descriptors: tuple[int, ...] = ()) -> None:
         """Send one message to the daemon."""
-        ...
 
     def report_created(self, number: int, pid: int, pidfd: int, folder: int) -> None:
         """Report a child, and remember it. Raise ``OSError``, and end the child, if that fails."""
-        ...
 
     def is_known(self, pid: int) -> bool:
         """Return True for a child that was reported and not reaped."""
-        ...
 
     def pid_of(self, number: int) -> int:
         """Return the process id of a child that was reported and not reaped, or 0."""
-        ...
 
 
 @dataclass(slots=True)

@@ -58,33 +58,26 @@ class ProcessSpawner(Protocol):
 
     async def wait_fit(self) -> None:
         """Wait until it is known if pure tasks can run. Raise DiosError with the reason if they cannot."""
-        ...
 
     async def prepare(self, template: str) -> None:
         """Wait until a template runs. Raise DiosError with advice if it cannot."""
-        ...
 
     def require_forkable(self) -> None:
         """Raise DiosError with the reason if no session can be forked."""
-        ...
 
     def take(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess | None:
         """Return a process that waits for such a task, or None: then ``spawn`` starts one."""
-        ...
 
     async def spawn(
         self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
     ) -> TaskProcess:
         """Start a process, from a template if one is given. Raise DiosError with advice if that fails."""
-        ...
 
     async def fork(self, task_limits: Limits, session: TaskProcess) -> TaskProcess:
         """Wait until a session has forked itself. Raise DiosError with the reason if it does not."""
-        ...
 
     async def hold(self, child: TaskProcess, share: TaskShare) -> None:
         """Hold a process to its part of the machine. Raise DiosError if it cannot be pinned as that says."""
-        ...
 
 
 class Payer(NamedTuple):

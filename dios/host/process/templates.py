@@ -50,19 +50,15 @@ class ProcessMaker(Protocol):
 
     async def template_link(self) -> ZygoteLink:
         """Return the connection to the supervisor of templates. Raise DiosError if it cannot be started."""
-        ...
 
     async def counted(self, child: TaskProcess) -> TaskProcess:
         """Put a new child into a control group, and watch it. Raise DiosError."""
-        ...
 
     async def lowered(self, link: ZygoteLink, child: TaskProcess, bounds: ProcessLimits) -> bool:
         """Lower the limits of a child that waits. Return False, and end it, if they cannot be lowered."""
-        ...
 
     def has_room(self) -> bool:
         """Return True while the node has fewer processes than it may have tasks."""
-        ...
 
 
 @dataclass(slots=True)

@@ -32,15 +32,12 @@ class StartedProcess(Protocol):
     @property
     def pid(self) -> int:
         """The process id."""
-        ...
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the status."""
-        ...
 
     def kill(self) -> None:
         """Send SIGKILL, unless the process has ended."""
-        ...
 
 
 class TakenProcess:

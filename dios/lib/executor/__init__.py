@@ -7,12 +7,16 @@ Read in this order:
 - ``lifecycle``: the thread that starts and ends workers; ``output`` shows what they print.
 - ``nested``: calls within calls.
 - ``worker``: the program of a worker, on the other side of the streams; ``task_entry`` loads it for tasks.
-- ``frames``: the format of both streams; ``values``: calls and results as bytes.
+- ``frames``: the format of both streams; ``call_pickles``: calls as bytes; ``values``: results as bytes.
+- ``main_module``: the main module of a program; ``main_names`` sends its ``script`` and names to workers,
+  where ``main_worker`` runs the script and keeps the names.
 - ``stored_values``: large values in blobs (``blobs``), in the caller; ``worker_data`` is the other side.
 - ``call_data``: encodes calls with large arguments, references and futures; ``references``: ``dios.put``.
 - ``actors``: objects in workers of their own; ``actor_calls`` is the other side.
-- ``local_modules``: the sources of modules that a worker cannot import.
-- ``map_calls``: the calls of ``map`` in a worker; ``progress`` shows how many are done.
+- ``local_modules``: the packages that a worker cannot import, as ``archives``.
+- ``remote_errors``: the exceptions of calls as bytes.
+- ``call_options``: time limits, repetitions and needs of calls.
+- ``result_order``: ``map``; ``map_calls`` makes its calls in a worker, and ``progress`` shows their number.
 - ``errors``: what calls and results can raise.
 - ``trusted_results``: what a result may contain, because no worker is trusted; ``pickle_check`` bounds it.
 - ``call_spans``: the spans of a traced call.

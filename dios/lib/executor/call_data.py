@@ -9,7 +9,7 @@ import queue
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import msgspec
 
@@ -17,19 +17,20 @@ from dios.client.sync.node import Reference
 from dios.errors import DiosError
 from dios.lib.executor import worker_data
 from dios.lib.executor.blobs import BUFFER_BYTES_MIN, create_blob
-from dios.lib.executor.frames import Function
-from dios.lib.executor.futures import CallFuture
-from dios.lib.executor.references import ValueReference
-from dios.lib.executor.stored_values import DataStore, Place, StoredBlob
-from dios.lib.executor.values import (
+from dios.lib.executor.call_pickles import (
     PICKLED_CALL,
     SHARED_CALL,
-    STORED_BYTES_MIN,
     CallPickler,
-    Encoded,
+    Pickle,
     SharedHead,
     named_errors,
 )
+from dios.lib.executor.frames import Function
+from dios.lib.executor.futures import CallFuture
+from dios.lib.executor.main_module import BoundNamespace, MainContext
+from dios.lib.executor.references import ValueReference
+from dios.lib.executor.stored_values import DataStore, Place, StoredBlob
+from dios.lib.executor.values import STORED_BYTES_MIN, Encoded
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 
@@ -107,14 +108,23 @@ def _size_of_head(data: bytes | bytearray) -> int:
 
 
 # -- calls without large data -------------------------------------------------------------------------
-class _SmallPickler(CallPickler):
-    def __init__(self, file: BytesFile) -> None:
-        super().__init__(file, self._check)
+class InlinePickler(CallPickler):
+    """Refuses large buffers, references and futures."""
 
-    def _check(self, buffer: pickle.PickleBuffer) -> bool:
+    def __init__(self, file: BytesFile, main: MainContext | None = None) -> None:
+        super().__init__(file, self.stays, main)
+
+    def stays(self, buffer: pickle.PickleBuffer) -> bool:
+        """Return True. Raise NeedsDataError for a large buffer."""
         if _is_large(buffer):
             raise NeedsDataError
         return True
+
+    def reduced_namespace(self, names: frozenset[str]) -> object:
+        """Refuse large values of the main module."""
+        if names:
+            raise NeedsDataError
+        return super().reduced_namespace(names)
 
     def reducer_override(self, value: object) -> object:
         """Refuse what is not sent as it is."""
@@ -134,27 +144,27 @@ def _needs_data(_value: object) -> None:
     raise NeedsDataError
 
 
-def pickled_function(value: object, subject: str) -> tuple[bytes, set[str]]:
+def pickled_function(value: object, subject: str, main: MainContext | None = None) -> Pickle:
     """Return the same as ``pickled_small``. Less than 1 MiB of ``bytes`` in a function, which is usually sent
     once to each worker, does not raise NeedsDataError.
     """
-    return pickled_small(value, subject, bytes_min=STORED_BYTES_MIN)
+    return pickled_small(value, subject, main, bytes_min=STORED_BYTES_MIN)
 
 
 def pickled_small(
-    value: object, subject: str, *, bytes_min: int = BUFFER_BYTES_MIN
-) -> tuple[bytes, set[str]]:
-    """Return the pickle of a value and the names of its modules, like ``values.pickled_whole``.
+    value: object, subject: str, main: MainContext | None = None, *, bytes_min: int = BUFFER_BYTES_MIN
+) -> Pickle:
+    """Return the pickle of a value, like ``call_pickles.pickled_whole``.
 
     Raises NeedsDataError for a value with large parts, a reference or a future.
     """
     file = BytesFile(_needs_data, bytes_min=bytes_min)
-    pickler = _SmallPickler(file)
+    pickler = InlinePickler(file, main)
     with named_errors(subject, NeedsDataError):
         pickler.dump(value)
     # Otherwise the values stay until the next collection of cycles.
     pickler.clear_memo()
-    return PICKLED_CALL + file.getvalue(), pickler.modules
+    return Pickle(PICKLED_CALL + file.getvalue(), pickler.modules, pickler.names)
 
 
 # -- calls with large data ----------------------------------------------------------------------------
@@ -208,6 +218,13 @@ class PreparedCall:
         return [reference for blob in self.blobs if (reference := blob.at(node)) is not None]
 
 
+class StoringMain(MainContext, Protocol):
+    """The main module of a pickler that can store values."""
+
+    def stored(self, name: str, store: DataStore) -> ValueReference[object] | None:
+        """Return a large value in a blob; None for one that is sent with each call."""
+
+
 class CallPreparation:
     """Encodes one call in the thread of the store: waits for the futures that it needs, and stores its data.
 
@@ -223,10 +240,12 @@ class CallPreparation:
         arguments: tuple[Sequence[object], dict[str, object]],
         done: Callable[[PreparedCall | BaseException], None],
         *,
+        main: StoringMain,
         by_value: bool,
         submitted_ns: int,
     ) -> None:
         self._store: Final = store
+        self._main: Final = main
         self._function: Final = function
         self._arguments: Final = arguments
         self._done: Final = done
@@ -251,7 +270,7 @@ class CallPreparation:
                 waiting.future.add_done_callback(lambda _: self.start())
         except _FailedError as failed:
             self._done(failed.error)
-        except Exception as error:  # noqa: BLE001 - the call's own values
+        except BaseException as error:  # noqa: BLE001 - code of the call's own values runs here
             self._done(error)
         else:
             for blob in prepared.blobs:
@@ -261,7 +280,7 @@ class CallPreparation:
     def _pickled(self, value: object, subject: str, modules: set[str]) -> SharedPickle:
         buffers: list[memoryview] = []
         file = BytesFile(lambda buffer: buffers.append(memoryview(buffer)), bytes_min=BUFFER_BYTES_MIN)
-        pickler = _DataPickler(file, buffers, self._store, by_value=self.by_value)
+        pickler = _DataPickler(file, buffers, self._store, self._main, by_value=self.by_value)
         with named_errors(subject, _WaitingError, _FailedError):
             pickler.dump(value)
         modules |= pickler.modules
@@ -272,14 +291,17 @@ class CallPreparation:
         return SharedPickle(file.getvalue(), places, pickler.values)
 
 
-def prepare_initializer(store: DataStore, function: Function[object], args: Sequence[object]) -> PreparedCall:
+def prepare_initializer(
+    store: DataStore, main: StoringMain, function: Function[object], args: Sequence[object]
+) -> PreparedCall:
     """Encode an initializer, as the pair of it and its arguments, and wait for the futures among them.
 
     Raises InvalidError if it cannot be pickled, and the exception of a future.
     """
     done: queue.SimpleQueue[PreparedCall | BaseException] = queue.SimpleQueue()
     pair = cast("Function[object]", (function, tuple(args)))
-    CallPreparation(store, pair, ((), {}), done.put, by_value=True, submitted_ns=time.monotonic_ns()).start()
+    now_ns = time.monotonic_ns()
+    CallPreparation(store, pair, ((), {}), done.put, main=main, by_value=True, submitted_ns=now_ns).start()
     outcome = done.get()
     if isinstance(outcome, BaseException):
         raise outcome
@@ -301,10 +323,17 @@ class _DataPickler(CallPickler):
     """Leaves out large buffers, and the values of references and futures."""
 
     def __init__(
-        self, file: BytesFile, buffers: list[memoryview], store: DataStore, *, by_value: bool
+        self,
+        file: BytesFile,
+        buffers: list[memoryview],
+        store: DataStore,
+        main: StoringMain,
+        *,
+        by_value: bool,
     ) -> None:
-        super().__init__(file, self._stays)
+        super().__init__(file, self._stays, main)
         self._store: Final = store
+        self._storing: Final = main
         self._by_value: Final = by_value
         self._buffers: Final = buffers
         self.values: Final[list[StoredBlob]] = []
@@ -321,7 +350,7 @@ class _DataPickler(CallPickler):
             self.modules.update(value.modules)
             if value.blob.link is not self._store.node.link:
                 return worker_data.same, (value.get(),)
-            return self._shared(value.blob, own=True)
+            return self._shared(value.blob, own=True, names=value.names)
         if isinstance(value, concurrent.futures.Future):
             return self._reduced(value)
         return super().reducer_override(value)
@@ -343,9 +372,24 @@ class _DataPickler(CallPickler):
         except BaseException as error:  # noqa: BLE001 - the call fails with it
             raise _FailedError(error) from None
 
-    def _shared(self, blob: StoredBlob, *, own: bool) -> object:
+    def _shared(self, blob: StoredBlob, *, own: bool, names: frozenset[str] = frozenset()) -> object:
         self.values.append(blob)
-        return worker_data.stored, (len(self.values) - 1, own)
+        arguments = len(self.values) - 1, own
+        brought = self.needed(names)
+        return worker_data.stored, (*arguments, self.brought(brought)) if brought else arguments
+
+    def reduced_namespace(self, names: frozenset[str]) -> object:
+        """Take large values of the script from blobs."""
+        stored: list[tuple[str, int]] = []
+        values: dict[str, object] = {}
+        for name in sorted(names):
+            reference = self._storing.stored(name, self._store)
+            if reference is None:
+                values[name] = self._storing.namespace[name]
+            else:
+                stored.append((name, len(self.values)))
+                self.values.append(reference.blob)
+        return worker_data.namespace_with, (values, stored)
 
 
 def copied(
@@ -366,7 +410,15 @@ def copied(
 
 
 # -- put ----------------------------------------------------------------------------------------------
-def stored_reference(store: DataStore, value: object) -> ValueReference[object]:
+class _StoredPickler(CallPickler):
+    """Pickles a value that the program loads as well: it brings nothing into a main module."""
+
+    def brought(self, _names: frozenset[str]) -> BoundNamespace:
+        """Return a namespace without values: the calls with the reference bring them."""
+        return BoundNamespace(frozenset())
+
+
+def stored_reference(store: DataStore, value: object, main: MainContext) -> ValueReference[object]:
     """Store a value for ``put``. Raises InvalidError if it cannot be pickled."""
     file = io.BytesIO()
     buffers: list[memoryview] = []
@@ -378,8 +430,8 @@ def stored_reference(store: DataStore, value: object) -> ValueReference[object]:
             return True
         return False
 
-    pickler = CallPickler(file, leave_out)
+    pickler = _StoredPickler(file, leave_out, main)
     with named_errors("the value"):
         pickler.dump(value)
     blob = create_blob(store.node, Encoded(plain=False, body=file.getvalue(), buffers=buffers).parts())
-    return ValueReference(store.keep(blob), frozenset(pickler.modules))
+    return ValueReference(store.keep(blob), frozenset(pickler.modules), frozenset(pickler.names))

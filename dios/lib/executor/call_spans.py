@@ -19,7 +19,7 @@ def trace_call(future: CallFuture[T], function: object) -> None:
 
     The time in a worker includes the ways of its arguments and its result.
     """
-    name = getattr(function, "__qualname__", None) or type(function).__name__
+    name = future.name or getattr(function, "__qualname__", None) or type(function).__name__
     whole = active.begin(f"executor: {name}")
     if whole is None:
         return

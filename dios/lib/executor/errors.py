@@ -25,6 +25,19 @@ class WorkerEndedError(DiosError):
     code = Code.ECANCELED
 
 
+class CallEndedError(WorkerEndedError):
+    """The program ended the call by ``kill()``, or gave it up in an event loop. Submit it again if needed."""
+
+
+class CallTimeoutError(CallEndedError, TimeoutError):
+    """The call did not end within its time limit, which counts from its submission.
+
+    Give it more time, or divide its work. It is a ``TimeoutError`` as well.
+    """
+
+    code = Code.ETIMEDOUT
+
+
 class ActorEndedError(WorkerEndedError):
     """The worker of an actor ended, and the state of its object is lost.
 

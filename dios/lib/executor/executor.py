@@ -8,11 +8,10 @@ import dataclasses
 import os
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -20,17 +19,20 @@ from dios.client.ops.attributes import Handed
 from dios.client.sync.node import Node, Reference, connect_or_start
 from dios.client.tracing import active
 from dios.errors import InvalidError
-from dios.lib.executor import actor_calls, map_calls
+from dios.lib.executor import actor_calls
 from dios.lib.executor.actors import Actor
 from dios.lib.executor.call_data import stored_reference
+from dios.lib.executor.call_options import NO_NEEDS, NO_OPTIONS, CallOptions, Needs, OptionChanges
 from dios.lib.executor.call_spans import trace_call
 from dios.lib.executor.frames import Function
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.lifecycle import WorkerOptions
 from dios.lib.executor.local_modules import LocalModules
+from dios.lib.executor.main_names import MainNames
+from dios.lib.executor.main_worker import running_script
 from dios.lib.executor.pool import Call, Pool, PoolOptions, PoolStatistics, running_pools
-from dios.lib.executor.progress import Progress
 from dios.lib.executor.references import ValueReference, close_putter, open_putter
+from dios.lib.executor.result_order import MapOptions, OrderedResults
 from dios.limits import EXECUTOR_GRACE_MS
 
 if TYPE_CHECKING:
@@ -40,16 +42,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_CHUNK_S: Final = 0.02
-"""The calls of one chunk of ``map`` take about this time together."""
-
-_RELEASED_MAX: Final = 64
-"""Of chunks up to this size ``map`` keeps no result that it has yielded. Longer ones have small results."""
-
-_TRIED: Final = (1, 64)
-"""The sizes of the first two chunks: the second one is measured."""
-_ALL_TRIED: Final = sum(_TRIED)
 
 
 class Executor(concurrent.futures.Executor):
@@ -63,8 +55,10 @@ class Executor(concurrent.futures.Executor):
     calls read and write the files of these groups as ``dios://ALIAS/…``. ``host`` is their node, ``work``
     their needs (``dios.work``), ``limits`` their limits (``dios.Limits``). ``modules`` names modules to send,
     in addition to those that the functions refer to. ``template`` names a template in the settings of the
-    nodes, whose modules the workers share. ``initializer(*initargs)`` runs first in each worker. A
-    call whose node is lost is repeated at most ``retries`` times. ``copies`` are functions that may run twice
+    nodes, whose modules the workers share. ``env`` are variables of the workers' environment.
+    ``initializer(*initargs)`` runs first in each worker. ``timeout``, ``retries`` and ``retry_on`` hold for
+    all calls, as explained at ``with_options``. After ``max_tasks_per_child`` calls a worker ends, and
+    another one takes its place. ``copies`` are functions that may run twice
     at once without harm: a slow call of one is made a second time by a worker that has nothing to do, and
     the first of the two that ends stops the other. With ``trust`` results are loaded without a
     check, which lets the code of the workers do anything in this process.
@@ -87,6 +81,10 @@ class Executor(concurrent.futures.Executor):
         initializer: Function[object] | None = None,
         initargs: Sequence[object] = (),
         retries: int = 3,
+        retry_on: type[BaseException] | Iterable[type[BaseException]] = (),
+        timeout: float | None = None,
+        max_tasks_per_child: int | None = None,
+        env: Mapping[str, str] | None = None,
         copies: Iterable[Function[object]] = (),
         trust: bool = False,
         idle_timeout: float | None = 30.0,
@@ -96,14 +94,20 @@ class Executor(concurrent.futures.Executor):
             raise ValueError("max_workers must be greater than 0")
         if idle_timeout is not None and not idle_timeout > 0:
             raise InvalidError("idle_timeout must be greater than 0, or None")
-        if retries < 0:
-            raise InvalidError("retries must not be negative")
+        if max_tasks_per_child is not None and max_tasks_per_child <= 0:
+            raise ValueError("max_tasks_per_child must be >= 1")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         repeatable = tuple(copies)
         if not all(map(callable, repeatable)):
             raise TypeError("copies must be functions")
+        if running_script():
+            raise RuntimeError(
+                f"{running_script()} makes an executor when a worker loads it. Put this below "
+                'if __name__ == "__main__":'
+            )
         self._modules: Final = LocalModules(modules)
+        self._main: Final = MainNames(self._modules)
         self._opens_node: Final = not isinstance(node, Node)
         self.node: Final = (
             node if isinstance(node, Node) else connect_or_start(node, pool_size=max_workers or _processors())
@@ -128,14 +132,21 @@ class Executor(concurrent.futures.Executor):
                 template=template,
             ),
             retries=retries,
+            calls_per_worker=max_tasks_per_child or 0,
+            env=dict(env or {}),
             copies=repeatable,
             initializer=None if initializer is None else (initializer, tuple(initargs)),
         )
         self._work: Final = work
+        self._call_options: Final = NO_OPTIONS.changed(
+            {"timeout": timeout, "retries": retries, "retry_on": retry_on}
+        )
+        self._maps: Final[list[OrderedResults[object]]] = []
         self._node_use: Final = _NodeUse(self.node if self._opens_node else None)
         self._options: Final = options
         self._actors: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
-        self._pool: Final = Pool(self.node, options, self._modules, self._node_use.begin())
+        self._pool: Final = self._new_pool(options)
+        self._pools: Final = {NO_NEEDS: self._pool}
         open_putter(self)
         # An executor that is forgotten ends when its calls have run.
         forgotten = weakref.finalize(self, self._pool.close, cancel=False)
@@ -143,6 +154,11 @@ class Executor(concurrent.futures.Executor):
 
     def __repr__(self) -> str:
         return f"<Executor with {self._max_workers} workers>"
+
+    @property
+    def max_workers(self) -> int:
+        """Return the largest number of workers for calls without needs of their own."""
+        return self._max_workers
 
     def submit(self, fn: Function[T], /, *args: object, **kwargs: object) -> CallFuture[T]:
         """Queue ``fn(*args, **kwargs)`` for a worker, and return its future at once.
@@ -152,11 +168,33 @@ class Executor(concurrent.futures.Executor):
         it waits. A function or argument that cannot be pickled is the exception of the
         future. Raises RuntimeError after ``shutdown``.
         """
-        future: CallFuture[T] = CallFuture()
+        return self.submit_call(self._call_options, fn, args, kwargs)
+
+    def submit_call(
+        self, options: CallOptions, fn: Function[T], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> CallFuture[T]:
+        """Queue a call with some options."""
+        self._main.take()
+        future: CallFuture[T] = CallFuture(options.name)
         if active.recorder is not None:
             trace_call(future, fn)
-        self._pool.submit(Call(cast("CallFuture[object]", future), fn, args, kwargs))
+        call = Call(cast("CallFuture[object]", future), fn, args, kwargs, options=options)
+        self._pool_for(options.needs).submit(call)
         return future
+
+    def with_options(self, **options: Unpack[OptionChanges]) -> ExecutorView:
+        """Return an executor that gives its calls other options, and shares the workers with this one.
+
+        A call that has not ended ``timeout`` seconds after its submission ends with CallTimeoutError, also
+        while it waits. It is made again at most ``retries`` times: if its node is lost, or if it ends with an
+        exception of ``retry_on``, a class or several. ``name`` is in errors and traces. Calls with ``cpus``
+        or ``memory`` (bytes, or a text such as "2 GiB") have workers of their own, which have that memory
+        limit and, with ``work``, reserve both. Without ``work`` fewer of them run, so that the machine has
+        these processors for each.
+
+        Raises InvalidError for a value that is out of range.
+        """
+        return ExecutorView(self, self._call_options.changed(options))
 
     def map(
         self,
@@ -164,50 +202,49 @@ class Executor(concurrent.futures.Executor):
         *iterables: Iterable[object],
         timeout: float | None = None,
         chunksize: int | None = None,
+        buffersize: int | None = None,
         progress: bool = False,
     ) -> Iterator[T]:
         """Return an iterator over ``fn(*items)`` for the items of the iterables, in their order.
 
-        ``chunksize`` items go to a worker at a time; None chooses by how long the first items took. With
-        ``progress`` a line on standard error shows how many are done. Raises TimeoutError if the next result
-        is not there ``timeout`` seconds after this call.
+        ``chunksize`` items go to a worker at a time; None chooses by how long the first items took. Items of
+        iterables with a length are submitted at once. An iterator is read as its results are used, with at
+        most ``buffersize`` items ahead of them; None chooses some chunks for each worker. With ``progress`` a
+        line on standard error shows how many are done. Raises TimeoutError if the next result is not there
+        ``timeout`` seconds after this call.
         """
-        if chunksize is not None and chunksize < 1:
-            raise ValueError("chunksize must be >= 1.")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        # Items are encoded faster than tuples of one.
-        single = len(iterables) == 1
-        items: list[object] = list(iterables[0] if single else zip(*iterables, strict=False))
-        shown = Progress(len(items)) if progress else None
-        futures = list(self._mapped(fn, items, chunksize, single=single))
-        return _results(futures, deadline, shown)
+        return self.map_calls(
+            self._call_options,
+            fn,
+            iterables,
+            MapOptions(self._max_workers, timeout, chunksize, buffersize, progress=progress),
+        )
 
-    def _mapped(
-        self, fn: Function[T], items: list[object], chunksize: int | None, *, single: bool
-    ) -> Iterator[tuple[concurrent.futures.Future[list[T | float]], int]]:
-        place = 0
-        sizes = list(_TRIED) if chunksize is None and len(items) > _ALL_TRIED * self._max_workers else []
-        while place < len(items):
-            part = items[place : place + (sizes[0] if sizes else chunksize or 1)]
-            if single:
-                future = self.submit(map_calls.with_items, fn, part)
-            else:
-                future = self.submit(map_calls.with_tuples, fn, cast("list[tuple[object, ...]]", part))
-            yield future, len(part)
-            place += len(part)
-            if sizes:
-                sizes.pop(0)
-                if future.exception() is None and not sizes:
-                    each_s = cast("float", future.result()[-1]) / len(part)
-                    most = max(1, (len(items) - place) // (4 * self._max_workers))
-                    chunksize = min(most, max(1, int(_CHUNK_S / max(each_s, 1e-7))))
+    def map_calls(
+        self, options: CallOptions, fn: Function[T], iterables: tuple[Iterable[object], ...], how: MapOptions
+    ) -> OrderedResults[T]:
+        """Return the results of ``map`` with some options for the calls."""
+        if how.chunksize is not None and how.chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        if how.buffersize is not None and how.buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
+        if options.is_for_items and how.chunksize is None:
+            how = how._replace(chunksize=1)
+
+        def submit(called: Function[object], *args: object) -> concurrent.futures.Future[list[object]]:
+            return self.submit_call(options, cast("Function[list[object]]", called), args, {})
+
+        results = OrderedResults(submit, fn, iterables, how)
+        self._maps[:] = [other for other in self._maps if not other.is_submitted]
+        self._maps.append(cast("OrderedResults[object]", results))
+        return results
 
     def put(self, value: T) -> ValueReference[T]:
         """Store a value on the node, and return a reference that calls get as an argument.
 
         Raises InvalidError if the value cannot be pickled, LimitError if there is no room.
         """
-        return cast("ValueReference[T]", stored_reference(self._pool.data, value))
+        return cast("ValueReference[T]", stored_reference(self._pool.data, value, self._main))
 
     def actor(
         self, cls: Function[object], /, *args: object, max_restarts: int = 0, **kwargs: object
@@ -233,13 +270,34 @@ class Executor(concurrent.futures.Executor):
             initializer=(actor_calls.construct, (cls, args, kwargs)),
             actor_starts=1 + max_restarts,
         )
-        pool = Pool(self.node, options, self._modules, self._node_use.begin())
+        pool = self._new_pool(options)
         self._actors.add(pool)
         return Actor(self, pool, name)
 
     def stats(self) -> PoolStatistics:
         """Return numbers of calls (submitted, completed, failed, repeated, waiting, running) and workers."""
-        return self._pool.statistics()
+        parts = [dataclasses.astuple(pool.statistics()) for pool in self._pools.values()]
+        return PoolStatistics(*map(sum, zip(*parts, strict=True)))
+
+    def _new_pool(self, options: PoolOptions) -> Pool:
+        return Pool(self.node, options, self._modules, self._main, self._node_use.begin())
+
+    def _all_pools(self) -> list[Pool]:
+        return [*self._pools.values(), *self._actors]
+
+    def _pool_for(self, needs: Needs) -> Pool:
+        """Return the workers for calls with some needs."""
+        pool = self._pools.get(needs)
+        if pool is None:
+            if self._pool.is_closing:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            places = self._max_workers
+            if self._work is None:
+                places = max(1, places * 1000 // max(1000, needs.cpus_milli))
+            worker = needs.applied(self._options.worker)
+            pool = self._new_pool(dataclasses.replace(self._options, workers_max=places, worker=worker))
+            pool = self._pools.setdefault(needs, pool)
+        return pool
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of the base class
         """Accept no more calls; the workers end when all calls have run, or with ``cancel_futures`` the
@@ -248,7 +306,10 @@ class Executor(concurrent.futures.Executor):
         With ``wait`` this returns when all workers have ended.
         """
         close_putter(self)
-        pools = [self._pool, *self._actors]
+        if not cancel_futures:
+            for results in self._maps:
+                results.submit_rest()
+        pools = self._all_pools()
         for pool in pools:
             pool.close(cancel=cancel_futures)
         if wait:
@@ -256,18 +317,60 @@ class Executor(concurrent.futures.Executor):
 
     def kill_workers(self) -> None:
         """End the workers at once, and shut down without waiting: calls that run or wait fail."""
-        for pool in (self._pool, *self._actors):
+        self._maps.clear()
+        for pool in self._all_pools():
             pool.kill()
         self.shutdown(wait=False)
+
+    terminate_workers = kill_workers
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Shut down and wait; after Ctrl-C the workers are ended at once."""
         if kind is not None and not issubclass(kind, Exception):
-            for pool in (self._pool, *self._actors):
+            self._maps.clear()
+            for pool in self._all_pools():
                 pool.kill()
         self.shutdown()
+
+
+class ExecutorView(concurrent.futures.Executor):
+    """An executor with other options for its calls: ``Executor.with_options``. ``shutdown`` does nothing."""
+
+    def __init__(self, executor: Executor, options: CallOptions) -> None:
+        self._executor: Final = executor
+        self._options: Final = options
+
+    def __repr__(self) -> str:
+        return f"<ExecutorView of {self._executor!r}>"
+
+    def with_options(self, **options: Unpack[OptionChanges]) -> ExecutorView:
+        """Return an executor with further options, as ``Executor.with_options`` does."""
+        return ExecutorView(self._executor, self._options.changed(options))
+
+    def submit(self, fn: Function[T], /, *args: object, **kwargs: object) -> CallFuture[T]:
+        """Queue ``fn(*args, **kwargs)``, as ``Executor.submit`` does."""
+        return self._executor.submit_call(self._options, fn, args, kwargs)
+
+    def map(
+        self,
+        fn: Function[T],
+        *iterables: Iterable[object],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[T]:
+        """Return the results of calls in order, as ``Executor.map`` does.
+
+        With a time limit or ``retry_on``, each item is a call of its own; with ``chunksize``, each chunk.
+        """
+        how = MapOptions(self._executor.max_workers, timeout, chunksize, buffersize, progress=progress)
+        return self._executor.map_calls(self._options, fn, iterables, how)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of the base class
+        """Do nothing: the workers belong to the executor."""
 
 
 def _with_files(
@@ -282,35 +385,6 @@ def _with_files(
         members += more
         inputs += given
     return tuple(members), tuple(inputs)
-
-
-def _results(
-    futures: list[tuple[concurrent.futures.Future[list[T | float]], int]],
-    deadline: float | None,
-    shown: Progress | None,
-) -> Iterator[T]:
-    futures.reverse()
-    try:
-        while futures:
-            future, count = futures.pop()
-            left = None if deadline is None else deadline - time.monotonic()
-            try:
-                values = cast("list[T]", future.result(left)[:-1])
-            finally:
-                del future
-            if shown is not None:
-                shown.add(count)
-            if len(values) > _RELEASED_MAX:
-                yield from values
-                continue
-            values.reverse()
-            while values:
-                yield values.pop()
-    finally:
-        if shown is not None:
-            shown.close()
-        for future, _ in futures:
-            future.cancel()
 
 
 def _join(pools: Sequence[Pool]) -> None:

@@ -31,7 +31,7 @@ CALL: Final = 2
 FORGET: Final = 3
 """To a worker: the number of a function that is not called any more."""
 MODULES: Final = 4
-"""To a worker: sources of modules by their names, in MessagePack."""
+"""To a worker: archives of packages, in MessagePack."""
 INITIALIZER: Final = 5
 """To a worker: the pickle of the initializer and its arguments."""
 RESULT: Final = 6
@@ -87,6 +87,12 @@ DROPPED: Final = 24
 
 TRACED: Final = 25
 """To a worker: the context of the call that comes next, as the text of ``traceparent``."""
+SCRIPT: Final = 26
+"""To a worker: the script of the program, which is run as the main module."""
+DEFINE: Final = 27
+"""To a worker: the value of a name of the main module."""
+ENVIRONMENT: Final = 28
+"""To a worker, first of all: variables of its environment."""
 
 
 def frame(kind: int, *parts: bytes | memoryview, bytes_max: int = STREAM_MESSAGE_BYTES_MAX) -> bytes:

@@ -6,14 +6,16 @@ import concurrent.futures
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from dios.client.ops.notebook_html import properties
 from dios.client.tracing.contexts import SpanContext
 from dios.forks import give_up_in_child
 from dios.lib.executor.errors import InitializerError
+from dios.lib.executor.remote_errors import decode_exception
 from dios.lib.executor.stored_values import StoredBlob
-from dios.lib.executor.values import decode_exception, decode_result, decode_stored
+from dios.lib.executor.values import decode_result, decode_stored
 
 T = TypeVar("T")
 
@@ -73,11 +75,15 @@ class CallQueue(Protocol):
         """Return the status of a call that waits."""
         ...
 
+    def end_call(self, future: CallFuture[object]) -> None:
+        """End a call that runs."""
+        ...
+
 
 class CallFuture(concurrent.futures.Future[T]):
     """The result of a call. A hostile worker can delay only who asks for the result that it sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
         super().__init__()
         self._bytes: bytearray | None = None
         self._blob: StoredBlob | None = None
@@ -90,6 +96,9 @@ class CallFuture(concurrent.futures.Future[T]):
         self._queue: weakref.ref[CallQueue] | None = None
         self.on_sent: Callable[[], None] | None = None
         """Called once when the call is sent to a worker."""
+        self._is_awaited = False
+        self.name: Final = name
+        """The name of the call, from its options."""
         self.context: SpanContext | None = None
         """The span of the call, if it is traced."""
 
@@ -99,6 +108,33 @@ class CallFuture(concurrent.futures.Future[T]):
         if sent and self.on_sent is not None:
             self.on_sent()
         return sent
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[T]], object]) -> None:
+        """Call ``fn(future)`` at the end of the call."""
+        # An event loop that awaits this future is the only one to cancel it later.
+        self._is_awaited = self._is_awaited or getattr(fn, "__module__", "") == "asyncio.futures"
+        super().add_done_callback(fn)
+
+    def cancel(self) -> bool:
+        """Cancel a call that waits, and return True. A call that runs goes on, as in the standard library.
+
+        If an event loop awaits it, as with ``loop.run_in_executor``, the call is given up: it ends.
+        """
+        if super().cancel():
+            return True
+        if self._is_awaited:
+            self.kill()
+        return False
+
+    def kill(self) -> None:
+        """End the call: cancel one that waits, and end the worker of one that runs.
+
+        ``result`` raises CancelledError or CallEndedError then. Calls that wait for the same worker go to
+        others. Nothing happens if the call is done.
+        """
+        queue = None if self._queue is None else self._queue()
+        if not super().cancel() and not self.done() and queue is not None:
+            queue.end_call(cast("CallFuture[object]", self))
 
     def queued_at(self, queue: CallQueue) -> None:
         """Record the queue in which the call waits."""
@@ -125,23 +161,27 @@ class CallFuture(concurrent.futures.Future[T]):
 
         ``result`` maps the blob.
         """
+        if self.done():  # it was ended meanwhile
+            return
         if isinstance(data, StoredBlob):
             self._blob = data
         else:
             self._bytes = data
         self._trust, self._is_undecoded = trust, True
-        if failed:
-            self.set_exception(_Undecoded())
-        else:
-            self.set_result(cast("T", None))
+        with suppress(concurrent.futures.InvalidStateError):
+            if failed:
+                self.set_exception(_Undecoded())
+            else:
+                self.set_result(cast("T", None))
 
     def fail(self, error: BaseException | InitializerFailure) -> None:
         """Set the exception of a call that no worker can finish."""
-        if isinstance(error, InitializerFailure):
-            self._failure = error
-            self.set_exception(_Undecoded())
-        else:
-            self.set_exception(error)
+        with suppress(concurrent.futures.InvalidStateError):
+            if isinstance(error, InitializerFailure):
+                self._failure = error
+                self.set_exception(_Undecoded())
+            else:
+                self.set_exception(error)
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the call's value and return it; raise the exception that left the call.

@@ -1,105 +1,178 @@
-"""Finds the modules of a program that its workers cannot import: siblings and editable packages.
+"""Finds the packages of a program that its workers may lack: siblings, editable packages, other folders.
 
-A worker sees the interpreter's library and the installed packages. All other modules that a function refers
-to are sent as sources, with the modules that these import, and packages as a whole.
+A worker sees the interpreter's library and the packages that are installed there. All other packages that a
+function refers to are sent as archives, with those that their sources import.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from dios.errors import InvalidError
-
-_BYTES_MAX: Final = 16 * 1024 * 1024
-_FILES_MAX: Final = 2_000
+from dios.lib.executor.archives import Archive, pack
+from dios.limits import LOCAL_PACKAGES_BYTES_MAX, MIB
 
 _LIBRARY: Final = tuple(
     {str(Path(path).resolve()) for path in (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)}
     - {"/"}
 )
 _HERE: Final = __name__.partition(".")[0]
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+
+_IMPORTS: Final = re.compile(rb"^[ \t]*(?:from[ \t]+(\w+)|import[ \t]+([^\n#;]+))", re.MULTILINE)
+_DYNAMIC_IMPORTS: Final = re.compile(
+    rb"""\b(?:import_module|__import__|find_spec|files|path|get_data)
+    \(\s*["'](\w+)(?:\.[\w.]+)?["']""",
+    re.VERBOSE,
+)
+"""Calls of importlib and its resources, or of functions with the same names, with the name of a module."""
 
 
 class LocalModules:
-    """The local modules of this program that the calls of one executor have needed so far."""
+    """The local packages of this program that the calls of one executor have needed so far."""
 
     def __init__(self, given: Iterable[str] = ()) -> None:
-        self.sources: Final[dict[str, str]] = {}
+        self.archives: Final[list[Archive]] = []
         self._lock: Final = threading.Lock()
         self._seen: Final[set[str]] = {"__main__", "__mp_main__", _HERE}
+        self._failed: Final[dict[str, InvalidError]] = {}
         self.add(given)
 
     def copy(self) -> LocalModules:
         """Return the same for a receiver that begins with everything that this one was sent."""
         with self._lock:
             other = LocalModules()
-            other.sources.update(self.sources)
+            other.archives.extend(self.archives)
             other._seen.update(self._seen)
         return other
 
-    def add(self, names: Iterable[str]) -> dict[str, str]:
-        """Find the local modules among ``names``, and what they import; return the sources that are new.
+    def add(self, names: Iterable[str]) -> list[Archive]:
+        """Pack the local packages among ``names``, and those that they import; return the new archives.
 
-        Raises InvalidError for a local module whose source cannot be read or is too large.
+        Raises InvalidError for a local package among ``names`` that cannot be sent.
         """
+        return self._add_all({name.partition(".")[0] for name in names}, set())
+
+    def add_imports(self, source: bytes) -> None:
+        """Pack the local packages that a source text imports."""
+        self._add_all(set(), _imported(source))
+
+    def _add_all(self, tops: set[str], imported: set[str]) -> list[Archive]:
         with self._lock:
-            return self._add(list(names))
+            for top in tops & self._failed.keys():
+                raise self._failed[top]
+            first = len(self.archives)
+            waiting = list(imported)
+            for top in tops - self._seen:
+                try:
+                    self._add(top, waiting)
+                except InvalidError as error:
+                    self._failed[top] = error
+                    raise
+            while waiting:
+                top = waiting.pop().partition(".")[0]
+                try:
+                    self._add(top, waiting)
+                except InvalidError as error:
+                    # Perhaps no call imports it: an import has this error.
+                    self.archives.append(Archive(top, "", b"", problem=str(error)))
+            return self.archives[first:]
 
-    def _add(self, waiting: list[str]) -> dict[str, str]:
-        sources: dict[str, str] = {}
-        while waiting:
-            top = waiting.pop().partition(".")[0]
-            if top in self._seen:
-                continue
-            self._seen.add(top)
-            module = sys.modules.get(top)
-            if module is None or not _is_local(module):
-                continue
-            sources.update(_sources(module))
-            waiting += _referenced(module)
-        self.sources.update(sources)
-        if sum(map(len, self.sources.values())) > _BYTES_MAX:
+    def _add(self, top: str, waiting: list[str]) -> None:
+        if top in self._seen:
+            return
+        self._seen.add(top)
+        module = sys.modules.get(top)
+        places = _places(top, module)
+        if not places or any(map(is_of_library, places)):
+            return
+        is_spare = any(_is_installation(place.parent) for place in places)
+        archive = pack(top, [*places, *_metadata(top, places)], is_spare=is_spare)
+        total = sum(len(other.content) for other in (archive, *self.archives))
+        if total > LOCAL_PACKAGES_BYTES_MAX:
             raise InvalidError(
-                f"the program's own modules have more than {_BYTES_MAX} bytes; install the package"
+                f"the package {top} cannot be sent to workers: all packages have {total / MIB:.0f} MiB "
+                f"together, over {LOCAL_PACKAGES_BYTES_MAX // MIB}. Install some where the nodes run"
             )
-        return sources
+        files = archive.files()
+        if not (files.contents or files.unreadable):
+            return
+        self.archives.append(archive)
+        waiting += [] if module is None else _referenced(module)
+        for _, source in files.sources():
+            waiting += _imported(source)
 
 
-def _is_local(module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    paths = [file] if isinstance(file, str) else list(getattr(module, "__path__", ()))
-    places = [str(Path(path).resolve()) for path in paths]
-    return bool(places) and not any(place.startswith(root + "/") for place in places for root in _LIBRARY)
+def _places(name: str, module: ModuleType | None) -> list[Path]:
+    """Return the folders of a package, or the one file of a module; none if it is built in or not there.
+
+    Raises InvalidError for a local module that is no source.
+    """
+    if module is None:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError, AttributeError):
+            return []
+        paths, file = _of_spec(spec)
+    else:
+        paths, file = list(getattr(module, "__path__", ())), getattr(module, "__file__", None)
+    places = [Path(path).absolute() for path in paths or ([file] if isinstance(file, str) else [])]
+    places = [place for place in places if place.exists()]
+    for place in places:
+        if not place.is_dir() and place.suffix != ".py" and not is_of_library(place):
+            raise InvalidError(
+                f"the module {name} cannot be sent to workers: it is no Python source ({place}). Install it "
+                "where the nodes run"
+            )
+    return places
 
 
-def _sources(module: ModuleType) -> dict[str, str]:
-    name = module.__name__
-    roots = [Path(path) for path in getattr(module, "__path__", ())]
-    if roots:
-        files = [(root, path) for root in roots for path in sorted(root.rglob("*.py"))[:_FILES_MAX]]
-        return {_name_of(name, root, path): _read(path, name) for root, path in files}
-    file = str(module.__file__)
-    if not file.endswith(".py"):
-        raise InvalidError(f"the module {name} is not Python source ({file}), so install it for the workers")
-    return {name: _read(Path(file), name)}
+def _of_spec(spec: ModuleSpec | None) -> tuple[list[str], str | None]:
+    if spec is None:
+        return [], None
+    return list(spec.submodule_search_locations or ()), spec.origin if spec.has_location else None
 
 
-def _name_of(package: str, root: Path, path: Path) -> str:
-    parts = path.relative_to(root).with_suffix("").parts
-    return ".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+def is_of_library(place: Path) -> bool:
+    """Return True for a path below the interpreter's library and the packages that are installed with it."""
+    resolved = str(place.resolve())
+    return any(resolved.startswith(root + "/") for root in _LIBRARY)
 
 
-def _read(path: Path, name: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(f"the source of the module {name} cannot be read: {error}") from None
+def _is_installation(folder: Path) -> bool:
+    """Return True for a folder into which an installer puts packages, such as that of ``pip --target``."""
+    return not _INSTALLED.isdisjoint(folder.parts) or any(folder.glob("*.dist-info"))
+
+
+def _metadata(name: str, places: Iterable[Path]) -> Iterator[Path]:
+    """Yield the folders with the metadata of a package, such as its entry points."""
+    for parent in {place.parent for place in places}:
+        for folder in (*parent.glob("*.dist-info"), *parent.glob("*.egg-info")):
+            lines: list[str] = []
+            for listed in ("RECORD", "top_level.txt"):
+                with contextlib.suppress(OSError):
+                    lines += (folder / listed).read_text("utf-8", "replace").splitlines()
+            if any(re.split("[/,.]", line)[0] == name for line in lines):
+                yield folder
+
+
+def _imported(source: bytes) -> set[str]:
+    """Return the top-level names of the modules that a source text imports, inside functions as well."""
+    names = set(_DYNAMIC_IMPORTS.findall(source))
+    for origin, listed in _IMPORTS.findall(source):
+        names.update(part.strip().partition(b" ")[0].partition(b".")[0] for part in listed.split(b","))
+        names.add(origin)
+    return {text for name in names if (text := name.decode("ascii", "replace")).isidentifier()}
 
 
 def _referenced(module: ModuleType) -> set[str]:

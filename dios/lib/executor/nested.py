@@ -12,13 +12,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, ParamSpec, Protocol, TypeVar, cast
 
 from dios.errors import InvalidError
 from dios.lib.executor import frames
+from dios.lib.executor.archives import Archive
+from dios.lib.executor.call_pickles import encode_arguments, pickled_whole
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.local_modules import LocalModules
-from dios.lib.executor.values import encode_arguments, encode_call_function
+from dios.lib.executor.main_module import MainContext
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,17 +103,18 @@ def _deadline(timeout: float | None) -> float | None:
 class _KnownModules(LocalModules):
     """Sends no modules with nested calls: every worker has the local modules of the program already."""
 
-    def add(self, names: object) -> dict[str, str]:
-        """Return no sources."""
+    def add(self, names: object) -> list[Archive]:
+        """Return no archives."""
         del names
-        return {}
+        return []
 
 
 class WorkerExecutor(concurrent.futures.Executor):
     """The executor of the caller, for a call in one of its workers. ``shutdown`` does nothing."""
 
-    def __init__(self, worker: NestedWorker) -> None:
+    def __init__(self, worker: NestedWorker, main: MainContext) -> None:
         self._worker: Final = worker
+        self._pickled: Final = partial(pickled_whole, main=main)
         self._modules: Final = _KnownModules()
 
     def submit(
@@ -121,8 +125,8 @@ class WorkerExecutor(concurrent.futures.Executor):
         Raises InvalidError for a function or an argument that cannot be pickled, and RuntimeError in other
         threads than that of the call.
         """
-        function, _, _ = encode_call_function(fn, self._modules)
-        arguments, _ = encode_arguments(args, kwargs, self._modules)
+        function = self._pickled(fn, "the function").data
+        arguments, _ = encode_arguments(args, kwargs, self._modules, self._pickled)
         future: NestedFuture[T] = NestedFuture(self._worker)
         self._worker.submit(
             cast("NestedFuture[object]", future), frames.number(len(function)), function, arguments
@@ -136,9 +140,9 @@ class WorkerExecutor(concurrent.futures.Executor):
 _current: list[WorkerExecutor] = []
 
 
-def enter_worker(worker: NestedWorker) -> None:
+def enter_worker(worker: NestedWorker, main: MainContext) -> None:
     """Make the executor of this worker the result of ``current_executor``."""
-    _current.append(WorkerExecutor(worker))
+    _current.append(WorkerExecutor(worker, main))
 
 
 def is_in_worker() -> bool:

@@ -16,16 +16,21 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain_lines
 from dios.client.sync.node import Node, Reference
 from dios.errors import Code, DiosError, ProtocolError
 from dios.lib.executor import frames
+from dios.lib.executor.archives import Archive
+from dios.lib.executor.blobs import BUFFER_BYTES_MIN, create_blob
 from dios.lib.executor.call_data import (
     CallPreparation,
     NeedsDataError,
@@ -35,8 +40,16 @@ from dios.lib.executor.call_data import (
     pickled_small,
     prepare_initializer,
 )
+from dios.lib.executor.call_options import NO_OPTIONS, CallOptions
+from dios.lib.executor.call_pickles import Pickle, encode_arguments, encode_call_function
 from dios.lib.executor.call_spans import hand_context
-from dios.lib.executor.errors import ActorEndedError, NoWorkerError, WorkerEndedError
+from dios.lib.executor.errors import (
+    ActorEndedError,
+    CallEndedError,
+    CallTimeoutError,
+    NoWorkerError,
+    WorkerEndedError,
+)
 from dios.lib.executor.frames import Function
 from dios.lib.executor.futures import CallFuture, CallStatus, InitializerFailure
 from dios.lib.executor.lifecycle import (
@@ -49,11 +62,13 @@ from dios.lib.executor.lifecycle import (
     WorkerTask,
 )
 from dios.lib.executor.local_modules import LocalModules
+from dios.lib.executor.main_module import qualname_in
+from dios.lib.executor.main_names import MainNames
 from dios.lib.executor.output import OutputLines, OutputWriter
 from dios.lib.executor.references import ValueReference
+from dios.lib.executor.remote_errors import describe_exception
 from dios.lib.executor.slow_calls import CAP_PART, RunningCall, SlowCalls
 from dios.lib.executor.stored_values import DataStore, StoredBlob, close_all_of
-from dios.lib.executor.values import encode_arguments, encode_call_function
 from dios.transport.rings.waiting import wait_any
 from dios.wire.scheduling import Near
 from dios.wire.types import Cause
@@ -124,7 +139,12 @@ class PoolOptions:
     worker: WorkerOptions
     idle_s: float | None = None
     """A worker that had no call for this time ends, unless it is the only one; None keeps all."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables of the environment of the workers."""
+    calls_per_worker: int = 0
+    """The calls that a worker makes before another one takes its place; 0 for any number."""
     retries: int = 3
+    """The repetitions of a nested call whose worker was lost with its node."""
     initializer: tuple[Function[object], tuple[object, ...]] | None = None
     """A function that each worker calls first, and its arguments."""
     copies: tuple[Function[object], ...] = ()
@@ -134,7 +154,7 @@ class PoolOptions:
     order."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Call:
     """A call that waits for a worker, or runs. ``tries`` counts the workers that were lost while it ran."""
 
@@ -152,6 +172,7 @@ class Call:
     near_until: float | None = None
     """The time until which the call waits for a worker that is nearer to its arguments."""
     submitted_ns: int = field(default_factory=time.monotonic_ns)
+    options: CallOptions = NO_OPTIONS
 
     @property
     def blobs(self) -> list[StoredBlob]:
@@ -165,6 +186,11 @@ class Call:
             if isinstance(argument, ValueReference | CallFuture)
         ]
         return [blob for blob in blobs if blob is not None]
+
+    @property
+    def title(self) -> str:
+        """Return the words for the call in errors."""
+        return f"the call {self.options.name}" if self.options.name else "the call"
 
     def begin(self) -> bool:
         """Mark the call as sent to a worker; return False if it was cancelled."""
@@ -236,6 +262,7 @@ class _Worker:
     running: dict[int, Call | NestedCall] = field(default_factory=dict)
     functions: set[int] = field(default_factory=set)
     modules: int = 0
+    names: int = 0
     held: set[int] = field(default_factory=set)
     blanks: dict[int, Reference] = field(default_factory=dict)
     blanks_asked: int = 0
@@ -250,9 +277,19 @@ class _Worker:
     unanswered_bytes: int = 0
     unread_bytes: int = 0
     returned: list[Call] = field(default_factory=list)
+    calls_begun: int = 0
     since: float = 0.0
     mean_s: float = 1.0
     error: DiosError | None = None
+
+
+class _KnownFunction(NamedTuple):
+    """A function whose pickle stays the same, and its name in the main module."""
+
+    function: Function[object]
+    number: int
+    pickle: Pickle
+    qualname: str
 
 
 class _Prepared(NamedTuple):
@@ -269,6 +306,12 @@ class _InitializerCopied(NamedTuple):
     error: BaseException | None
 
 
+class _Unwanted(NamedTuple):
+    """The program ends a call that runs."""
+
+    future: CallFuture[object]
+
+
 class _Unused(NamedTuple):
     """Blobs that workers have are not used any more."""
 
@@ -282,7 +325,7 @@ class _NotGiven(NamedTuple):
     error: DiosError
 
 
-_Event: TypeAlias = "LifecycleEvent | _Prepared | _InitializerCopied | _Unused | _NotGiven"
+_Event: TypeAlias = "LifecycleEvent | _Prepared | _InitializerCopied | _Unused | _Unwanted | _NotGiven"
 
 _pools: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
 
@@ -291,11 +334,17 @@ class Pool:
     """Workers and their thread. ``submit`` may be called by any thread."""
 
     def __init__(
-        self, node: Node, options: PoolOptions, modules: LocalModules, ended: Callable[[], None]
+        self,
+        node: Node,
+        options: PoolOptions,
+        modules: LocalModules,
+        main: MainNames,
+        ended: Callable[[], None],
     ) -> None:
         self._options: Final = options
         self._trust: Final = options.worker.trust
         self._modules: Final = modules
+        self._main: Final = main
         self._ended: Final = ended
         self._queue: Final[deque[Call]] = deque()
         self._workers: Final[list[_Worker]] = []
@@ -312,7 +361,9 @@ class Pool:
         """The copied calls that no worker has answered, and the worker of the first attempt."""
         self._initialized = False
         self._nesting = False
-        self._functions: Final[dict[int, tuple[Function[object], int, bytes]]] = {}
+        self._functions: Final[dict[int, _KnownFunction]] = {}
+        self._packages: Final[dict[str, StoredBlob]] = {}
+        """The blobs with archives of packages, by their digests."""
         self._next_function = 0
         self._next_call = 0
         self._next_worker = 0
@@ -321,6 +372,8 @@ class Pool:
         self._forked = False
         self._broken: DiosError | InitializerFailure | None = None
         self._parked: Final[dict[Call, None]] = {}
+        self._time_limits: Final[list[tuple[float, int, weakref.ref[Call]]]] = []
+        """A heap of the times at which calls end, if they have not ended before."""
         self._events: Final[deque[_Event]] = deque()
         self._signalled = False
         self._asleep = False
@@ -341,7 +394,8 @@ class Pool:
         if self._options.initializer is None:
             return None
         try:
-            prepared = prepare_initializer(self.data, *self._options.initializer)
+            self._main.take()
+            prepared = prepare_initializer(self.data, self._main, *self._options.initializer)
             self._modules.add(prepared.modules)
         except BaseException:
             self.data.close()
@@ -362,7 +416,14 @@ class Pool:
             self._statistics.submitted += 1
             self._queue.append(call)
             call.future.queued_at(self)
+            if call.options.timeout_s is not None:
+                limit = call.submitted_ns / 1e9 + call.options.timeout_s
+                heappush(self._time_limits, (limit, self._statistics.submitted, weakref.ref(call)))
         self._wake()
+
+    def end_call(self, future: CallFuture[object]) -> None:
+        """End a call that runs, for its caller."""
+        self._reported(_Unwanted(future))
 
     def waiting_status(self, future: CallFuture[object]) -> CallStatus:
         """Return the status of a call that waits: its place in the queue, and the reason."""
@@ -455,6 +516,8 @@ class Pool:
             while self._broken is None:
                 self._signalled = False
                 self._handle_events()
+                if self._time_limits:
+                    self._end_late_calls()
                 self._assign()
                 if self._options.copies:
                     self._copy_slowest()
@@ -617,7 +680,7 @@ class Pool:
         target.sent_nested += 1
         target.waits = False
         nested = frames.frame(frames.NESTED, frames.number(self._next_call), call.body)
-        target.outbox += map(memoryview, (*self._new_modules(target), nested))
+        target.outbox += map(memoryview, (*self._news(target), nested))
         self._flush(target)
 
     def _is_held_up(self) -> bool:
@@ -625,7 +688,9 @@ class Pool:
         return bool(self._parked and self._options.actor_starts)
 
     def _ahead(self, worker: _Worker) -> int:
-        """Return how many calls a worker may have: one if calls take long or few wait."""
+        """Return how many calls a worker may have: one if calls take long or few wait, 0 after its last."""
+        if self._options.calls_per_worker:
+            return min(1, self._options.calls_per_worker - worker.calls_begun)
         share = len(self._queue) // (2 * self._options.workers_max)
         by_time = int(_AHEAD_S / max(worker.mean_s, 1e-6))
         return max(1, min(_AHEAD_MAX, share, by_time))
@@ -640,7 +705,8 @@ class Pool:
         try:
             if call.prepared is None:
                 number, definition = self._function(call.function)
-                arguments, _ = encode_arguments(call.args, call.kwargs, self._modules, pickled_small)
+                pickled = partial(pickled_small, main=self._main)
+                arguments, _ = encode_arguments(call.args, call.kwargs, self._modules, pickled)
             elif not call.prepared.missing(node):
                 number, definition = 0, call.prepared.function.message(node)
                 arguments = call.prepared.arguments.message(node)
@@ -650,7 +716,9 @@ class Pool:
             if not call.begin():
                 return
             self._next_call += 1
-            parts = self._new_modules(target)
+            # Also if this call cannot be sent.
+            target.outbox += map(memoryview, self._news(target))
+            parts = []
             if call.future.context is not None:
                 parts += hand_context(target.task.task, call.future.context)
             if not number:
@@ -675,11 +743,12 @@ class Pool:
         except NeedsDataError:
             self._park(call, node)
             return
-        except Exception as error:  # noqa: BLE001 - the call's own values
+        except BaseException as error:  # noqa: BLE001 - code of the call's own values runs here
             self._fail(call, error)
             return
         if not target.running:
             target.since = time.monotonic()
+        target.calls_begun += 1
         target.running[self._next_call] = call
         target.outbox.append(memoryview(parts[0] if len(parts) == 1 else b"".join(parts)))
 
@@ -758,6 +827,7 @@ class Pool:
                 call.function,
                 arguments,
                 lambda result: self._reported(_Prepared(call, result)),
+                main=self._main,
                 by_value=call.by_value,
                 submitted_ns=call.submitted_ns,
             ).start()
@@ -765,14 +835,41 @@ class Pool:
             call.near_until = None
             copied(self.data, call.prepared, node, lambda error: self._reported(_Prepared(call, error)))
 
-    def _new_modules(self, target: _Worker) -> list[bytes]:
-        """Return a frame with the sources of modules that a worker has not got yet, or nothing."""
-        sources = self._modules.sources
-        if len(sources) == target.modules:
+    def _news(self, target: _Worker) -> list[bytes]:
+        """Return frames with the packages and the names of the main module that a worker has not got yet."""
+        names = self._main.log[target.names :]
+        target.names += len(names)
+        return [*self._packages_for(target), *names]
+
+    def _packages_for(self, target: _Worker) -> list[bytes]:
+        """Return a frame with archives, or nothing.
+
+        A large archive is stored in a blob: workers that start later on its node map it.
+        """
+        new = self._modules.archives[target.modules :]
+        if not new:
             return []
-        new = dict(list(sources.items())[target.modules :])
         target.modules += len(new)
-        return [frames.frame(frames.MODULES, msgspec.msgpack.encode(new))]
+        sent = []
+        for archive in new:
+            blob = self._packages.get(archive.digest)
+            stored = None if blob is None else blob.at(target.task.task.node)
+            if len(archive.content) < BUFFER_BYTES_MIN or stored is None:
+                sent.append(archive)
+                if len(archive.content) >= BUFFER_BYTES_MIN:
+                    self.data.do(partial(self._store_package, archive, target.task.task.node))
+            else:
+                sent.append(replace(archive, content=b"", blob=stored.object_id))
+        return [frames.frame(frames.MODULES, msgspec.msgpack.encode(sent))]
+
+    def _store_package(self, archive: Archive, node: str) -> None:
+        """Store an archive for further workers of a node, in the thread of the store."""
+        with contextlib.suppress(DiosError):  # without it, each worker gets the bytes
+            blob = self._packages.get(archive.digest)
+            if blob is None:
+                blob = self.data.keep(create_blob(self.data.node, [archive.content]))
+            blob.copy_to(node)
+            self._packages[archive.digest] = blob
 
     def _function(self, function: Function[object]) -> tuple[int, bytes]:
         """Return a function's number and pickle.
@@ -781,16 +878,22 @@ class Pool:
         change.
         """
         known = self._functions.get(id(function))
-        if known is not None and known[0] is function:
-            return known[1], known[2]
-        data, _, constant = encode_call_function(function, self._modules, pickled_function)
-        if not constant:
-            return 0, data
+        if (
+            known is not None
+            and known.function is function
+            and self._main.is_current(function, known.qualname, known.pickle.names)
+        ):
+            return known.number, known.pickle.data
+        pickled = partial(pickled_function, main=self._main)
+        encoded, is_constant = encode_call_function(function, self._modules, pickled, self._main)
+        if not is_constant:
+            return 0, encoded.data
         while len(self._functions) >= _FUNCTIONS_KEPT:
-            self._forget(self._functions.pop(next(iter(self._functions)))[1])
+            self._forget(self._functions.pop(next(iter(self._functions))).number)
         self._next_function += 1
-        self._functions[id(function)] = (function, self._next_function, data)
-        return self._next_function, data
+        qualname = qualname_in(self._main.namespace, function)
+        self._functions[id(function)] = _KnownFunction(function, self._next_function, encoded, qualname)
+        return self._next_function, encoded.data
 
     def _forget(self, number: int) -> None:
         for worker in self._workers:
@@ -850,6 +953,8 @@ class Pool:
         times += [self._idle_check_at] if len(self._workers) > 1 and self._options.idle_s is not None else []
         if self._options.copies and any(worker.running for worker in self._workers):
             times.append(now + _COPY_CHECK_S)
+        if self._time_limits:
+            times.append(self._time_limits[0][0])
         if self._retry_at > now and (self._queue or any(worker.family.calls for worker in self._workers)):
             times.append(self._retry_at)
         return max(0.0, min(times) - now) if times else None
@@ -875,6 +980,49 @@ class Pool:
             self._starting += 1
             self._next_worker += 1
             self._lifecycle.start(self._next_worker, near)
+
+    def _end_late_calls(self) -> None:
+        """End the calls whose time limit has passed."""
+        now = time.monotonic()
+        while self._time_limits and self._time_limits[0][0] <= now:
+            with self._lock:
+                call = heappop(self._time_limits)[2]()
+            if call is not None:
+                limit_s = call.options.timeout_s
+                self._end_call(call, CallTimeoutError(f"{call.title} did not end within {limit_s:g} s"))
+
+    def _end_unwanted(self, future: CallFuture[object]) -> None:
+        """End the call of a future, wherever it is."""
+        running = [call for worker in self._workers for call in worker.running.values()]
+        for call in (*running, *self._queue, *self._parked):
+            if isinstance(call, Call) and call.future is future:
+                self._end_call(call, CallEndedError(f"{call.title} was ended by the program"))
+                return
+
+    def _end_call(self, call: Call, error: CallEndedError) -> None:
+        """Fail a call. A worker that makes it is ended, and an answer of another worker is ignored."""
+        if call.answered or call.future.done():
+            return
+        self._fail(call, error)
+        call.answered = True
+        self._copies.pop(call, None)
+        self._parked.pop(call, None)
+        call.copied = False
+        with contextlib.suppress(ValueError):
+            self._queue.remove(call)
+        for worker, _ in self._holders(call):
+            self._stop_if_unwanted(worker)
+
+    def _stop_if_unwanted(self, worker: _Worker) -> None:
+        """End a worker that makes a call which was ended; its other calls go to others."""
+        call = next(iter(worker.running.values()), None)
+        if not (worker.ready and isinstance(call, Call) and call.answered and not call.copied):
+            return
+        del worker.running[next(iter(worker.running))]
+        waiting = [number for number in worker.running if number not in worker.nested]
+        self._give_back([worker.running.pop(number) for number in waiting])
+        self._remove(worker)
+        self._lifecycle.end(worker.task, kill=True)
 
     def _end_idle(self) -> None:
         """End the workers that had nothing to do for some time, but not the last one."""
@@ -904,6 +1052,8 @@ class Pool:
                 self._initializer_copied(event)
             elif isinstance(event, _Unused):
                 self._drop(event.object_ids)
+            elif isinstance(event, _Unwanted):
+                self._end_unwanted(event.future)
             elif isinstance(event, _NotGiven):
                 if event.worker in self._workers:
                     self._lost(event.worker, ProtocolError(f"its data cannot be had: {event.error}"))
@@ -921,7 +1071,9 @@ class Pool:
         self._starting -= 1
         self._statistics.workers_started += 1
         worker = _Worker(task, OutputLines(task.number), since=time.monotonic())
-        first = self._new_modules(worker)
+        env = self._options.env
+        first = [frames.frame(frames.ENVIRONMENT, msgspec.msgpack.encode(env))] if env else []
+        first += self._news(worker)
         first.append(
             frames.frame(
                 frames.INITIALIZER, b"" if initializer is None else initializer.function.message(node)
@@ -1046,13 +1198,19 @@ class Pool:
             if self._runs_elsewhere(call):
                 continue
             call.tries += not moved
-            if (moved and not self._options.actor_starts) or (lost and call.tries <= self._options.retries):
+            fingerprint = "" if status is None else status.fingerprint
+            kind = ActorEndedError if self._options.actor_starts else WorkerEndedError
+            if isinstance(call, Call):
+                retries = call.options.retries
+                again = call.options.repeats(call.tries, _bases_of(kind))
+            else:
+                retries, again = self._options.retries, False
+            if (moved and not self._options.actor_starts) or (lost and call.tries <= retries) or again:
                 self._statistics.repeated += 1
                 self._give_back([call])
             else:
-                fingerprint = "" if status is None else status.fingerprint
-                kind = ActorEndedError if self._options.actor_starts else WorkerEndedError
-                self._fail(call, kind(f"the worker ended in the call: {reason}", fingerprint=fingerprint))
+                title = call.title if isinstance(call, Call) else "the call"
+                self._fail(call, kind(f"the worker ended in {title}: {reason}", fingerprint=fingerprint))
         worker.running.clear()
         starts = self._options.actor_starts
         if starts and self._statistics.workers_started >= starts and self._broken is None:
@@ -1068,6 +1226,13 @@ class Pool:
         if worker.returned:
             self._give_back(worker.returned)
             worker.returned.clear()
+        if not worker.gone:
+            self._stop_if_unwanted(worker)
+        most = self._options.calls_per_worker
+        if most and not worker.gone and worker.calls_begun >= most and self._is_unused(worker):
+            self._remove(worker)
+            self._statistics.workers_ended += 1
+            self._lifecycle.end(worker.task, kill=False)
 
     def _obey(self, worker: _Worker, kind: int, body: memoryview) -> None:
         """Handle a frame of a worker. Nothing in it is decoded here except numbers."""
@@ -1097,11 +1262,23 @@ class Pool:
     def _answered(self, worker: _Worker, body: memoryview, *, failed: bool) -> None:
         call, rest = self._ended_call(worker, body, failed=failed)
         if isinstance(call, Call):
-            if self._is_late(worker, call):
+            if self._is_late(worker, call) or (failed and self._repeat(call, rest)):
                 return
             call.future.finish(bytearray(rest), failed=failed, trust=self._trust)
         else:
             self._answer(call, frames.RAISES if failed else frames.RETURNS, bytes(rest))
+
+    def _repeat(self, call: Call, error: memoryview) -> bool:
+        """Make a call again after its exception, if its options say so."""
+        if not call.options.retry_on:
+            return False
+        call.tries += 1
+        if not call.options.repeats(call.tries, describe_exception(error).bases):
+            return False
+        self._statistics.failed -= 1
+        self._statistics.repeated += 1
+        self._give_back([call])
+        return True
 
     def _ended_call(
         self, worker: _Worker, body: memoryview, *, failed: bool
@@ -1205,6 +1382,8 @@ class Pool:
             if prepared is not None
             for reference in prepared.references(worker.task.task.node)
         }
+        packages = [blob.at(worker.task.task.node) for blob in list(self._packages.values())]
+        known |= {reference.object_id: reference for reference in packages if reference is not None}
         if (
             not known.keys() >= set(numbers)
             or not worker.held.isdisjoint(numbers)
@@ -1304,6 +1483,10 @@ def _for_waiting(family: _Family, workers: list[_Worker]) -> tuple[_Worker, Nest
         if all_wait or len(worker.nested) < _DEPTH_FOR_OTHERS:
             return worker, family.calls.pop()
     return None
+
+
+def _bases_of(kind: type) -> list[tuple[str, str]]:
+    return [(base.__module__, base.__qualname__) for base in kind.__mro__]
 
 
 def _reason(status: Status | None, error: DiosError | None) -> str:

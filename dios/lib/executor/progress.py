@@ -10,9 +10,9 @@ _EVERY_S: Final = 0.2
 
 
 class Progress:
-    """A line with the number of results, their rate and the remaining time; nothing where no one reads it."""
+    """A line with the number of results, their rate and the remaining time, if the total is known."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int | None) -> None:
         self._total: Final = total
         self._done = 0
         self._began: Final = time.monotonic()
@@ -39,7 +39,9 @@ class Progress:
     def _show(self, now: float, start: str) -> None:
         passed = max(now - self._began, 1e-9)
         rate = self._done / passed
-        left = (self._total - self._done) / rate if rate else 0.0
-        rest = f", {left:.0f} s left" if self._done < self._total else f" in {passed:.1f} s"
-        sys.stderr.write(f"{start}{self._done:,} of {self._total:,} results, {rate:,.0f}/s{rest}    ")
+        total = self._done if self._total is None else self._total
+        left = (total - self._done) / rate if rate else 0.0
+        rest = f", {left:.0f} s left" if self._done < total else f" in {passed:.1f} s"
+        known = "" if self._total is None else f" of {total:,}"
+        sys.stderr.write(f"{start}{self._done:,}{known} results, {rate:,.0f}/s{rest}    ")
         sys.stderr.flush()

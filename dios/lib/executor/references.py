@@ -19,12 +19,14 @@ class ValueReference(Generic[T]):
     The value is dropped when nothing refers to it any more.
     """
 
-    __slots__ = ("__weakref__", "blob", "modules")
+    __slots__ = ("__weakref__", "blob", "modules", "names")
 
-    def __init__(self, blob: StoredBlob, modules: frozenset[str]) -> None:
+    def __init__(self, blob: StoredBlob, modules: frozenset[str], names: frozenset[str]) -> None:
         self.blob: Final = blob
         self.modules: Final = modules
         """The names of the modules that the value needs."""
+        self.names: Final = names
+        """The names of the main module that it needs."""
 
     def get(self) -> T:
         """Return the value; its arrays are read-only."""

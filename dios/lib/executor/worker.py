@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 import time
@@ -12,15 +13,19 @@ from typing import Final, cast
 import msgspec
 
 from dios.client.sync.node import Node, connect
-from dios.client.task_main import add_modules
 from dios.client.tracing import active
 from dios.client.tracing.contexts import SpanContext, current, read_traceparent
 from dios.errors import ClosedError, EndOfStreamError, InvalidError, LimitError, TimeLimitError
 from dios.lib.executor import frames
+from dios.lib.executor.archives import Archive
 from dios.lib.executor.errors import WorkerEndedError
 from dios.lib.executor.frames import Function
+from dios.lib.executor.main_module import Definition
+from dios.lib.executor.main_worker import WorkerMain, explain
 from dios.lib.executor.nested import NestedFuture, enter_worker
-from dios.lib.executor.values import STORED_BYTES_MIN, encode_exception, encode_parts
+from dios.lib.executor.remote_errors import encode_exception
+from dios.lib.executor.script import Script
+from dios.lib.executor.values import STORED_BYTES_MIN, encode_parts
 from dios.lib.executor.worker_data import UnreadableValueError, WorkerData
 from dios.transport.rings.reader import RingReader
 from dios.transport.rings.writer import RingWriter
@@ -87,10 +92,12 @@ class _Output(io.RawIOBase):
 class _Worker:
     def __init__(self, node: Node, calls: RingReader, results: RingWriter, *, trust: bool) -> None:
         self._trust: Final = trust
+        self._main: Final = WorkerMain()
         self._data: Final = WorkerData(
             node,
             lambda numbers: self.send(frames.WANTED, msgspec.msgpack.encode(numbers)),
             lambda: self.send(frames.BLANK),
+            self._main,
             trust=trust,
         )
         self._calls: Final = calls
@@ -115,7 +122,7 @@ class _Worker:
         raw = io.BufferedWriter(_Output(self), _OUTPUT_PART)  # type: ignore[type-var]  # see write
         shown = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
         sys.stdout = sys.stderr = shown
-        enter_worker(self)
+        enter_worker(self, self._main)
         look_at = 0.0
         while True:
             self._obey(*self._next(None))
@@ -168,7 +175,14 @@ class _Worker:
         elif kind == frames.FORGET:
             self._functions.pop(frames.numbered(body)[0], None)
         elif kind == frames.MODULES:
-            add_modules(msgspec.msgpack.decode(body, type=dict[str, str]))
+            self._data.install(msgspec.msgpack.decode(body, type=list[Archive]))
+        elif kind == frames.ENVIRONMENT:
+            os.environ.update(msgspec.msgpack.decode(body, type=dict[str, str]))
+            time.tzset()
+        elif kind == frames.SCRIPT:
+            self._main.run_script(msgspec.msgpack.decode(body, type=Script))
+        elif kind == frames.DEFINE:
+            self._main.define(msgspec.msgpack.decode(body, type=Definition))
         elif kind == frames.DROPPED:
             self._data.forget(msgspec.msgpack.decode(body, type=list[int]))
         elif kind == frames.INITIALIZER:
@@ -221,6 +235,7 @@ class _Worker:
         except BaseException as error:
             if isinstance(error, SystemExit) and not self._depth:
                 raise
+            explain(error)
             self.send(frames.EXCEPTION, answer, encode_exception(error, trust=self._trust))
         else:
             self.send(frames.RESULT, answer, encoded)

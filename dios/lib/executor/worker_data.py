@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from dios.client.ops.status import Delegated
 from dios.client.sync.node import Node, Reference
+from dios.lib.executor.archives import Archive, install
 from dios.lib.executor.blobs import map_blob, write_parts
+from dios.lib.executor.call_pickles import PLAIN_CALL, SHARED_CALL, Arguments, SharedHead
 from dios.lib.executor.errors import UntrustedResultError
-from dios.lib.executor.values import (
-    PLAIN_CALL,
-    SHARED_CALL,
-    Arguments,
-    Encoded,
-    SharedHead,
-    decode_result,
-    decode_stored,
-)
+from dios.lib.executor.main_module import bound_namespace
+from dios.lib.executor.values import Encoded, decode_result, decode_stored
 from dios.wire.types import Permission
 
 _ASKED_MAX: Final = 256
@@ -38,6 +34,13 @@ class UnreadableValueError(Exception):
     """An argument is the result of another call, of a class that is not known here; its caller knows it."""
 
 
+class BindingMain(Protocol):
+    """The main module of a worker, as far as large values are set in it."""
+
+    def bind(self, name: str, value: object) -> None:
+        """Set a name to a value, unless it has an equal one."""
+
+
 class WorkerData:
     """The blobs of one worker. ``ask`` sends object ids to the executor, ``ask_blank`` asks for a blob."""
 
@@ -46,10 +49,13 @@ class WorkerData:
         node: Node,
         ask: Callable[[Sequence[int]], None],
         ask_blank: Callable[[], None],
+        main: BindingMain,
         *,
         trust: bool,
     ) -> None:
         self._node: Final = node
+        self._main: Final = main
+        self._bound: Final[set[str]] = set()
         self._ask: Final = ask
         self._ask_blank: Final = ask_blank
         self._trust: Final = trust
@@ -87,6 +93,12 @@ class WorkerData:
         except UntrustedResultError as error:
             raise UnreadableValueError from error
 
+    def bind(self, name: str, number: int) -> None:
+        """Set a name of the main module to the value in a blob, once."""
+        if name not in self._bound:
+            self._bound.add(name)
+            self._main.bind(name, self.value(number, own=True))
+
     def result(self, data: bytes) -> object:
         """Return the result of another worker that was sent with the call."""
         try:
@@ -98,6 +110,14 @@ class WorkerData:
         """Drop blobs that the executor does not use any more; values that use them keep their memory."""
         for number in numbers:
             self._views.pop(number, None)
+
+    def install(self, archives: Sequence[Archive]) -> None:
+        """Let this worker import packages from their archives, some of which are in blobs."""
+        self._fetch({archive.blob for archive in archives if archive.blob})
+        install(
+            replace(archive, content=bytes(self._views[archive.blob])) if archive.blob else archive
+            for archive in archives
+        )
 
     def store(self, encoded: Encoded) -> int:
         """Write a large result to a blob of the executor, and return the blob's object id."""
@@ -143,7 +163,15 @@ _current: tuple[WorkerData, list[int]] | None = None
 """The data, and the stored values of the arguments that are being decoded."""
 
 
-def stored(index: int, own: bool) -> object:  # noqa: FBT001 - as it stands in the pickle
+def namespace_with(values: dict[str, object], stored_values: list[tuple[str, int]]) -> dict[str, object]:
+    """Return the namespace of the main module with large values, which are in the pickle or in blobs."""
+    data, numbers = _here()
+    for name, index in stored_values:
+        data.bind(name, numbers[index])
+    return bound_namespace(values)
+
+
+def stored(index: int, own: bool, _namespace: object = None) -> object:  # noqa: FBT001 - as it stands in the pickle
     """Return a value in a blob, while the arguments that contain it are decoded."""
     data, values = _here()
     return data.value(values[index], own=own)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import cast
 
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import DiosError, UnreachableError
+from dios.lib.closing import close_all
 from dios.lib.files.kept_copies import digest_of
 from dios.lib.files.placing import further_places, next_place, present_places
 from dios.wire.nametext import fingerprint
@@ -75,6 +75,4 @@ def hold_on(node: Node, group: Group, name: bytes, disks: int, digest: bytes = b
             except DiosError as error:
                 refusals[place] = error.message
     finally:
-        for replica in replicas:
-            with suppress(DiosError):
-                replica.close()
+        close_all(replicas)

@@ -6,7 +6,6 @@ Versions and nodes only claim: the digest in the catalogue decides which replica
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from blake3 import blake3
@@ -15,6 +14,7 @@ from dios import limits
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import DiosError
 from dios.lib.catalogue import CatalogueEntry, Part
+from dios.lib.closing import close_all
 from dios.lib.kept.records import KeptPromise
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType, Semantics
@@ -104,9 +104,7 @@ def _nodes_with(node: Node, group: Group, part: Part, enough: int) -> int:
             if len(sound) < enough and replica.node not in sound and digest_of(replica) == part.digest:
                 sound.add(replica.node)
     finally:
-        for replica in replicas:
-            with suppress(DiosError):
-                replica.close()
+        close_all(replicas)
     return len(sound)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from dios.errors import DamagedError
+from dios.lib.decoding import decoded
 from dios.limits import TEXT_BYTES_MAX
 
 SHARE_ALIAS: Final = "share/"
@@ -31,7 +31,4 @@ _decode: Final = msgspec.msgpack.Decoder(Share).decode
 
 def decode_share(data: bytes) -> Share:
     """Return the content of a record. Raises DamagedError for any other bytes."""
-    try:
-        return _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedError(f"the record of a share cannot be read: {error}") from None
+    return decoded(_decode, data, "the record of a share cannot be read")

@@ -23,7 +23,6 @@ from dios.errors import BadReferenceError, DamagedError, DiosError, InvalidError
 from dios.wire.types import ObjectType, Proximity
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from typing_extensions import Buffer
@@ -190,13 +189,9 @@ class SoundReplicas:
             reference.close()
 
     def __enter__(self) -> Self:
-        """Return the replicas themselves."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the references that are open."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- finding --------------------------------------------------------------------------------------

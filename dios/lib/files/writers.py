@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import warnings
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from dios import limits
@@ -219,9 +218,7 @@ class FileWriter(io.BufferedIOBase):
         self._pages.release()
         super().close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not self.closed:
             self.discard()
         self.close()
@@ -246,9 +243,7 @@ class TextWriter(io.TextIOWrapper):
         super().__init__(file, encoding=encoding or "utf-8", errors=errors, newline=newline)
         self._file: Final = file
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not self.closed:
             self._file.discard()
             return

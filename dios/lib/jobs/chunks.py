@@ -17,6 +17,7 @@ from zlib import crc32
 import msgspec
 
 from dios.errors import InvalidError, ProtocolError
+from dios.lib.decoding import decoded
 from dios.limits import JOB_CHUNK_PAIRS, JOB_REDUCERS_MAX
 
 Key: TypeAlias = Hashable
@@ -45,6 +46,7 @@ class Opening(NamedTuple):
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
+_decode_opening: Final = msgspec.msgpack.Decoder(tuple[int, int, int, int]).decode
 
 _KEY_TYPES: Final = frozenset({bytes, str, int, float, bool, type(None), tuple})
 _TAG_AT: Final = 1
@@ -86,20 +88,11 @@ def tag_of(message: bytes) -> Tag:
 
 def decode_open(message: bytes) -> Opening:
     """Read an OPEN message; ProtocolError for another format."""
-    tag, form, mapper, attempt = _whole_numbers(message, 4)
+    failure = "a mapper sent a message that is not a chunk"
+    tag, form, mapper, attempt = decoded(_decode_opening, message, failure, ProtocolError)
     if tag != Tag.OPEN or form != FORMAT:
         raise ProtocolError(f"a stream begins with tag {tag}, format {form}; expected 0 and {FORMAT}")
     return Opening(mapper, attempt)
-
-
-def _whole_numbers(message: bytes, count: int) -> tuple[int, ...]:
-    try:
-        numbers = msgspec.msgpack.decode(message, type=tuple[int, ...])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a mapper sent a message that is not a chunk: {error}") from error
-    if len(numbers) != count:
-        raise ProtocolError(f"a mapper sent {len(numbers)} numbers instead of {count}")
-    return numbers
 
 
 def decode_pairs(message: bytes | memoryview) -> Table:

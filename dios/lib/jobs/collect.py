@@ -35,25 +35,22 @@ class Collector(Protocol):
         """Return the collected pairs, and start empty."""
 
 
-class Sums:
+class Sums(Collector):
     """A collector that adds up the values of each key at once."""
 
     def __init__(self) -> None:
         self._totals: Counter[Key] = Counter()
 
     def add_keys(self, keys: Iterable[Key]) -> None:
-        """Add one to the count of each key."""
         self._totals.update(keys)
 
     def add_pairs(self, pairs: Pairs) -> None:
-        """Add pairs of key and number."""
         totals = self._totals
         get = totals.get
         for key, value in cast("Iterable[tuple[Key, int]]", pairs):
             totals[key] = get(key, 0) + value
 
     def add_mapping(self, mapping: Mapping[Key, Value]) -> None:
-        """Add one number for each key."""
         add_columns(self._totals, list(mapping), cast("list[int]", list(mapping.values())))
 
     def __len__(self) -> int:
@@ -75,7 +72,7 @@ def add_columns(totals: dict[Key, int], keys: list[Key], values: list[int]) -> N
         dict.update(totals, zip(keys, map(add, values, map(totals.get, keys, repeat(0))), strict=True))
 
 
-class ListCollector:
+class ListCollector(Collector):
     """A collector that lists the values of each key, and combines them when there are many and at the end."""
 
     def __init__(self, combine: Reduce) -> None:
@@ -84,11 +81,9 @@ class ListCollector:
         self._held = 0
 
     def add_keys(self, keys: Iterable[Key]) -> None:
-        """Add one to the count of each key."""
         self.add_pairs(zip(keys, repeat(1), strict=False))
 
     def add_pairs(self, pairs: Pairs) -> None:
-        """Add pairs of key and value."""
         lists = self._lists
         held = 0
         for key, value in pairs:
@@ -100,7 +95,6 @@ class ListCollector:
         self._held += held
 
     def add_mapping(self, mapping: Mapping[Key, Value]) -> None:
-        """Add one value for each key."""
         self.add_pairs(mapping.items())
 
     def __len__(self) -> int:
@@ -117,7 +111,7 @@ class ListCollector:
         ]
 
 
-class PlainCollector:
+class PlainCollector(Collector):
     """A collector that combines nothing and keeps pairs in order."""
 
     def __init__(self) -> None:
@@ -125,19 +119,16 @@ class PlainCollector:
         self._values: list[Value] = []
 
     def add_keys(self, keys: Iterable[Key]) -> None:
-        """Add one to the count of each key."""
         self._keys.extend(keys)
         self._values.extend(repeat(1, len(self._keys) - len(self._values)))
 
     def add_pairs(self, pairs: Pairs) -> None:
-        """Add pairs of key and value."""
         put_key, put_value = self._keys.append, self._values.append
         for key, value in pairs:
             put_key(key)
             put_value(value)
 
     def add_mapping(self, mapping: Mapping[Key, Value]) -> None:
-        """Add one value for each key."""
         self._keys.extend(mapping)
         self._values.extend(mapping.values())
 
@@ -146,7 +137,6 @@ class PlainCollector:
         return len(self._keys)
 
     def drain(self) -> Table:
-        """Return the pairs, and start empty."""
         table = self._keys, self._values
         self._keys, self._values = [], []
         return table

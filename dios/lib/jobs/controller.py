@@ -33,6 +33,7 @@ from dios.errors import (
     TimeLimitError,
     UnreachableError,
 )
+from dios.lib.closing import close_all
 from dios.lib.jobs.inputs import Inputs
 from dios.lib.jobs.ledger import GivePart, GiveUp, Ledger, Role, StartJobTask, Step, Stop
 from dios.lib.jobs.orders import (
@@ -206,7 +207,7 @@ class Controller:
         for host in self._hosts():
             if len(there) < self._options.keep and host not in there:
                 with suppress(DiosError):
-                    _close([output.copy(host=host)])
+                    close_all([output.copy(host=host)])
                     there.add(host)
         self._saved.reducer_done(number, output)
 
@@ -244,7 +245,7 @@ class Controller:
                 self._saved.finish(self._parts.values())
         finally:
             for kept in self._parts.values():
-                _close(kept)
+                close_all(kept)
             with suppress(DiosError):
                 self._program.close()
         return JobResult(tuple(self._outputs), tuple(self._reports), self._total, time.monotonic() - began)
@@ -357,7 +358,7 @@ class Controller:
                 # Its node is gone, or the reducer, whose end is noticed later.
                 if reducer.task.zombie:
                     return
-                _close([kept.pop(0)])
+                close_all([kept.pop(0)])
             else:
                 return
         self._ledger.part_lost(step.mapper)
@@ -369,7 +370,7 @@ class Controller:
             lost = [part for part in kept if part.object_id == object_id]
             if lost:
                 kept.remove(lost[0])
-                _close(lost)
+                close_all(lost)
                 self._ledger.part_lost(mapper)
                 if not kept and self._saved is not None:
                     self._saved.mapper_lost(mapper)
@@ -438,13 +439,11 @@ class Controller:
             )
             running.part = part
         except DiosError:
-            for stream in streams:
-                with suppress(DiosError):
-                    stream.close()
+            close_all(streams)
             if part is not None and self._saved is not None:
                 self._saved.forget(part)
             elif part is not None:
-                _close([part])
+                close_all([part])
             raise
         for reducer, stream in zip(start.partitions, streams, strict=True):
             # The end of a dead reducer is noticed later; a mapper without a reader is stopped then.
@@ -619,7 +618,7 @@ class Controller:
         if part is not None and self._saved is not None:
             self._saved.forget(part)
         elif part is not None:
-            _close([part])
+            close_all([part])
 
     def _loses_reader(self, start: StartJobTask) -> bool:
         """Return True if a reducer that reads from a mapper has to leave its node, or has just left it."""
@@ -635,9 +634,7 @@ class Controller:
     def _forget(self, running: RunningJobTask) -> None:
         self._running.remove(running)
         running.reports.detach()
-        for reference in (running.reports, running.task):
-            with suppress(DiosError):
-                reference.close()
+        close_all((running.reports, running.task))
 
     def _settle(self) -> None:
         """Wait after the last output for tasks that are about to end, and end the others."""
@@ -683,12 +680,6 @@ class Controller:
                 running=len(self._running),
             )
         )
-
-
-def _close(references: Iterable[Reference]) -> None:
-    for reference in references:
-        with suppress(DiosError):
-            reference.close()
 
 
 def _end(running: RunningJobTask) -> None:

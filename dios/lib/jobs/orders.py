@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from dios.errors import ProtocolError
+from dios.lib.decoding import decoded
 from dios.lib.jobs.records import Segment
 
 PART_LABEL: Final = "part"
@@ -99,15 +100,9 @@ def encode(message: Order | Report) -> bytes:
 
 def decode_order(data: bytes) -> Order:
     """Read an order; raises ProtocolError."""
-    try:
-        return _orders.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"the controller's order is malformed: {error}") from error
+    return decoded(_orders.decode, data, "the controller's order is malformed", ProtocolError)
 
 
 def decode_report(data: bytes) -> Report:
     """Read a report of an untrusted task; raises ProtocolError."""
-    try:
-        return _reports.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"a task's report is malformed: {error}") from error
+    return decoded(_reports.decode, data, "a task's report is malformed", ProtocolError)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 from dios.client.ops.status import Status
 from dios.client.sync.node import Reference
 from dios.errors import Code, DiosError
+from dios.lib.closing import close_all
 from dios.lib.jobs import chunks
 from dios.lib.jobs.ledger import Role
 from dios.wire.types import Semantics
@@ -102,14 +101,10 @@ class JobResult:
 
     def close(self) -> None:
         """Drop the references to the outputs; anonymous outputs are deleted then."""
-        for output in self.outputs:
-            with suppress(DiosError):
-                output.close()
+        close_all(self.outputs)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

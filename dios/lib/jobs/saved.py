@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 
 from dios.client.sync.node import Node, Reference
 from dios.errors import DiosError, InvalidError, UnreachableError
+from dios.lib.closing import close_all
 from dios.lib.jobs.inputs import Inputs
 from dios.lib.jobs.records import Segment
 from dios.lib.supervised.kept_state import KeptState, SectionContent, StateSection
@@ -100,7 +101,7 @@ class SavedProgress:
             for number, name in last.reduced.items():
                 if replicas := self._found(name):
                     self.reduced[number], self._tasks.reduced[number] = replicas[0], name
-                    _close(replicas[1:])
+                    close_all(replicas[1:])
             for number, name in last.published.items():
                 if (replica := self._node.find(name)) is not None:
                     self.published[number], self._tasks.published[number] = replica, name
@@ -155,7 +156,7 @@ class SavedProgress:
         name = _name_of(reference)
         with suppress(DiosError):
             reference.destroy()
-        _close([reference])
+        close_all([reference])
         self._destroy_named(name)
 
     def _destroy_named(self, name: bytes) -> None:
@@ -170,7 +171,7 @@ class SavedProgress:
                 replica.destroy()
             except DiosError:
                 whole = False
-            _close([replica])
+            close_all([replica])
         if whole:
             self._listed.discard(name)
             self._dirty = True
@@ -203,7 +204,7 @@ class SavedProgress:
         for replicas in parts:
             for reference in replicas[:1]:
                 self.forget(reference)
-            _close(replicas[1:])
+            close_all(replicas[1:])
         for reference in self._spare:
             self.forget(reference)
         self._spare.clear()
@@ -227,9 +228,3 @@ def _name_of(reference: Reference) -> bytes:
     if name is None:
         raise InvalidError("an object of the job has no name, so that no later controller could find it")
     return name
-
-
-def _close(references: Iterable[Reference]) -> None:
-    for reference in references:
-        with suppress(DiosError):
-            reference.close()

@@ -32,11 +32,12 @@ from dios.lib import catalogue
 from dios.lib.catalogue import Note, Part
 from dios.lib.kept import lists, notes, replicas
 from dios.lib.kept.decisions import Copied, KeptSteps, KeptWish, Place, next_steps
-from dios.lib.kept.leading import FoundReplicas, Leading, ShortOfPromise
+from dios.lib.kept.leading import FoundReplicas, Leading
 from dios.lib.kept.lists import change_list, list_conflict, list_wish, next_change
 from dios.lib.kept.notes import WaitingNote
 from dios.lib.kept.objects import PromisedObject
 from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptState
+from dios.lib.kept.report import KeptReport, PromiseReport, ShortObject
 from dios.lib.kept.versions import CREATED, Seen, is_beyond_repair, latest, noted
 from dios.lib.replicated_record import protocol
 from dios.lib.replicated_record.asynchronous import AsyncReplicas
@@ -357,7 +358,7 @@ class _LeadingKeeper:
         if removed:
             why = f"{_other_bytes(removed, 'had')}; removed"
             self._known.note_removed(
-                name, ShortOfPromise(promise.key, promise.replicas, steps.current, int(time.time()), why, ())
+                name, ShortObject(mark, promise.key, promise.replicas, steps.current, int(time.time()), why)
             )
         self._note(name, promise, steps, _other_bytes(others, "has"), incomplete=references.incomplete)
         for target in steps.targets:
@@ -525,7 +526,8 @@ class _LeadingKeeper:
         if (steps.short or steps.conflict or others) and len(self._known.short) < limits.KEPT_SHORT_MAX:
             refusals = "; ".join(sorted({why for _, why in self._known.refused.values()}))
             reason = others or steps.reason
-            self._known.short[name] = ShortOfPromise(
+            self._known.short[name] = ShortObject(
+                fingerprint(name),
                 promise.key,
                 promise.replicas,
                 steps.current,
@@ -804,31 +806,25 @@ class _LeadingKeeper:
         short = Counter(lack.promise for lack in self._known.short.values())
         unverified = Counter(self._known.unverified.values())
         conflicts = Counter(lack.promise for lack in self._known.short.values() if lack.conflict)
-        oldest: dict[str, ShortOfPromise] = {}
+        oldest: dict[str, ShortObject] = {}
         for lack in self._known.short.values():
             known = oldest.get(lack.promise)
             if known is None or lack.since < known.since:
                 oldest[lack.promise] = lack
-        told = {
-            "leader": here,
-            "checked": not self._known.order.hurried,
-            "promises": {
-                key: {
-                    "objects": 1 if promise.is_single else len(self._known.listed.get(key, ((), ()))[1]),
-                    "short": short[key],
-                    "conflicts": conflicts[key],
-                    "unverified": unverified[key],
-                    "since": oldest[key].since if key in oldest else 0,
-                    "reason": oldest[key].reason if key in oldest else self._known.failures.get(key, ""),
-                }
-                for key, promise in self._known.promises.items()
-            },
-            "objects": {
-                fingerprint(name): row._asdict()
-                for name, row in islice(self._known.shown(int(time.time())).items(), limits.KEPT_SHOWN_MAX)
-            },
+        promises = {
+            key: PromiseReport(
+                1 if promise.is_single else len(self._known.listed.get(key, ((), ()))[1]),
+                short[key],
+                conflicts[key],
+                unverified[key],
+                oldest[key].since if key in oldest else 0,
+                oldest[key].reason if key in oldest else self._known.failures.get(key, ""),
+            )
+            for key, promise in self._known.promises.items()
         }
-        await self._leader.show(told)
+        shown = islice(self._known.shown(int(time.time())).values(), limits.KEPT_SHOWN_MAX)
+        objects = {row.fingerprint: row for row in shown}
+        await self._leader.show(KeptReport(here, not self._known.order.hurried, promises, objects))
 
 
 def _other_bytes(nodes: Collection[str], verb: str) -> str:

@@ -18,25 +18,12 @@ from dios.lib.kept.decisions import Copied
 from dios.lib.kept.notes import WaitingNote
 from dios.lib.kept.objects import LookOrder
 from dios.lib.kept.records import KeptPromise
+from dios.lib.kept.report import ShortObject
 from dios.lib.kept.versions import CREATED, Seen, VersionState
 from dios.wire.types import Semantics
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncGroup, AsyncReference
-
-
-class ShortOfPromise(NamedTuple):
-    """An object to report: short of its promise, in conflict, or with a replica that had other bytes.
-
-    ``since`` is a time in seconds since 1970.
-    """
-
-    promise: str
-    wanted: int
-    current: int
-    since: int
-    reason: str
-    conflict: tuple[str, ...]
 
 
 class FoundReplicas(NamedTuple):
@@ -73,8 +60,8 @@ class Leading:
     strays: dict[int, float] = field(default_factory=dict)
     """Replicas of lists that are no members, with the time at which they are destroyed."""
     groups: dict[bytes, AsyncGroup | None] = field(default_factory=dict)
-    short: dict[bytes, ShortOfPromise] = field(default_factory=dict)
-    removed: dict[bytes, ShortOfPromise] = field(default_factory=dict)
+    short: dict[bytes, ShortObject] = field(default_factory=dict)
+    removed: dict[bytes, ShortObject] = field(default_factory=dict)
     """The objects of which a replica with other bytes was removed lately."""
     copying: set[tuple[bytes, str]] = field(default_factory=set)
     refused: dict[str, tuple[float, str]] = field(default_factory=dict)
@@ -142,14 +129,14 @@ class Leading:
         self.unverified[name] = self.unverified.pop(name)
         return name
 
-    def note_removed(self, name: bytes, row: ShortOfPromise) -> None:
+    def note_removed(self, name: bytes, row: ShortObject) -> None:
         """Show for some time that a replica with other bytes was removed."""
         self.removed.pop(name, None)
         if len(self.removed) >= limits.KEPT_SHOWN_MAX:
             del self.removed[next(iter(self.removed))]
         self.removed[name] = row
 
-    def shown(self, now_s: int) -> dict[bytes, ShortOfPromise]:
+    def shown(self, now_s: int) -> dict[bytes, ShortObject]:
         """Return the objects to report, conflicts first; ``now_s`` is the time in seconds since 1970."""
         span = limits.KEPT_REMOVED_SHOWN_MS // 1000
         self.removed = {name: row for name, row in self.removed.items() if row.since > now_s - span}

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from dios import limits
-from dios.errors import Busy, Conflict, DamagedError, DiosError, UnreachableError
+from dios.errors import Busy, Conflict, DamagedError, UnreachableError
 from dios.lib import catalogue
 from dios.lib.catalogue import Listed
+from dios.lib.closing import close_all_async
 from dios.lib.kept.decisions import Copied, KeptSteps, KeptWish, Place, next_steps
 from dios.lib.kept.records import KeptPromise
 from dios.lib.kept.versions import CREATED, VersionState
@@ -26,7 +27,7 @@ from dios.lib.retrying import Pauses
 from dios.wire.types import Persistence
 
 if TYPE_CHECKING:
-    from dios.client.aio.node import AsyncGroup, AsyncNode, AsyncReference
+    from dios.client.aio.node import AsyncGroup, AsyncNode
 
 
 async def read_list(node: AsyncNode, group: AsyncGroup, promise: KeptPromise) -> Listed:
@@ -180,15 +181,8 @@ async def _add(record: AsyncReplicas, reading: Reading, change: ListChange) -> N
     try:
         outcome = await record.run(protocol.change_members(with_added))
     finally:
-        await _close(copied)
+        await close_all_async([copied])
     if added not in outcome.value.members:
         await record.destroy(added.object_id)
     for member in change.remove & set(reading.sound):
         await record.destroy(member.object_id)
-
-
-async def _close(reference: AsyncReference) -> None:
-    try:
-        await reference.close()
-    except DiosError:
-        return

@@ -7,29 +7,15 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
+import msgspec
+from msgspec.structs import asdict
+
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import InvalidError
 from dios.lib.kept import records
 from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptState
+from dios.lib.kept.report import KeptReport, PromiseReport, ShortObject
 from dios.lib.user_records.records import UserRecords
-
-
-@dataclass(frozen=True, slots=True)
-class ShortObject:
-    """An object with fewer current replicas than promised, or with replicas in ``conflict``.
-
-    Or a replica of it has, or had within the last day, other bytes than those that were put.
-
-    ``since`` is when the leader noticed it, in seconds since 1970.
-    """
-
-    fingerprint: str
-    promise: str
-    wanted: int
-    current: int
-    since: int
-    reason: str
-    conflict: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +91,10 @@ class Promises:
 
     def statuses(self) -> list[KeptStatus]:
         """Return every promise with what the leader reports of it, groups first."""
-        board = self._records.board()
+        report = self._report()
         promises = sorted(
             self._records.read().living(), key=lambda promise: (promise.is_single, promise.label, promise.key)
         )
-        told = board.get("promises")
-        rows = told if isinstance(told, dict) else {}
         return [
             KeptStatus(
                 promise.key,
@@ -118,9 +102,9 @@ class Promises:
                 promise.replicas,
                 promise.apart,
                 promise.is_single,
-                **{key: rows.get(promise.key, {}).get(key, empty) for key, empty in _REPORTED.items()},
-                leader=str(board.get("leader", "")),
-                checked=bool(board.get("checked", False)) and promise.key in rows,
+                **asdict(report.promises.get(promise.key, PromiseReport())),
+                leader=report.leader,
+                checked=report.checked and promise.key in report.promises,
             )
             for promise in promises
         ]
@@ -146,33 +130,16 @@ class Promises:
 
     def short_objects(self) -> list[ShortObject]:
         """Return the first objects that are short of their promise, in conflict, or had other bytes."""
-        told = self._records.board().get("objects")
-        rows = told if isinstance(told, dict) else {}
-        return [
-            ShortObject(
-                mark,
-                row["promise"],
-                row["wanted"],
-                row["current"],
-                row["since"],
-                row["reason"],
-                tuple(row["conflict"]),
-            )
-            for mark, row in rows.items()
-        ]
+        return list(self._report().objects.values())
+
+    def _report(self) -> KeptReport:
+        return self._records.report(_decode_report, KeptReport())
 
     def _add(self, promise: KeptPromise) -> None:
         self._records.edit(lambda state: records.with_promise(state, promise))
 
 
-_REPORTED: Final[dict[str, int | str]] = {
-    "objects": 0,
-    "short": 0,
-    "conflicts": 0,
-    "unverified": 0,
-    "since": 0,
-    "reason": "",
-}
+_decode_report: Final = msgspec.json.Decoder(KeptReport).decode
 
 
 def _name_of(reference: Reference) -> bytes:

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError
+from dios.lib.decoding import decoded
 from dios.lib.kept.versions import Seen, SeenVersions, trimmed
 from dios.lib.user_records.kind import RecordKind
 from dios.wire.fields import U63, Label, NameBytes
@@ -117,10 +118,7 @@ def decode(data: bytes) -> KeptState:
         return KeptState()
     if len(data) > limits.KEPT_RECORDS_BYTES_MAX:
         raise DamagedError(f"the records of kept replicas have {len(data)} bytes, too many")
-    try:
-        stored = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedError(f"the records of kept replicas cannot be read: {error}") from None
+    stored = decoded(_decode, data, "the records of kept replicas cannot be read")
     if stored.format != FORMAT_VERSION:
         raise DamagedError(
             f"the records of kept replicas have version {stored.format}, this program reads "

@@ -11,6 +11,7 @@ from blake3 import blake3
 
 from dios import limits
 from dios.errors import Conflict, DiosError
+from dios.lib.closing import close_all_async
 from dios.lib.kept.versions import CREATED, VersionState
 from dios.wire.types import ObjectType, Persistence, Semantics
 
@@ -29,9 +30,7 @@ async def references_to(
         yield references
     finally:
         with trio.CancelScope(shield=True):
-            for reference in references:
-                with suppress(DiosError):
-                    await reference.close()
+            await close_all_async(references)
 
 
 def is_durable_blob(reference: AsyncReference) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -10,7 +10,8 @@ import trio
 
 from dios import limits
 from dios.errors import Busy, DamagedError, DiosError, UnreachableError
-from dios.lib.replicated_record.frame import HEADER_BYTES_MAX, Member, has_header
+from dios.lib.closing import close_all_async
+from dios.lib.replicated_record.frame import HEADER_BYTES_MAX, has_header
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
     Committed,
@@ -25,9 +26,11 @@ from dios.lib.replicated_record.steps import (
     Steps,
     Wait,
     not_found,
+    replicas_by_id,
+    sighting,
 )
 from dios.lib.retrying import Pauses
-from dios.wire.types import ObjectType, Semantics
+from dios.wire.types import Semantics
 
 if TYPE_CHECKING:
     from dios.client.aio.handles import AsyncWriteRequest
@@ -60,7 +63,7 @@ class AsyncReplicas:
 
     async def __aexit__(self, *_: object) -> None:
         with trio.CancelScope(shield=True):
-            await self._close(self.references.values())
+            await close_all_async(self.references.values())
         self.references = {}
 
     async def look(self) -> Sighting:
@@ -128,22 +131,14 @@ class AsyncReplicas:
         if fresh or not self.references:
             former = self.references
             references = await self._node.lookup(self.name, group=self._group)
-            blobs = [
-                reference
-                for reference in references
-                if reference.type is ObjectType.DURABLE_BLOB and not reference.zombie
-            ]
-            blobs.sort(key=lambda blob: (blob.proximity, blob.object_id))
-            self.references = {blob.object_id: blob for blob in blobs}
+            self.references = replicas_by_id(references)
             self.complete = not references.incomplete
             kept = {reference.ref for reference in references}
-            await self._close(reference for reference in former.values() if reference.ref not in kept)
-            await self._close(
+            await close_all_async(reference for reference in former.values() if reference.ref not in kept)
+            await close_all_async(
                 reference for reference in references if reference.object_id not in self.references
             )
-        members = tuple(Member(reference.object_id, reference.node) for reference in self.references.values())
-        versions = {reference.object_id: reference.v_w for reference in self.references.values()}
-        return Sighting(members, versions, self.complete and fresh, self._known)
+        return sighting(self.references.values(), self._known, complete=self.complete and fresh)
 
     def _reading(self, object_id: int, size: int) -> Callable[[], Awaitable[bytes]]:
         async def read() -> bytes:
@@ -213,12 +208,7 @@ class AsyncReplicas:
         """
         reference = self.references.pop(object_id, None)
         if reference is not None:
-            await self._close([reference])
-
-    async def _close(self, references: Iterable[AsyncReference]) -> None:
-        for reference in references:
-            with suppress(DiosError):
-                await reference.close()
+            await close_all_async([reference])
 
 
 async def _together(calls: Mapping[int, Callable[[], Awaitable[T]]]) -> Results[T]:

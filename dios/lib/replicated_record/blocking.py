@@ -11,7 +11,7 @@ from dios import limits
 from dios.client.sync.handles import Reference, WriteRequest
 from dios.client.sync.node import Node
 from dios.errors import Busy, ClosedError, DiosError, UnreachableError
-from dios.lib.replicated_record.frame import Member
+from dios.lib.closing import close_all
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
     Committed,
@@ -26,9 +26,11 @@ from dios.lib.replicated_record.steps import (
     Steps,
     Wait,
     not_found,
+    replicas_by_id,
+    sighting,
 )
 from dios.lib.retrying import Pauses
-from dios.wire.types import ObjectType, Proximity, Semantics
+from dios.wire.types import Proximity, Semantics
 
 T = TypeVar("T")
 
@@ -106,24 +108,11 @@ class BlockingReplicas:
             references = self._find()
             complete = not getattr(references, "incomplete", True)
             former = self._references
-            blobs = [
-                reference
-                for reference in references
-                if reference.type is ObjectType.DURABLE_BLOB and not reference.zombie
-            ]
-            blobs.sort(key=lambda blob: (blob.proximity, blob.object_id))
-            self._references = {blob.object_id: blob for blob in blobs}
+            self._references = replicas_by_id(references)
             self._looked_at = time.monotonic()
             kept = {reference.ref for reference in references}
-            for old_reference in former.values():
-                if old_reference.ref not in kept:
-                    with suppress(DiosError):
-                        old_reference.close()
-        members = tuple(
-            Member(reference.object_id, reference.node) for reference in self._references.values()
-        )
-        versions = {reference.object_id: reference.v_w for reference in self._references.values()}
-        return Sighting(members, versions, complete, None if self.vouches else known)
+            close_all(reference for reference in former.values() if reference.ref not in kept)
+        return sighting(self._references.values(), None if self.vouches else known, complete=complete)
 
     def _known_nodes(self) -> Iterator[str]:
         # A task may not ask for the nodes, and then knows none.
@@ -232,5 +221,4 @@ class BlockingReplicas:
         reference = self._references.pop(object_id, None)
         self._looked_at = float("-inf")
         if reference is not None:
-            with suppress(DiosError):
-                reference.close()
+            close_all([reference])

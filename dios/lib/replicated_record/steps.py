@@ -6,14 +6,17 @@ independent: they are carried out together, and each has a result of its own, wh
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterable, Mapping
+from collections.abc import Collection, Container, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from dios.client.ops.attributes import Handle
 from dios.errors import Busy, Conflict, DiosError, UnreachableError
 from dios.lib.replicated_record.frame import Member
+from dios.wire.types import ObjectType
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Handle)
 
 
 class Sighting(NamedTuple):
@@ -105,6 +108,19 @@ Step: TypeAlias = Look | ReadReplicas | HoldReplicas | CommitReplicas | ReleaseR
 Results: TypeAlias = dict[int, T | DiosError]
 
 Steps: TypeAlias = Generator[Step, object, T]
+
+
+def replicas_by_id(references: Iterable[H]) -> dict[int, H]:
+    """Return the durable replicas among these references by object id, the nearest first."""
+    blobs = [blob for blob in references if blob.type is ObjectType.DURABLE_BLOB and not blob.zombie]
+    return {blob.object_id: blob for blob in sorted(blobs, key=lambda blob: (blob.proximity, blob.object_id))}
+
+
+def sighting(references: Collection[Handle], known: frozenset[str] | None, *, complete: bool) -> Sighting:
+    """Return the sighting of these replicas."""
+    members = tuple(Member(reference.object_id, reference.node) for reference in references)
+    versions = {reference.object_id: reference.v_w for reference in references}
+    return Sighting(members, versions, complete, known)
 
 
 def not_found(object_ids: Iterable[int], there: Container[int]) -> Results[T]:

@@ -86,7 +86,6 @@ class _Starter(Protocol):
 
     def __call__(self, *program: Reference, inputs: Mapping[str, Handed]) -> Operation[Task]:
         """Return the operation; a fork has no program of its own."""
-        ...
 
 
 class OrderOutcome(NamedTuple):

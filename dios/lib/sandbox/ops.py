@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from dios.client.ops.attributes import Handle
 from dios.client.sync.node import Node, Reference
 from dios.errors import DiosError, InvalidError
+from dios.lib.executor.call_pickles import encode_arguments
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.local_modules import LocalModules
-from dios.lib.executor.values import decode_result, encode_arguments
+from dios.lib.executor.values import decode_result
 from dios.lib.sandbox.bounds import (
     COMPLETIONS_MAX,
     NAME_CHARS_MAX,

@@ -12,6 +12,7 @@ from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from dios.errors import ProtocolError
+from dios.lib.executor.archives import Archive
 from dios.lib.sandbox.bounds import (
     FIGURE_PIXELS_MAX,
     MESSAGE_CHARS_MAX,
@@ -66,11 +67,11 @@ class RunCell(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class PutValue(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Set a variable, after adding the sources of modules that its value needs."""
+    """Set a variable, after the installation of packages that its value needs."""
 
     name: str
     data: bytes
-    modules: dict[str, str]
+    modules: list[Archive]
 
 
 class GetValue(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -80,11 +81,11 @@ class GetValue(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class CallFunction(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Call a function of the session, after adding the sources of modules."""
+    """Call a function of the session, after the installation of packages."""
 
     function: str
     data: bytes
-    modules: dict[str, str]
+    modules: list[Archive]
 
 
 class PutFile(msgspec.Struct, frozen=True, array_like=True, tag=6):

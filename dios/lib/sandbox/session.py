@@ -25,12 +25,13 @@ from dios.client.blob_file import BlobFile
 from dios.client.ops.batches import Pending, together
 from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.client.task_files import TaskFiles
-from dios.client.task_main import add_modules
 from dios.errors import ClosedError, EndOfStreamError, NotSupportedError
 from dios.host.confinement.private_folder import TEMPORARY
 from dios.lib.executor import frames
+from dios.lib.executor.archives import install
+from dios.lib.executor.call_pickles import PLAIN_CALL, Arguments
 from dios.lib.executor.frames import Function
-from dios.lib.executor.values import PLAIN_CALL, Arguments, encode_result
+from dios.lib.executor.values import encode_result
 from dios.lib.sandbox import display, forking, protocol
 from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds
 from dios.lib.sandbox.failures import CELL, clean, described, undescribed
@@ -369,7 +370,7 @@ class _Session:
         if isinstance(task, RunCell):
             return self._run_cell(task.source)
         if isinstance(task, PutValue):
-            add_modules(task.modules)
+            install(task.modules)
             (value,), _ = _decoded(task.data)
             variables[task.name] = value
             return Answer()
@@ -385,7 +386,7 @@ class _Session:
         if isinstance(task, CompleteName):
             return self._value(_completions(variables, task.text))
         assert isinstance(task, CallFunction), "the others are above"  # noqa: S101 - by the type
-        add_modules(task.modules)
+        install(task.modules)
         arguments, named = _decoded(task.data)
         function = cast("Function[object]", variables[self._known(task.function)])
         return self._value(function(*arguments, **named))

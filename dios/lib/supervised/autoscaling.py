@@ -18,7 +18,6 @@ class ScalingRule(Protocol):
 
     def change(self, load: float, capacities: Sequence[float], /) -> int:
         """Return the change of the number of replicas: 1, -1 or 0."""
-        ...
 
 
 class ScalableServices(Protocol):
@@ -26,11 +25,9 @@ class ScalableServices(Protocol):
 
     def describe(self, name: str) -> ServiceStatus:
         """Return the status of a service."""
-        ...
 
     def scale(self, name: str, replicas: int) -> None:
         """Change the number of replicas."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from dios.lib.supervised.arrays import ArrayShape, checked_shape
 from dios.lib.supervised.kept_state import latest_state
 from dios.lib.supervised.predecessors import View
 from dios.lib.supervised.records import Condition, JobArray, JobEnd, JobState, Predecessor, ServiceRecord
+from dios.lib.supervised.report import ReplicaNote, ServicesReport
 from dios.lib.supervised.services import ServiceProgram, Services
 
 _LOOK_S: Final = limits.SERVICE_ROUND_MS / 1000
@@ -162,8 +163,8 @@ class KeptJobs:
     def statuses(self) -> list[JobStatus]:
         """Return the status of all jobs, the oldest first."""
         statuses = [
-            self._status(record, rows, notes, incomplete=rows.incomplete)
-            for rows, notes in ((self._node.tasks(), self._services.board()),)
+            self._status(record, rows, report, incomplete=rows.incomplete)
+            for rows, report in ((self._node.tasks(), self._services.report()),)
             for record in records.living(self._services.read(), jobs=True)
         ]
         return sorted(statuses, key=lambda status: status.created_ns)
@@ -174,7 +175,9 @@ class KeptJobs:
         The records are those of the asked node if it has them.
         """
         known = list(records.living(self._services.read_near(), jobs=True))
-        statuses = [self._status(record, rows, {}, incomplete=rows.incomplete) for record in known]
+        statuses = [
+            self._status(record, rows, ServicesReport(), incomplete=rows.incomplete) for record in known
+        ]
         places = {
             row.fingerprint: (record.name, place[0])
             for record in known
@@ -187,7 +190,7 @@ class KeptJobs:
         """Return the status of one job; InvalidError if there is none of this name."""
         record = records.found_job(self._services.read(), name)
         rows = self._node.tasks()
-        return self._status(record, rows, self._services.board(), incomplete=rows.incomplete)
+        return self._status(record, rows, self._services.report(), incomplete=rows.incomplete)
 
     def wait(self, name: str, timeout: float | None = None) -> JobEnd:
         """Wait until a job has ended, and return its end; TimeLimitError after ``timeout`` seconds.
@@ -232,7 +235,7 @@ class KeptJobs:
 
     # -- parts ----------------------------------------------------------------------------------------
     def _status(
-        self, record: ServiceRecord, rows: Iterable[Status], notes: dict[str, object], *, incomplete: bool
+        self, record: ServiceRecord, rows: Iterable[Status], report: ServicesReport, *, incomplete: bool
     ) -> JobStatus:
         job = record.job
         if job is None:
@@ -240,10 +243,8 @@ class KeptJobs:
         here = (0, record.generation)
         places = {place: row for row in rows if not row.ended and (place := record.place(row.label))}
         running = [places[here]] if here in places and job.array is None else []
-        told = notes.get("services")
-        told = told.get(record.name, []) if isinstance(told, dict) else []
-        notes_here = [note for note in told if isinstance(note, dict) and note.get("generation") == here[1]]
-        note = notes_here[0] if notes_here and job.end is None else {}
+        noted = [] if job.end is not None else report.services.get(record.name, [])
+        note = next((note for note in noted if note.generation == record.generation), ReplicaNote())
         return JobStatus(
             record.name,
             record.spec.label,
@@ -252,9 +253,9 @@ class KeptJobs:
             job.created_ns,
             running[0] if running and job.end is None else None,
             job.end,
-            str(note.get("reason", "")),
-            bool(note.get("waits")),
-            int(note.get("restarts", 0)),
+            note.reason,
+            note.waits,
+            note.restarts,
             incomplete=incomplete,
             after=job.after,
             array=job.array,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from dios import limits
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import DamagedError, DiosError, InvalidError, TooLargeError, UnreachableError
+from dios.lib.decoding import decoded
 from dios.lib.supervised.records import STATE_LABEL
 from dios.wire.fields import U63, NameBytes
 
@@ -84,10 +85,7 @@ def decode_state(data: bytes) -> StateContent:
     """Return the content of a copy; no bytes are an empty one. Raise DamagedError for anything else."""
     if not data:
         return StateContent(_FORMAT_VERSION)
-    try:
-        content = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedError(f"the state of the job cannot be read: {error}") from None
+    content = decoded(_decode, data, "the state of the job cannot be read")
     if content.format != (_WITH_SECTIONS if content.sections else _FORMAT_VERSION):
         raise DamagedError(
             f"the state of the job has version {content.format}, and this program reads {_FORMAT_VERSION} "

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, UnreachableError
+from dios.lib.decoding import decoded
 from dios.lib.supervised.arrays import index_text
 from dios.lib.user_records.kind import RecordKind
 from dios.wire.earlier_forms import earlier_form
@@ -332,10 +333,7 @@ def decode(data: bytes) -> dict[str, ServiceRecord]:
     """Return the services by name. Raise DamagedError if the bytes are not records of services."""
     if not data:
         return {}
-    try:
-        stored = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedError(f"the records of the services cannot be read: {error}") from None
+    stored = decoded(_decode, data, "the records of the services cannot be read")
     if not _BEFORE_JOBS <= stored.format <= FORMAT_VERSION:
         raise DamagedError(
             f"the records of the services have version {stored.format}, this program reads {FORMAT_VERSION}. "

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from dios import limits
@@ -17,6 +18,7 @@ from dios.client.sync.node import Group, Node, Reference, Task
 from dios.errors import DiosError, InvalidError, TooLargeError, UnreachableError
 from dios.lib.supervised import records
 from dios.lib.supervised.records import JobState, ServiceGeneration, ServiceInput, ServiceRecord
+from dios.lib.supervised.report import ServicesReport
 from dios.lib.user_records.records import UserRecords
 from dios.wire.messages import Limits, Work
 from dios.wire.types import ObjectType, Persistence
@@ -84,6 +86,9 @@ class ServiceProgram:
     check: ProgramText | None = None
     check_every: float = limits.SERVICE_CHECK_EVERY_MS / 1000
     healthy_after: float = limits.SERVICE_HEALTHY_MS / 1000
+
+
+_decode_report: Final = msgspec.json.Decoder(ServicesReport).decode
 
 
 class Services:
@@ -173,9 +178,9 @@ class Services:
         """Return the status of all services, by name."""
         services = self.read()
         rows = self._node.tasks()
-        board = self._records.board()
+        report = self.report()
         return [
-            _status(record, rows, board, incomplete=rows.incomplete)
+            _status(record, rows, report, incomplete=rows.incomplete)
             for record in sorted(records.living(services), key=lambda record: record.name)
         ]
 
@@ -183,7 +188,7 @@ class Services:
         """Return the status of one service; InvalidError if there is none of this name."""
         record = records.service_named(self.read(), name)
         rows = self._node.tasks()
-        return _status(record, rows, self._records.board(), incomplete=rows.incomplete)
+        return _status(record, rows, self.report(), incomplete=rows.incomplete)
 
     def task(self, replica: ReplicaStatus) -> Task | None:
         """Return the task of a replica, or None if it does not run any more."""
@@ -204,9 +209,9 @@ class Services:
         """Return the records as the asked node has them, which may miss the latest changes; else all."""
         return self._records.read_near()
 
-    def board(self) -> dict[str, object]:
+    def report(self) -> ServicesReport:
         """Return what the leading node reports about starts and ends."""
-        return self._records.board()
+        return self._records.report(_decode_report, ServicesReport())
 
     def edit(self, change: Callable[[dict[str, ServiceRecord]], ServiceRecord]) -> None:
         """Change the record of one service in every copy that can be reached."""
@@ -297,11 +302,9 @@ class Services:
 
 
 def _status(
-    record: ServiceRecord, rows: Iterable[Status], board: dict[str, object], *, incomplete: bool
+    record: ServiceRecord, rows: Iterable[Status], report: ServicesReport, *, incomplete: bool
 ) -> ServiceStatus:
-    told = board.get("services")
-    told = told.get(record.name, []) if isinstance(told, dict) else []
-    notes = {(row["slot"], row["generation"]): row for row in told if isinstance(row, dict)}
+    notes = report.notes(record.name)
     running = [
         (place, task) for task in rows if not task.ended and (place := record.place(task.label)) is not None
     ]
@@ -311,9 +314,9 @@ def _status(
         ReplicaStatus(
             *place,
             task,
-            int(notes.get(place, {}).get("restarts", 0)),
-            str(notes.get(place, {}).get("reason", "")),
-            waits=task is None and bool(notes.get(place, {}).get("waits")),
+            notes[place].restarts,
+            notes[place].reason,
+            waits=task is None and notes[place].waits,
         )
         for place, task in sorted(
             [*running, *((place, None) for place in wanted - there)], key=lambda replica: replica[0]
@@ -327,6 +330,6 @@ def _status(
         record.previous_generation,
         record.updating,
         tuple(replicas),
-        str(board.get("leader", "")),
+        report.leader,
         incomplete,
     )

@@ -20,11 +20,13 @@ from dios import limits
 from dios.core.model.names import log_name
 from dios.errors import DiosError, TimeLimitError
 from dios.ids import Name
+from dios.lib.closing import close_all_async
 from dios.lib.supervised import records
 from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, array_steps, next_steps
 from dios.lib.supervised.pauses import NodeRefusals, StartPause
 from dios.lib.supervised.predecessors import View, is_complete, missing_tasks, still_waiting
 from dios.lib.supervised.records import STATE_LABEL, JobEnd, JobState, ServiceGeneration, ServiceRecord
+from dios.lib.supervised.report import ReplicaNote, ServicesReport
 from dios.lib.user_records.leader import Leader, Round
 from dios.wire.types import Cause, ObjectType, TaskState
 
@@ -481,9 +483,8 @@ class _Supervisor:
                 detach=not is_check,
             )
         finally:
-            with trio.CancelScope(shield=True), suppress(DiosError):
-                for reference in opened:
-                    await reference.close()
+            with trio.CancelScope(shield=True):
+                await close_all_async(opened)
 
     async def _found(self, name: bytes, description: str, opened: list[AsyncReference]) -> AsyncReference:
         reference = await self._node.find(name)
@@ -579,22 +580,22 @@ class _Supervisor:
     async def _show(self, services: Mapping[str, ServiceRecord], here: str) -> None:
         """Write what only the leader knows where the user's commands read it."""
         now = trio.current_time()
-        told = {
+        notes = {
             name: [
-                {
-                    "slot": place.slot,
-                    "generation": place.generation,
-                    "restarts": pause.restarts,
-                    "reason": self._unknown_health(name, place) or pause.reason,
-                    "starts": self._starting.get((name, place), ""),
-                    "waits": pause.not_before > now,
-                }
+                ReplicaNote(
+                    place.slot,
+                    place.generation,
+                    pause.restarts,
+                    self._unknown_health(name, place) or pause.reason,
+                    self._starting.get((name, place), ""),
+                    pause.not_before > now,
+                )
                 for (owner, place), pause in sorted(self._pauses.items())
                 if owner == name
             ]
             for name in services
         }
-        await self._leader.show({"leader": here, "services": told})
+        await self._leader.show(ServicesReport(here, notes))
 
 
 def node_order(

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Generic
 
 from dios.errors import Busy, Conflict, DiosError
+from dios.lib.closing import close_all_async
 from dios.lib.user_records.kind import RecordKind, S
 from dios.wire.types import ObjectType, Persistence, Semantics
 
@@ -34,9 +35,7 @@ class RecordCopies(Generic[S]):
         await self.close()
         references = await self._node.lookup(self._kind.special_name)
         self._copies = [candidate for candidate in references if candidate.type is ObjectType.DURABLE_BLOB]
-        for reference in references:
-            if reference.type is not ObjectType.DURABLE_BLOB:
-                await _closed(reference)
+        await close_all_async(reference for reference in references if reference not in self._copies)
         self._read_version = -1
 
     async def read_own(self, here: str) -> S:
@@ -88,23 +87,23 @@ class RecordCopies(Generic[S]):
             for target in nodes:
                 if references and target not in there:
                     with suppress(DiosError):
-                        await _closed(await references[0].copy(persistence=Persistence.DURABLE, host=target))
-            for reference in references:
-                await _closed(reference)
+                        copied = await references[0].copy(persistence=Persistence.DURABLE, host=target)
+                        await close_all_async([copied])
+            await close_all_async(references)
 
     async def drop(self, names: Iterable[bytes]) -> None:
         """Destroy all copies of objects that can be reached."""
         for name in names:
-            for reference in await self._node.lookup(name):
+            references = await self._node.lookup(name)
+            for reference in references:
                 with suppress(DiosError):
                     await reference.destroy()
-                await _closed(reference)
+            await close_all_async(references)
 
     async def close(self) -> None:
         """Close the references."""
         copies, self._copies = self._copies, []
-        for reference in copies:
-            await _closed(reference)
+        await close_all_async(copies)
 
 
 async def _replace(reference: AsyncReference, data: bytes, version: int) -> None:
@@ -112,8 +111,3 @@ async def _replace(reference: AsyncReference, data: bytes, version: int) -> None
         if request.v_w != version:
             raise Conflict("another program changed the records")
         request.fill(memoryview(data))
-
-
-async def _closed(reference: AsyncReference) -> None:
-    with suppress(DiosError):
-        await reference.close()

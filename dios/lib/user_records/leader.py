@@ -7,11 +7,11 @@ partition, two act for no longer than their views differ.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple
 
+import msgspec
 import trio
 
 from dios import limits
@@ -144,9 +144,9 @@ class Leader(Generic[S]):
             with trio.CancelScope(shield=True), suppress(DiosError):
                 await board.destroy()
 
-    async def show(self, report: dict[str, object]) -> None:
+    async def show(self, report: msgspec.Struct) -> None:
         """Write what only the leader knows where the user's commands read it."""
-        data = json.dumps(report).encode()
+        data = msgspec.json.encode(report)
         if self._board is None:
             try:
                 self._board = await self._node.create(ObjectType.SHMEM_BLOB, flags=self._kind.flag)

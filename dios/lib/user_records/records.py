@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from typing import Final, Generic
+from typing import Final, Generic, TypeVar
 
 from dios import limits
 from dios.client.sync.node import Node, Reference
 from dios.errors import Busy, Conflict, DiosError, ExistsError, UnreachableError
 from dios.lib.catalogue import StoredCatalogue
+from dios.lib.closing import close_all
+from dios.lib.decoding import decoded
 from dios.lib.retrying import Pauses
 from dios.lib.user_records.kind import RecordKind, S
 from dios.wire.types import ObjectType, Persistence
+
+R = TypeVar("R")
 
 
 class UserRecords(Generic[S]):
@@ -48,7 +51,7 @@ class UserRecords(Generic[S]):
         except DiosError:
             pass  # it is written at this moment, or damaged
         finally:
-            _close(near)
+            close_all(near)
         return self.read()
 
     def _read(self, copies: list[Reference]) -> S:
@@ -63,7 +66,7 @@ class UserRecords(Generic[S]):
                         raise
                     pauses.wait(conflict)
         finally:
-            _close(copies)
+            close_all(copies)
 
     def _merged(self, copies: list[Reference]) -> S:
         return self._kind.merge(content for _, content, _ in self._contents(copies))
@@ -83,22 +86,22 @@ class UserRecords(Generic[S]):
             else:
                 return
             finally:
-                _close(copies)
+                close_all(copies)
 
     def others(self, there: Collection[str]) -> list[str]:
         """Return the names of the nodes that answer, without those ``there``."""
         return [member.name for member in self._node.nodes() if member.usable and member.name not in there]
 
-    def board(self) -> dict[str, object]:
-        """Return what the leading node reports: an empty dictionary if there is none that can be reached."""
+    def report(self, decode: Callable[[bytes], R], empty: R) -> R:
+        """Return the report of the leading node, or the empty one if there is none that can be read."""
         references = self._node.lookup(self._kind.special_name)
-        told: dict[str, object] = {}
+        report = empty
         for reference in references:
             if reference.type is not ObjectType.DURABLE_BLOB:
-                with suppress(DiosError, ValueError):
-                    told = json.loads(reference.read_bytes())
-        _close(references)
-        return told
+                with suppress(DiosError):
+                    report = decoded(decode, reference.read_bytes(), "the report cannot be read")
+        close_all(references)
+        return report
 
     def _copies(self) -> list[Reference]:
         return _durable(self._node.lookup(self._kind.special_name))
@@ -142,14 +145,8 @@ class UserRecords(Generic[S]):
 def _durable(references: Iterable[Reference]) -> list[Reference]:
     """Return the copies among the objects that were found, and close the others."""
     objects = list(references)
-    _close(reference for reference in objects if reference.type is not ObjectType.DURABLE_BLOB)
+    close_all(reference for reference in objects if reference.type is not ObjectType.DURABLE_BLOB)
     return sorted(
         (reference for reference in objects if reference.type is ObjectType.DURABLE_BLOB),
         key=lambda reference: reference.node,
     )
-
-
-def _close(references: Iterable[Reference]) -> None:
-    for reference in references:
-        with suppress(DiosError):
-            reference.close()

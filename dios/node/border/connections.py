@@ -21,11 +21,9 @@ class Line(Protocol):
 
     async def receive(self) -> bytes | None:
         """Return the next body; None at the end. Raise ProtocolError for a frame over the limit."""
-        ...
 
     async def send(self, frame: bytes) -> None:
         """Send a frame, and wait until the other end has taken most of it."""
-        ...
 
 
 class CallConnection:

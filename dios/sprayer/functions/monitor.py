@@ -103,7 +103,6 @@ class Monitor(NetworkFunction):
         row[_BYTES] += packet.length
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:  # noqa: ARG002 - the entry is enough
-        """Free the row of the flow."""
         row = entry.index
         self.names[row] = 0
         self.free[flows.core, self.left[flows.core, 0]] = row

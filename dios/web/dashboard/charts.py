@@ -16,6 +16,8 @@ Options = dict[str, object]
 
 _NS_PER_MS: Final = 1_000_000
 _TEXT_TOOLTIP: Final[Mapping[str, object]] = {"renderMode": "richText", "confine": True}
+_COMMON: Final[Options] = {"aria": {"enabled": True}, "tooltip": _TEXT_TOOLTIP}
+_OVER_TIME: Final[Options] = {**_COMMON, "animation": False, "tooltip": {**_TEXT_TOOLTIP, "trigger": "axis"}}
 _COLOURS: Final = {
     TaskState.STARTING: "#8e9aaf",
     TaskState.RUNNING: "#1976d2",
@@ -110,8 +112,7 @@ def treemap(groups: Mapping[str, Iterable[tuple[str, int]]]) -> Options:
         for group, files in groups.items()
     ]
     return {
-        "aria": {"enabled": True},
-        "tooltip": {**_TEXT_TOOLTIP},
+        **_COMMON,
         "series": [{"type": "treemap", "data": data, "leafDepth": 2, "upperLabel": {"show": True}}],
     }
 
@@ -120,8 +121,7 @@ def graph(nodes: Sequence[tuple[str, str]], edges: Sequence[tuple[str, str, str]
     """Return a graph of (name, category) and labelled edges."""
     categories = list(dict.fromkeys(category for _, category in nodes))
     return {
-        "aria": {"enabled": True},
-        "tooltip": {**_TEXT_TOOLTIP},
+        **_COMMON,
         "legend": [{"data": categories}],
         "series": [
             {
@@ -165,8 +165,7 @@ def sankey(links: Sequence[Sequence[object]]) -> Options:
         sums[1] += units * cost
     names = list(dict.fromkeys(name for pair in merged for name in pair))
     return {
-        "aria": {"enabled": True},
-        "tooltip": {**_TEXT_TOOLTIP},
+        **_COMMON,
         "series": [
             {
                 "type": "sankey",
@@ -193,9 +192,7 @@ def _whole(value: object) -> int:
 def lines(series: Mapping[str, Sequence[tuple[float, float]]], unit: str) -> Options:
     """Return lines over time; the times are seconds since 1970."""
     return {
-        "animation": False,
-        "aria": {"enabled": True},
-        "tooltip": {**_TEXT_TOOLTIP, "trigger": "axis"},
+        **_OVER_TIME,
         "legend": {"data": list(series), "top": 0, "type": "scroll"},
         "grid": {"left": 60, "right": 20, "top": 50, "bottom": 30},
         "xAxis": {"type": "time", "axisLabel": {"hideOverlap": True}},
@@ -247,9 +244,7 @@ def areas(demands: Demands, used: Sequence[tuple[float, float]], unit: str, now_
         }
     )
     return {
-        "animation": False,
-        "aria": {"enabled": True},
-        "tooltip": {**_TEXT_TOOLTIP, "trigger": "axis"},
+        **_OVER_TIME,
         "legend": {"data": [entry["name"] for entry in series], "top": 0, "type": "scroll"},
         "grid": {"left": 60, "right": 20, "top": 50, "bottom": 75},
         "dataZoom": [{"type": "slider", "filterMode": "none"}],

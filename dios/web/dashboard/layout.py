@@ -165,11 +165,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, label: st
             {"name": name, "label": name, "field": name, "sortable": True, "align": "left"}
             for name in columns
         ],
-        rows=[{"id": number, **dict(zip(columns, row, strict=True))} for number, row in enumerate(rows)],
+        rows=[],
         row_key="id",
         pagination={"rowsPerPage": 25},
     )
-    hide_unused(shown)
+    fill(shown, columns, rows)
     return shown.classes("w-full").props(f'dense flat bordered aria-label="{label}"')
 
 

@@ -6,9 +6,9 @@ import contextlib
 import ipaddress
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -32,6 +32,23 @@ from dios.web.observation.session import ClusterSession
 from dios.wire.addresses import listen_advice
 
 _BACKLOG: Final = 32
+
+
+Show: TypeAlias = Callable[[ClusterSession, str], Awaitable[None] | None]
+"""Makes the content of a page, for the word in its path or query."""
+
+PAGES: Final[Sequence[tuple[str, str, Show]]] = (
+    ("/", "Cluster", cluster.show),
+    ("/tasks", "Tasks", tasks.show),
+    ("/tasks/{mark}", "Tasks", tasks.show_one),
+    ("/objects", "Objects", objects.show),
+    ("/objects/{mark}", "Objects", objects.show_one),
+    ("/capabilities", "Capabilities", capabilities.show),
+    ("/scheduling", "Scheduling", scheduling.show),
+    ("/shares", "Shares", shares.show),
+    ("/jobs", "Jobs", jobs.show),
+    ("/functions", "Network functions", functions.show),
+)
 
 
 class DashboardPlace(NamedTuple):
@@ -94,56 +111,16 @@ def _listener(place: DashboardPlace) -> socket.socket:
 
 def _application(session: ClusterSession) -> FastAPI:
     application = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-
-    @ui.page("/")
-    def _cluster() -> None:
-        with page(session, "Cluster"):
-            cluster.show(session)
-
-    @ui.page("/tasks")
-    def _tasks(q: str = "") -> None:
-        with page(session, "Tasks"):
-            tasks.show(session, q)
-
-    @ui.page("/tasks/{mark}")
-    def _task(mark: str) -> None:
-        with page(session, "Tasks"):
-            tasks.show_one(session, mark)
-
-    @ui.page("/objects")
-    async def _objects() -> None:
-        with page(session, "Objects"):
-            await objects.show(session)
-
-    @ui.page("/objects/{mark}")
-    async def _object(mark: str) -> None:
-        with page(session, "Objects"):
-            await objects.show_one(session, mark)
-
-    @ui.page("/capabilities")
-    async def _references(of: str = "") -> None:
-        with page(session, "Capabilities"):
-            await capabilities.show(session, of)
-
-    @ui.page("/scheduling")
-    def _scheduler() -> None:
-        with page(session, "Scheduling"):
-            scheduling.show(session)
-
-    @ui.page("/shares")
-    def _shares() -> None:
-        with page(session, "Shares"):
-            shares.show(session)
-
-    @ui.page("/jobs")
-    def _jobs() -> None:
-        with page(session, "Jobs"):
-            jobs.show(session)
-
-    @ui.page("/functions")
-    def _functions() -> None:
-        with page(session, "Network functions"):
-            functions.show()
-
+    for path, title, show in PAGES:
+        _add_page(session, path, title, show)
     ui.run_with(application, title="DIOS", dark=None, show_welcome_message=False)
     return application
+
+
+def _add_page(session: ClusterSession, path: str, title: str, show: Show) -> None:
+    @ui.page(path)
+    async def build(mark: str = "", q: str = "", of: str = "") -> None:
+        with page(session, title):
+            shown = show(session, mark or q or of)
+            if shown is not None:
+                await shown

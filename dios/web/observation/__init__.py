@@ -9,5 +9,6 @@
 - ``explanations``: the reason against a machine.
 - ``watcher``: reads it again and again while somebody looks, and keeps the recent past.
 - ``session``: a watcher, and calls to the node in threads.
+- ``figures``: the figures of tasks, users and nodes, each with its value and its text.
 - ``jobs``: the tasks of a job, their stages, and lanes for their bars; ``task_use``: their use.
 """

@@ -16,17 +16,21 @@ from dios.client.ops.status import Status
 from dios.client.ops.usage import Description
 from dios.client.plain_text import plain, plain_lines
 from dios.client.sync.node import Node, Task
-from dios.errors import (
-    ClosedError,
-    DiosError,
-    NoSuchTaskError,
-    UnreachableError,
-)
+from dios.errors import ClosedError, DiosError, NoSuchTaskError, UnreachableError
 from dios.lib.task_output import newest_output
 from dios.web.observation.cluster_view import Row, ask
 from dios.web.observation.watcher import Watcher
 
 T = TypeVar("T")
+
+
+def with_task(node: Node, status: Status, action: Callable[[Task], T]) -> T:
+    """Run ``action`` with a handle of a task. Raise NoSuchTaskError if the node has none."""
+    handle = None if status.name is None else node.find(status.name)
+    if not isinstance(handle, Task):
+        raise NoSuchTaskError(f"the node does not keep task {status.fingerprint} any more")
+    with handle:
+        return action(handle)
 
 
 class ClusterSession:
@@ -68,27 +72,11 @@ class ClusterSession:
 
     async def act_on_task(self, status: Status, action: Callable[[Task], T]) -> T:
         """Run ``action`` with a handle of the task. Raise NoSuchTaskError if the node has none."""
-
-        def act(node: Node) -> T:
-            handle = None if status.name is None else node.find(status.name)
-            if not isinstance(handle, Task):
-                raise NoSuchTaskError(f"the node does not keep task {status.fingerprint} any more")
-            with handle:
-                return action(handle)
-
-        return await self.call(act)
+        return await self.call(lambda node: with_task(node, status, action))
 
     async def describe(self, status: Status) -> Description:
         """Return a task's limits and use. Raise NoSuchTaskError if the node does not keep it any more."""
-
-        def act(node: Node) -> Description:
-            handle = None if status.name is None else node.find(status.name)
-            if not isinstance(handle, Task):
-                raise NoSuchTaskError(f"the node does not keep task {status.fingerprint} any more")
-            with handle:
-                return node.describe(handle)
-
-        return await self.call(act)
+        return await self.call(lambda node: with_task(node, status, node.describe))
 
     async def output(self, status: Status) -> str:
         """Return the last part of a task's output, at most CONSOLE_TAIL_BYTES, as harmless text."""

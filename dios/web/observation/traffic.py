@@ -94,15 +94,21 @@ def read_links(node: Node) -> dict[str, LinkReading] | None:
     }
 
 
+def _rates(
+    before: LinkReading | NodeTraffic | None, now: LinkReading | NodeTraffic
+) -> tuple[str, str] | None:
+    """Return the KB/s out and in between two readings of the same connections; None without them."""
+    if before is None or now.at_s <= before.at_s or now.sent < before.sent:
+        return None
+    span = (now.at_s - before.at_s) * 1e3
+    return f"{(now.sent - before.sent) / span:.1f}", f"{max(0, now.received - before.received) / span:.1f}"
+
+
 def link_row(peer: str, before: LinkReading | None, now: LinkReading) -> tuple[object, ...]:
     """Return a row of texts about a link; the rates need two readings of one connection."""
     if not now.connected:
         return (peer, "down", *[""] * 6)
-    out = into = ""
-    if before is not None and now.at_s > before.at_s and now.sent >= before.sent:
-        seconds = now.at_s - before.at_s
-        out = f"{(now.sent - before.sent) / seconds / 1e3:.1f}"
-        into = f"{max(0, now.received - before.received) / seconds / 1e3:.1f}"
+    out, into = _rates(before, now) or ("", "")
     return (
         peer,
         "up",
@@ -121,11 +127,8 @@ def traffic_text(name: str, before: Mapping[str, NodeTraffic], now: Mapping[str,
     if current is None:
         return ""
     words = [f"version {current.version or 'unknown'}", f"{current.connections} links"]
-    if earlier is not None and current.at_s > earlier.at_s and current.sent >= earlier.sent:
-        seconds = current.at_s - earlier.at_s
-        out = (current.sent - earlier.sent) / seconds / 1e3
-        into = max(0, current.received - earlier.received) / seconds / 1e3
-        words.append(f"{out:.1f} KB/s out, {into:.1f} KB/s in")
+    if rates := _rates(earlier, current):
+        words.append(f"{rates[0]} KB/s out, {rates[1]} KB/s in")
     if current.round_trip_ms is not None:
         words.append(f"round trip {current.round_trip_ms:.1f} ms")
     return ", ".join(words)

@@ -10,11 +10,12 @@ from typing import Final
 from dios.client.ops.status import Status
 from dios.client.ops.usage import Description
 from dios.client.plain_text import plain
-from dios.client.sync.node import Node, Task
+from dios.client.sync.node import Node
 from dios.errors import DiosError
 from dios.installation import version
 from dios.web.observation.cluster_view import ClusterView, ask, read_view
 from dios.web.observation.jobs import job_tasks
+from dios.web.observation.session import with_task
 from dios.wire.types import TaskState
 
 EXPLAINED_MAX: Final = 20
@@ -94,11 +95,7 @@ def _versions(node: Node, view: ClusterView, tasks: Sequence[Status]) -> dict[st
 
 def _described(node: Node, task: Status) -> Description | None:
     try:
-        handle = None if task.name is None else node.find(task.name)
-        if not isinstance(handle, Task):
-            return None
-        with handle:
-            return node.describe(handle)
+        return with_task(node, task, node.describe)
     except DiosError:
         return None
 

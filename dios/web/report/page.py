@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dios.client.ops.status import Status
-from dios.web.observation.cluster_view import number, rows
+from dios.web.observation.cluster_view import rows
+from dios.web.observation.figures import SHARE_FIGURES, seconds_of
 from dios.web.observation.jobs import stages
 from dios.web.report.collection import EXPLAINED_MAX, JobReport
 from dios.web.report.html_page import pairs, preformatted, table, text, whole_page
@@ -87,7 +88,7 @@ def _stages(report: JobReport) -> str:
     cells = []
     for stage, tasks in stages(report.tasks).items():
         ended = [task for task in tasks if task.ended]
-        times = [(task.ended_ns - task.started_ns) / 1e9 for task in ended if task.ok and task.started_ns]
+        times = [seconds_of(task, 0) for task in ended if task.ok and task.started_ns]
         cells.append(
             (
                 stage,
@@ -113,7 +114,7 @@ def _nodes(report: JobReport) -> str:
     cells = []
     for name, tasks in sorted(by_node.items()):
         member = members.get(name)
-        busy = sum((task.ended_ns or report.made_ns) - task.started_ns for task in tasks) / 1e9
+        busy = sum(seconds_of(task, report.made_ns) for task in tasks)
         state = "" if member is None else member.status.name.lower()
         cpus = "" if member is None else member.cpus
         cells.append((name or "here", state, cpus, len(tasks), f"{busy:.2f}", _processor_time(report, tasks)))
@@ -125,22 +126,13 @@ def _shares(report: JobReport) -> str:
     if not principals:
         reason = report.view.shares.get("error", "no scheduler answers")
         return f"<p>{text(f'Unknown: {reason}')}</p>"
-    cells = [
-        (
-            row.get("principal"),
-            f"{number(row.get('entitlement')):.1%}",
-            f"{number(row.get('share')):.1%}",
-            row.get("resource"),
-            f"{number(row.get('credit')):.4g}",
-        )
-        for row in principals
-    ]
-    return table(("user", "entitled", "holds", "of", "credit"), cells)
+    columns = ("user", "entitled", "holds", "of", "credit")
+    return table(columns, [[SHARE_FIGURES[column](row) for column in columns] for row in principals])
 
 
 def _cost(report: JobReport) -> dict[str, object]:
     """Return what the job has used: time of tasks, processor time, memory, and work that was lost."""
-    spans = [(task, _length_s(report, task)) for task in report.tasks if task.started_ns]
+    spans = [(task, seconds_of(task, report.made_ns)) for task in report.tasks if task.started_ns]
     facts: dict[str, object] = {
         "time of tasks": f"{sum(length for _, length in spans):.2f} s",
         "processor time": _processor_time(report, report.tasks),
@@ -158,10 +150,6 @@ def _cost(report: JobReport) -> dict[str, object]:
     return facts
 
 
-def _length_s(report: JobReport, task: Status) -> float:
-    return ((task.ended_ns or report.made_ns) - task.started_ns) / 1e9
-
-
 def _sentences(report: JobReport) -> list[str]:
     """Return why the job took its time: when no task ran, the slowest task of each stage, and repeats."""
     started = [task for task in report.tasks if task.started_ns]
@@ -173,14 +161,14 @@ def _sentences(report: JobReport) -> list[str]:
         covered += max(0, end - max(task.started_ns, until))
         until = max(until, end)
     whole = until - min(task.started_ns for task in started)
-    total = sum(_length_s(report, task) for task in started)
+    total = sum(seconds_of(task, report.made_ns) for task in started)
     first = (
         f"From the start of the first task to the end of the last one it took {whole / 1e9:.2f} s. Tasks ran "
         f"in {covered / 1e9:.2f} s of this time, {total:.2f} s in all."
     )
     sentences = [first]
     for stage, tasks in list(stages(report.tasks).items())[:_STAGES_MAX]:
-        times = {task.fingerprint: _length_s(report, task) for task in tasks if task.started_ns}
+        times = {task.fingerprint: seconds_of(task, report.made_ns) for task in tasks if task.started_ns}
         slow = max(
             (task for task in tasks if task.started_ns), key=lambda t: times[t.fingerprint], default=None
         )

@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 from dios.client.ops.cluster import Member
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
-from dios.web.observation.cluster_view import ClusterView, number
+from dios.web.observation.cluster_view import ClusterView
+from dios.web.observation.figures import TASK_FIGURES, Amount, amounts_of, texts_of
 from dios.wire.types import TaskState
 
 NODE_COLUMNS: Final = ("NODE", "STATE", "TASKS", "PROCESSORS SET ASIDE", "MEMORY SET ASIDE")
-_GIB: Final = 2**30
 _BAR_WIDTH: Final = 10
 
-_Value: TypeAlias = str | float
-
-
-def _state(task: Status) -> str:
-    if not task.ended:
-        return "moving" if task.leave_ns else task.state.name.lower()
-    return "exited" if task.ok else task.cause.name.lower()
-
-
-def _secrecy(task: Status) -> str:
-    return plain(" ".join(task.secrecy)) or "-"
-
-
-def _seconds(task: Status, now_ns: int) -> float:
-    return max(0, (task.ended_ns or now_ns) - task.started_ns) / 1e9 if task.started_ns else 0.0
-
-
-TASK_COLUMNS: Final[Mapping[str, Callable[[Status, int], _Value]]] = {
-    "TASK": lambda task, _: task.fingerprint,
-    "TITLE": lambda task, _: plain(task.label),
-    "STATE": lambda task, _: _state(task),
-    "NODE": lambda task, _: plain(task.node),
-    "USER": lambda task, _: plain(task.principal),
-    "SECONDS": _seconds,
-    "DONE": lambda task, _: -1.0 if task.progress is None else task.progress,
-    "SECRECY": lambda task, _: _secrecy(task),
-}
-"""The columns of tasks, with the value by which each is sorted."""
+TASK_COLUMNS: Final = ("TASK", "TITLE", "STATE", "NODE", "USER", "SECONDS", "DONE", "SECRECY")
 
 
 def node_cells(view: ClusterView) -> list[tuple[str, ...]]:
@@ -52,34 +25,19 @@ def node_cells(view: ClusterView) -> list[tuple[str, ...]]:
 
 def _node(member: Member, view: ClusterView) -> tuple[str, ...]:
     row = view.rows_of_nodes.get(member.name, {})
-    cpus = memory = "unknown"
-    if row:
-        cpus = _bar(number(row.get("cpus_set_aside")), number(row.get("cpus")), "")
-        memory = _bar(
-            number(row.get("memory_set_aside")) / _GIB, number(row.get("memory_bytes")) / _GIB, " GiB"
-        )
-    return plain(member.name) or "this node", member.condition, str(member.tasks), cpus, memory
+    bars = [_bar(amount) for amount in amounts_of(row, "set aside")] or ["unknown"] * 2
+    return plain(member.name) or "this node", member.condition, str(member.tasks), *bars
 
 
-def _bar(used: float, most: float, unit: str) -> str:
-    share = min(max(used / most, 0.0), 1.0) if most > 0 else 0.0
-    return f"[{'|' * round(share * _BAR_WIDTH):<{_BAR_WIDTH}}] {used:.3g} of {most:.3g}{unit}"
+def _bar(amount: Amount) -> str:
+    share = min(max(amount.used / amount.most, 0.0), 1.0) if amount.most > 0 else 0.0
+    return f"[{'|' * round(share * _BAR_WIDTH):<{_BAR_WIDTH}}] {amount}"
 
 
 def task_cells(task: Status, now_ns: int) -> tuple[str, ...]:
     """Return a task's cells in the order of TASK_COLUMNS."""
-    seconds = f"{_seconds(task, now_ns):.1f}" if task.started_ns else "-"
-    done = "-" if task.progress is None else f"{task.progress:.0%}"
-    return (
-        task.fingerprint,
-        plain(task.label),
-        _state(task),
-        plain(task.node),
-        plain(task.principal),
-        seconds,
-        done,
-        _secrecy(task),
-    )
+    task_cell, title, *others = texts_of(task, map(str.lower, TASK_COLUMNS), now_ns)
+    return (task_cell, title, *(text or "-" for text in others))
 
 
 def chosen_tasks(
@@ -98,13 +56,12 @@ def chosen_tasks(
 
     Ended tasks are only shown with ``ended``. Tasks with equal values are sorted by their start.
     """
-    value_of = TASK_COLUMNS[column]
+    figure = TASK_FIGURES[column.lower()]
     chosen = [task for task in tasks if (ended or not task.ended) and has_word(task, word, now_ns)]
     chosen = [task for task in chosen if user in {"", task.principal}]
     chosen.sort(key=lambda task: (task.started_ns, task.fingerprint))
-    numbers = column in {"SECONDS", "DONE"}
     chosen.sort(
-        key=lambda task: value_of(task, now_ns) if numbers else str(value_of(task, now_ns)).lower(),
+        key=lambda task: value.lower() if isinstance(value := figure.value(task, now_ns), str) else value,
         reverse=reverse,
     )
     return chosen

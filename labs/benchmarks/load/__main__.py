@@ -35,7 +35,6 @@ class _Phase(Protocol):
 
     def __call__(self, cluster: BenchCluster, coordinator: int, count: int, *, say: Say) -> Awaitable[Burst]:
         """Make the burst."""
-        ...
 
 
 def main() -> int:

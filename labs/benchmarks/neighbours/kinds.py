@@ -43,40 +43,31 @@ class Greedy(Protocol):
     @property
     def table(self) -> int:
         """The number of references with which it fills a table."""
-        ...
 
     @property
     def welcome(self) -> messages.Welcome:
         """The node's greeting of the present connection."""
-        ...
 
     def ask(self, call: AnyCall) -> AnyResult:
         """Make a call and wait for its answer."""
-        ...
 
     def post(self, call: AnyCall) -> int:
         """Make a call that may wait, and return its number; its answer is dropped."""
-        ...
 
     def leave(self, label: str = "") -> None:
         """Disconnect without a farewell, and connect again."""
-        ...
 
     def cut(self) -> None:
         """Disconnect in the middle of a frame, and connect again."""
-        ...
 
     def crowd(self, call: AnyCall, count: int) -> None:
         """Make a call on each of ``count`` further connections, before the first answer is read."""
-        ...
 
     def deafen(self, call: AnyCall, count: int) -> None:
         """Make calls without reading any answer, as far as the node takes them; then connect again."""
-        ...
 
     def linger(self, seconds: float) -> None:
         """Let started tasks work for a moment. A core without a clock gets the events of their work."""
-        ...
 
 
 Kind: TypeAlias = Callable[[Greedy], Iterator[None]]

@@ -25,11 +25,9 @@ class Contender(Protocol):
 
     def write(self, data: bytes, count: int) -> None:
         """Send ``data`` ``count`` times; runs in the writing process."""
-        ...
 
     def read(self, count: int) -> float:
         """Receive ``count`` messages; return the seconds from the first arrival to the last."""
-        ...
 
 
 class FramedPipe(NamedTuple):

@@ -13,11 +13,10 @@ from dios.client.aio.connection import AsyncConnection
 from dios.client.aio.node import AsyncNode
 from dios.client.session import Operation, refusal
 from dios.errors import Code, DiosError, TooManyCallsError
-from dios.firmament.coordinator.assignment import SetUp
+from dios.firmament.coordinator.assignment import SetUp, StartOptions
 from dios.firmament.coordinator.coordinator import Coordinator
 from dios.firmament.coordinator.kernel_compilation import KernelProgress
 from dios.firmament.coordinator.scheduler_service import SchedulerService
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.ids import NodeId
 from dios.limits import RACK_DELEGATION_MS

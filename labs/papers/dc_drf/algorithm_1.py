@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.fairness.allocation import Floats
-from dios.fairness.generate_demands import Csr
 from dios.kernels import kernel
+from labs.simulate.fairness.generate_demands import Csr
 
 EXHAUSTED: Final = 1e-12
 """A resource with at most this much left is exhausted; the rest is rounding."""

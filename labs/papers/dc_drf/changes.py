@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dios.fairness.dc_drf.allocator import DcDrf
-from dios.fairness.generate_demands import Csr
 from labs.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, Clouds, clock_for, exact_s
 from labs.papers.dc_drf.deadlines import NOTES
 from labs.papers.figures import Cell, Figure, FigureTable, PublishedClaim
 from labs.papers.judgements import judged, judged_count
 from labs.plotting import Lines
+from labs.simulate.fairness.generate_demands import Csr
 
 INTERVALS: Final = 90
 JUMP, LONGER, BACK = 30, 50, 70

@@ -13,9 +13,9 @@ import numpy as np
 from dios.fairness.allocation import Allocation, Floats
 from dios.fairness.dc_drf.allocator import DcDrf
 from dios.fairness.edrf import edrf
-from dios.fairness.generate_demands import Csr, generate_demands
 from labs.papers.dc_drf.algorithm_1 import RoundTimes, run
 from labs.papers.figures import ProgressCallback
+from labs.simulate.fairness.generate_demands import Csr, generate_demands
 
 FAMILY: Final = "dc-drf"
 PAPER: Final = "the paper"

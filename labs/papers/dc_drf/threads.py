@@ -13,11 +13,11 @@ from math import inf
 from typing import Final, NamedTuple
 
 from dios.fairness.dc_drf.allocator import DcDrf
-from dios.fairness.generate_demands import Csr
 from labs.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, Clouds
 from labs.papers.figures import Cell, Figure, FigureTable, PublishedClaim
 from labs.papers.judgements import judged
 from labs.plotting import Lines
+from labs.simulate.fairness.generate_demands import Csr
 
 PROFILES: Final = ("U0", MAIN)
 """The profiles with the most and the fewest demands of a tenant that is large."""

@@ -22,7 +22,6 @@ class Sender(Protocol):
 
     def send(self, value: int) -> None:
         """Send an object."""
-        ...
 
 
 def send_first_line(sender: Sender, spin_ms: int) -> None:

@@ -16,13 +16,14 @@ from dios.firmament.models.quincy import QuincyModel
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.solvers import FlowProblem, solve
+from dios.firmament.solvers import FlowProblem
 from labs.papers.figures import Figure, FigureTable, ProgressCallback, PublishedClaim
 from labs.papers.judgements import about, judged
 from labs.plotting import Lines, distribution
 from labs.simulate.scheduling.outcome import SimulationOutcome
 from labs.simulate.scheduling.run import SimulationConfig, simulate
 from labs.simulate.workloads.google_like import GoogleLike, GoogleWorkload
+from labs.solvers import solve
 
 _TINY: Final = FlowProblem(*(np.array(numbers, np.int64) for numbers in ([1, -1], [0], [1], [0], [1], [1])))
 

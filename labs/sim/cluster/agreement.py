@@ -73,19 +73,15 @@ class SimulatedCluster(Protocol):
 
     def hosts(self) -> list[ClusterHost]:
         """Return the hosts of the nodes that are up."""
-        ...
 
     def may_resolve(self, client: SimulatedClient, key: Key) -> bool:
         """Return True if the client is a member of one of the object's groups."""
-        ...
 
     def is_secret(self, target: int) -> bool:
         """Return True if no session of the node's owner may read an object."""
-        ...
 
     def open_session(self, machine: SimMachine, principal: Principal) -> SimulatedClient:
         """Open a session with a random keyring."""
-        ...
 
 
 def _require(condition: bool, violation: str) -> None:  # noqa: FBT001 - reads as a sentence

@@ -32,11 +32,9 @@ class NodeLifecycleListener(Protocol):
 
     def node_crashed(self, machine: SimMachine) -> None:
         """Handle the crash of a node and the end of its tasks and sessions."""
-        ...
 
     def open_sessions(self, machine: SimMachine) -> None:
         """Open sessions at a node that has started."""
-        ...
 
 
 class FaultInjector:

@@ -31,37 +31,29 @@ class HostOutputs(Protocol):
 
     def answered(self, task: TaskId, seq: int, result: messages.AnyResult, data: list[bytes | None]) -> None:
         """Answer a task of this node; a vector has the bytes of each of its parts."""
-        ...
 
     def send(self, to: NodeId, message: dcp.Message, attached: bytes) -> None:
         """Send a message to another node."""
-        ...
 
     def contact(self, to: NodeId, *, on_demand: bool) -> None:
         """Keep a connection to a node, or make one when gossip is sent to it."""
-        ...
 
     def hang_up(self, to: NodeId) -> None:
         """Close the connection to a node."""
-        ...
 
     def end_connection(self, to: NodeId) -> None:
         """End the connection to a node, which is then made again."""
-        ...
 
     def spawn(self, effect: effects.Spawn) -> None:
         """Start a process."""
-        ...
 
     def control(
         self, effect: effects.Kill | effects.Suspend | effects.Continue | effects.CloseConnection
     ) -> None:
         """Stop, suspend or continue a process, or close a connection."""
-        ...
 
     def stored(self, target: ObjectId, value: bytes) -> None:
         """Record a new content of an object, which tasks may read from now on."""
-        ...
 
 
 class ClusterHost(SimHost):

@@ -26,11 +26,9 @@ class LabelledEnvironment(ClientEnvironment, Protocol):
     @property
     def flows(self) -> FlowLedger:
         """The tags of each value, and the knowledge of each task."""
-        ...
 
     def secrecy_of(self, task: int) -> tuple[str, ...] | None:
         """Return the label that the core gives a task, or None if that cannot be known now."""
-        ...
 
 
 class LabelledClient(CooperatingClient):

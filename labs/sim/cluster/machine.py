@@ -45,11 +45,9 @@ class MachineListener(Protocol):
         data: list[bytes | None],
     ) -> None:
         """Answer a task."""
-        ...
 
     def spawn(self, machine: SimMachine, effect: effects.Spawn) -> None:
         """Start a process."""
-        ...
 
     def control(
         self,
@@ -57,13 +55,11 @@ class MachineListener(Protocol):
         effect: effects.Kill | effects.Suspend | effects.Continue | effects.CloseConnection,
     ) -> None:
         """Stop, suspend or continue a process, or close a session."""
-        ...
 
     def stored(
         self, target: ObjectId, name: bytes | None, value: bytes, secrecy: tuple[str, ...] | None
     ) -> None:
         """Record a new content of an object, which has a label unless it is gone already."""
-        ...
 
 
 class SimMachine:

@@ -48,21 +48,17 @@ class NetworkEndpoints(Protocol):
 
     def accepts(self, node: NodeId) -> bool:
         """Return True if the node runs and is not frozen."""
-        ...
 
     def hello(self, node: NodeId) -> dcp.PeerHello:
         """Return the node's introduction on a new connection."""
-        ...
 
     def post(self, node: NodeId, action: Callable[[ClusterHost], None]) -> None:
         """Run an action at the node: now, after it thaws if it is frozen, or never if it is down."""
-        ...
 
     def post_request(
         self, node: NodeId, asker: NodeId, number: int, action: Callable[[ClusterHost], None]
     ) -> None:
         """Run the action that handles a request of another node, when it is its turn."""
-        ...
 
 
 class SimConnection:

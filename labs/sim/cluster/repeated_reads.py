@@ -45,30 +45,24 @@ class ReadCluster(Protocol):
     @property
     def queue(self) -> EventQueue:
         """The events to come."""
-        ...
 
     @property
     def machines(self) -> Mapping[NodeId, SimMachine]:
         """All machines."""
-        ...
 
     @property
     def promises(self) -> PromiseLedger:
         """The promises to all clients."""
-        ...
 
     @property
     def injector(self) -> FaultInjector:
         """The source of faults."""
-        ...
 
     def able_clients(self) -> list[CooperatingClient]:
         """Return the clients that can make calls now."""
-        ...
 
     def may_resolve(self, client: SimulatedClient, key: Key) -> bool:
         """Return True if the client is a member of one of the object's groups."""
-        ...
 
 
 class RepeatedReads:

@@ -50,62 +50,48 @@ class ClientEnvironment(Protocol):
     @property
     def promises(self) -> PromiseLedger:
         """The promises to all clients."""
-        ...
 
     @property
     def now(self) -> int:
         """The virtual time in nanoseconds."""
-        ...
 
     def call(self, client: SimulatedClient, seq: int, call: messages.AnyCall) -> None:
         """Make a call at the client's node."""
-        ...
 
     def fill(self, client: SimulatedClient, buffer: BufferId, data: bytes) -> None:
         """Write to a mapped buffer."""
-        ...
 
     def host_names(self) -> list[str]:
         """Return the names of the nodes."""
-        ...
 
     def node_named(self, name: str) -> NodeId:
         """Return the node with this name."""
-        ...
 
     def names(self) -> list[bytes]:
         """Return every name that any client knows."""
-        ...
 
     def task_names(self) -> list[bytes]:
         """Return the names of the tasks and sessions that are alive."""
-        ...
 
     def fresh_label(self) -> str:
         """Return a unique label."""
-        ...
 
     def forget_group(self, name: bytes) -> None:
         """Stop giving this group to new sessions as part of their keyring."""
-        ...
 
     def disbanded(self, client: SimulatedClient, name: bytes) -> None:
         """Record that the client's node has destroyed the group."""
-        ...
 
     def may_resolve(self, client: SimulatedClient, key: Key) -> bool:
         """Return True if the client is a member of one of the object's groups."""
-        ...
 
     def expected(self, client: SimulatedClient, name: bytes) -> list[int]:
         """Return the objects that a lookup which begins now finds if its node and theirs are undisturbed."""
-        ...
 
     def looked_up(
         self, client: SimulatedClient, expected: list[int], result: messages.References, limit: int
     ) -> None:
         """Check the answer to a lookup."""
-        ...
 
 
 class SimulatedClient:

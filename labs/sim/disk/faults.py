@@ -66,7 +66,6 @@ class FaultPlan(Protocol):
 
     def fault(self, number: int, operation: Operation) -> DiskFault | None:
         """Return the fault at operation ``number``, counted from 0, or None."""
-        ...
 
 
 class NoFaults:

@@ -117,7 +117,6 @@ class CallMaker(Protocol):
 
     def __call__(self, call: messages.AnyCall, running: Running) -> None:
         """Send a call."""
-        ...
 
 
 class DirectReader:

@@ -22,7 +22,6 @@ class SimRows(RowSource, Protocol):
 
     def records(self) -> Mapping[ObjectId, ObjectRecord]:
         """Return the records of all sound dormant rows."""
-        ...
 
 
 class NoSimRows(NoRows):

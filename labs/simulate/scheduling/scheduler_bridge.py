@@ -26,27 +26,21 @@ class Scheduler(Protocol):
 
     def add_machine(self, machine: MachineDescriptor, now: float, /) -> None:
         """Add a machine that joined the cluster."""
-        ...
 
     def remove_machine(self, machine: int, now: float, /) -> list[int]:
         """Remove a machine and return the tasks that ran there, which wait again."""
-        ...
 
     def submit(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor], now: float, /) -> None:
         """Add tasks that wait."""
-        ...
 
     def finished(self, task: int, now: float, report: FinalReport | None = None, /) -> None:
         """Remove a task that ended or was withdrawn."""
-        ...
 
     def measured(self, task: int, usage: Resources, /) -> None:
         """Record the resource use of a task."""
-        ...
 
     def round(self, now: float, /) -> Round:
         """Decide, apply the decision to the scheduler's own state, and return it."""
-        ...
 
 
 class FinishedTask(NamedTuple):

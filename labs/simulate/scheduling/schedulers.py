@@ -13,7 +13,6 @@ from dios.firmament.models import catalogue
 from dios.firmament.parameters import Value
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.solvers.registry import algorithms
 from labs.simulate.scheduling.queues import QueueScheduler
 from labs.simulate.scheduling.scheduler_bridge import Scheduler
 
@@ -42,20 +41,15 @@ def scheduler_for(
 
     Raises:
         BadModelError: the model or a parameter does not exist; the message lists the existing ones.
-        InvalidError: the solver does not exist, a file cannot be read, or a queue was given parameters.
+        InvalidError: a file cannot be read, or a queue was given parameters.
     """
     given = dict(parameters or {})
     if model in {QUEUE, QUEUE_LOAD}:
         if given:
             raise InvalidError(f"{model} has no parameters; leave out --param")
         return QueueScheduler(seed, load_aware=model == QUEUE_LOAD)
-    chosen = settings or SchedulerSettings()
-    if chosen.solver not in algorithms():
-        raise InvalidError(
-            f"solver {chosen.solver!r} does not exist; choose one of {', '.join(algorithms())}"
-        )
     own = ModelFile(read_source(model)) if model.endswith(SUFFIX) else None
     if "seed" in (catalogue.parameters(model) if own is None else own.parameters):
         given.setdefault("seed", seed)
     cost_model = catalogue.make(model, **given) if own is None else own.make(given)
-    return FlowScheduler(cost_model, chosen, knowledge=knowledge)
+    return FlowScheduler(cost_model, settings or SchedulerSettings(), knowledge=knowledge)

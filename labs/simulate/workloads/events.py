@@ -74,11 +74,9 @@ class SimulatedWorkload(Protocol):
 
     def events(self) -> Iterator[Happening]:
         """Yield the events in order of time, each made on demand so that a long run does not fill memory."""
-        ...
 
     def job_done(self, job: int, now: float) -> JobSubmission | None:
         """Return the job that follows the last task of a job, at ``now`` or later; None for no job."""
-        ...
 
 
 class SimulationEvents(Generic[Item]):

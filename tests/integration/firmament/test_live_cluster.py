@@ -317,7 +317,7 @@ def test_a_choice_of_the_policy_outlives_coordinators(site: Site) -> None:
     assert "true or false" in site.person.types("dios sched set fit=perhaps", status=1).stderr
     try:
         site.person.types("dios sched set-model spread near=8000")
-        site.person.types("dios sched set migration=false solver=successive_shortest")
+        site.person.types("dios sched set migration=false solver=network_simplex")
         leader = str(site.ask("dios sched status")["coordinator"])
         (process,) = [int(str(row["pid"])) for row in site.tasks("coordinator") if row["node"] == leader]
         os.kill(process, signal.SIGKILL)
@@ -328,11 +328,11 @@ def test_a_choice_of_the_policy_outlives_coordinators(site: Site) -> None:
             "model": "spread",
             "spread.near": "8000",
             "migration": "false",
-            "solver": "successive_shortest",
+            "solver": "network_simplex",
         }
         assert json.loads(site.person.types("dios run short.py --json").stdout)["exit_status"] == 0
         last = site.ask("dios sched history")["rounds"][-1]  # type: ignore[index] # rows
-        assert last["algorithm"] == "successive_shortest"
+        assert last["algorithm"] == "network_simplex"
     finally:
         reset = site.ask("dios sched reset")["settings"]
     assert {row["from"] for row in reset} == {"settings of the node", "default"}  # type: ignore[attr-defined] # rows

@@ -13,10 +13,9 @@ import dios
 from dios import kernels
 from dios.client.aio.node import AsyncNode, open_node
 from dios.firmament.coordinator import scheduler_service
-from dios.firmament.coordinator.assignment import SetUp
+from dios.firmament.coordinator.assignment import SetUp, StartOptions
 from dios.firmament.coordinator.coordinator import Coordinator
 from dios.firmament.coordinator.kernel_compilation import KernelProgress
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster

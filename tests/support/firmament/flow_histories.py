@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.solvers import IncrementalSolver
 from dios.limits import FLOW_UNBOUNDED
+from labs.solvers import IncrementalSolver
 
 COSTS: Final = ((0, 30), (-20, 20), (0, 0), (-(1 << 40), 1 << 40))
 

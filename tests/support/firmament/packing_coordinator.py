@@ -11,9 +11,8 @@ import zlib
 
 from msgspec import Struct, convert
 
-from dios.firmament.coordinator.assignment import Assignment, SetUp
+from dios.firmament.coordinator.assignment import Assignment, SetUp, StartOptions
 from dios.firmament.coordinator.scheduler_service import SchedulerService
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.wire.messages import Asked, Metered, Occupant, QueueRows, Submission, Work
 from dios.wire.types import TaskState

@@ -66,29 +66,6 @@ def test_the_live_tree_counts_two_meetings_until_the_hare_leads(capsys: pytest.C
     assert lines[-1] == "without the hare: fox leads"
 
 
-def test_edrf_uses_up_a_resource_a_round(capsys: pytest.CaptureFixture[str]) -> None:
-    """By hand: two tenants share a disk, the third gets the rest of the link; and in a whole cloud."""
-    first, two, three, cloud, took = shown("edrf", capsys)
-    assert first == "tenant 0 gets 0.5 of disk 1, 0.25 of the link; stopped by disk 1"
-    assert two == "tenant 1 gets 0.5 of disk 1, 0.125 of disk 2; stopped by disk 1"
-    assert three == "tenant 2 gets 0.75 of disk 2, 0.75 of the link; stopped by the link"
-    match = re.search(r"([\d,]+) rounds", cloud)
-    assert match
-    assert f"{match[1]} resources are used up, none beyond" in took
-
-
-def test_dc_drf_comes_to_exact_shares_as_epsilon_falls(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rounds, what is allocated and the worst tenant's part all rise; the search answers each interval."""
-    lines = shown("dc_drf", capsys)
-    table = [numbers(f"x  {line}") for line in lines[1:6]]
-    for column in (1, 2, 3):
-        values = [row[column] for row in table]
-        assert values == sorted(values)
-    assert table[-1][0] == 0
-    assert table[-1][2:] == [1, 1]
-    assert len([line for line in lines if line.startswith("  ")]) >= 8
-
-
 def test_substitutes_use_both_kinds_of_processors(capsys: pytest.CaptureFixture[str]) -> None:
     """The smaller share is larger than with one way for each user, and nothing is left."""
     pytest.importorskip("ortools")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dios.packer import Capacity, Datacenter, Edge, Node, Policy, TiMra, allocate, baselines
+from dios.packer import Capacity, Datacenter, Edge, Link, Node, Policy, Spot, TiMra, allocate, baselines
 from dios.packer.allocate import _by_flow, _job_arrays, _weights
 from dios.packer.kernels.placement import place_job, place_node, score_places
 from dios.packer.kernels.records import JobArrays
@@ -127,9 +127,29 @@ def test_edges_that_share_a_link_count_together() -> None:
     datacenter = Datacenter.tree(4, per_rack=2, capacity=capacity, link=100)
     refusal = allocate(datacenter, job)
     assert not refusal
-    assert (refusal.resource, refusal.node, refusal.link) == ("bandwidth", "c", "the link down of server 2")
+    assert (refusal.resource, refusal.node, refusal.link) == (
+        "bandwidth",
+        "c",
+        Link("server", 2, "server 2", "down"),
+    )
     assert datacenter.is_empty()
     assert allocate(Datacenter.tree(4, per_rack=2, capacity=capacity, link=120), job)
+
+
+def test_every_link_has_an_owner_and_a_direction() -> None:
+    """Links are numbered by places, then racks, then pods, each up before down, with their planes."""
+    datacenter = Datacenter.fat_tree(4, services={"store": [Spot(0)]})
+    links = [datacenter.link(number) for number in range(2 * 17 + 2 * 8 * 2 + 2 * 4 * 4)]
+    assert len(set(links)) == len(links)
+    assert [links[at].text(links[at].owner) for at in (0, 33, 34, 51, 65, 66, 97)] == [
+        "the link up of server 0",
+        "the link down of store[0]",
+        "the link up of rack 0, plane 0",
+        "the link down of rack 0, plane 1",
+        "the link down of rack 7, plane 1",
+        "the link up of pod 0, plane 0",
+        "the link down of pod 3, plane 3",
+    ]
 
 
 @pytest.mark.parametrize("policy", list(baselines.POLICIES.values()), ids=lambda policy: policy.name)

@@ -36,7 +36,7 @@ class Wire(Protocol):
         """Return the next bytes; empty at their end."""
 
 
-class PlainWire:
+class PlainWire(Wire):
     """A connection of the node. ``check`` is called while it waits, and raises if the request has an end."""
 
     def __init__(self, connection: TcpConnection, check: Callable[[], None]) -> None:
@@ -47,7 +47,6 @@ class PlainWire:
         self.received = 0
 
     def send(self, data: bytes) -> None:
-        """Send all bytes."""
         self._require_time()
         try:
             self._connection.send(data, IDLE_S)
@@ -58,7 +57,6 @@ class PlainWire:
         self.sent += len(data)
 
     def receive(self) -> bytes:
-        """Return the next bytes; empty at their end."""
         begun = time.monotonic()
         while True:
             self._check()
@@ -81,7 +79,7 @@ class PlainWire:
             raise _late(f"the request took longer than {REQUEST_S:.0f} s")
 
 
-class TlsWire:
+class TlsWire(Wire):
     """TLS on another wire. The constructor shakes hands, and raises RequestError for a wrong certificate."""
 
     def __init__(self, wire: Wire, context: ssl.SSLContext, host: str) -> None:
@@ -92,14 +90,12 @@ class TlsWire:
         self._done(self._tls.do_handshake)
 
     def send(self, data: bytes) -> None:
-        """Send all bytes."""
         view = memoryview(data)
         while view:
             part = view
             view = view[self._done(lambda part=part: self._tls.write(part)) :]  # type: ignore[misc]  # bound now
 
     def receive(self) -> bytes:
-        """Return the next bytes; empty at their end."""
         try:
             return self._done(lambda: self._tls.read(PART_BYTES))
         except ssl.SSLZeroReturnError:

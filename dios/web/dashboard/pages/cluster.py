@@ -14,7 +14,8 @@ from dios.client.plain_text import plain
 from dios.client.sync.node import Node
 from dios.errors import DiosError
 from dios.web.dashboard.layout import attempt, confirmed, fill, follow, heading, note, poll, table
-from dios.web.observation.cluster_view import ClusterView, Row, number
+from dios.web.observation.cluster_view import ClusterView, Row
+from dios.web.observation.figures import amounts_of
 from dios.web.observation.session import ClusterSession
 from dios.web.observation.traffic import (
     LinkReading,
@@ -33,7 +34,7 @@ _LINKS: Final = (
 )  # fmt: skip
 
 
-def show(session: ClusterSession) -> None:
+def show(session: ClusterSession, _: str = "") -> None:
     """Make the content; versions and links are read less often than the rest."""
     before: dict[str, NodeTraffic] = {}
     now: dict[str, NodeTraffic] = {}
@@ -105,14 +106,11 @@ def _card(session: ClusterSession, node: Member, row: Row, traffic: str) -> None
             free = f"{node.memory_bytes / _GIB:.1f} GiB free"
             ui.label(f"{node.tasks} tasks, {node.cpus} processors, {free}, as it reported last")
         if row:
-            _bar("processors set aside", number(row.get("cpus_set_aside")), number(row.get("cpus")), "")
-            _bar(
-                "memory set aside",
-                number(row.get("memory_set_aside")) / _GIB,
-                number(row.get("memory_bytes")) / _GIB,
-                " GiB",
-            )
-            _used(row)
+            # The measured use is unknown until the node has measured it.
+            for amount in (*amounts_of(row, "set aside"), *amounts_of(row, "used")):
+                ui.label(f"{amount.name}: {amount}").classes("text-caption")
+                share = amount.used / amount.most if amount.most else 0
+                ui.linear_progress(share, show_value=False).props(f'aria-label="{amount.name}"')
         elif node.usable and len(session.watcher.view.nodes) > 1:
             ui.label("Reservations are unknown.").classes("text-caption")
         if traffic:
@@ -124,20 +122,6 @@ def _card(session: ClusterSession, node: Member, row: Row, traffic: str) -> None
                     ui.button(wish, on_click=partial(_set, session, node.name, wish)).props("dense flat")
                 if node.status is NodeStatus.DEAD:
                     ui.button("forget", on_click=partial(_forget, session, node.name)).props("dense flat")
-
-
-def _used(row: Row) -> None:
-    """Show the measured use, which is unknown until the node has measured it."""
-    if row.get("cpus_used") is not None:
-        _bar("processors used", number(row.get("cpus_used")), number(row.get("cpus")), "")
-    if row.get("memory_used") is not None:
-        used, most = (number(row.get(key)) / _GIB for key in ("memory_used", "memory_bytes"))
-        _bar("memory used", used, most, " GiB")
-
-
-def _bar(resource: str, used: float, most: float, unit: str) -> None:
-    ui.label(f"{resource}: {used:.3g} of {most:.3g}{unit}").classes("text-caption")
-    ui.linear_progress(used / most if most else 0, show_value=False).props(f'aria-label="{resource}"')
 
 
 async def _set(session: ClusterSession, name: str, wish: str) -> None:

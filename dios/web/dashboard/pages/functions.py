@@ -11,6 +11,7 @@ from nicegui import ui
 from dios.web.dashboard import charts
 from dios.web.dashboard.layout import fill, heading, note, poll, table
 from dios.web.observation.functions import FunctionHistory, FunctionSample, read_functions
+from dios.web.observation.session import ClusterSession
 
 _COLUMNS: Final = (
     "core", "packets", "in a second", "mean wait", "sent", "dropped", "waiting", "most waiting", "flows",
@@ -64,7 +65,7 @@ class _Part:
         fill(self._drops, ("cause of drops", "packets"), sorted(sample.dropped.items()))
 
 
-def show() -> None:
+def show(_session: ClusterSession, _: str = "") -> None:
     """Make the content: the functions of this machine that run as the same user."""
     ui.label("Network functions on this machine that run as the user of this page.")
     ui.label(

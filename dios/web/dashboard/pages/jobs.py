@@ -22,7 +22,7 @@ _USE_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def show(session: ClusterSession) -> None:
+def show(session: ClusterSession, _: str = "") -> None:
     """Make the content."""
     ui.label("Tasks of one parent: those of MapReduce, of an executor, or of a program of yours.")
     nothing = ui.label("No task has started others.")

@@ -38,7 +38,7 @@ _REPLICA_COLUMNS: Final = (
 )  # fmt: skip
 
 
-async def show(session: ClusterSession) -> None:
+async def show(session: ClusterSession, _: str = "") -> None:
     """Make the content; files are read when the page is opened and when the user asks again."""
     ui.label("Files of the groups in your keyring. Objects without a file are not listed here.")
     body = ui.column().classes("w-full")
@@ -110,20 +110,7 @@ def _read(node: Node) -> tuple[list[LiveObject], str, list[Wait]]:
 
 
 def _live_row(entry: LiveObject, paths: Mapping[str, str]) -> tuple[object, ...]:
-    return (
-        entry.fingerprint,
-        paths.get(entry.fingerprint, ""),
-        entry.type,
-        entry.persistence,
-        entry.size,
-        entry.v_r,
-        entry.v_w,
-        entry.a_r,
-        entry.a_w,
-        entry.references,
-        entry.waiting,
-        entry.secrecy,
-    )
+    return (entry.fingerprint, paths.get(entry.fingerprint, ""), *entry[1:])
 
 
 def _wait_rows(wait: Wait, paths: Mapping[str, str]) -> list[tuple[object, ...]]:

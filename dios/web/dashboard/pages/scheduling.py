@@ -11,7 +11,7 @@ from nicegui import ui
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
 from dios.web.dashboard import charts
-from dios.web.dashboard.layout import follow, note, poll, table
+from dios.web.dashboard.layout import fill, follow, note, poll, table
 from dios.web.observation.cluster_view import ClusterView, Row, living, number, rows
 from dios.web.observation.explanations import why_not
 from dios.web.observation.session import ClusterSession
@@ -22,9 +22,10 @@ _ANSWER_S: Final = 10.0
 _KEPT: Final = 100
 _LINK_FIELDS: Final = 3
 _CHOICES: Final = 200
+_ROUNDS: Final = ("round", "algorithm", "waiting", "running", "arcs", "ms", "changes")
 
 
-def show(session: ClusterSession) -> None:
+def show(session: ClusterSession, _: str = "") -> None:
     """Make the content; networks are read while the page is open, and the slider shows earlier ones."""
     facts = ui.label()
     ui.label(
@@ -40,7 +41,7 @@ def show(session: ClusterSession) -> None:
     )
     past: deque[tuple[int, list[object]]] = deque(maxlen=_KEPT)
     slider = ui.slider(min=0, max=0, value=0).props('label aria-label="round"')
-    history = table(("round", "algorithm", "waiting", "running", "arcs", "ms", "changes"), (), label="rounds")
+    history = table(_ROUNDS, (), label="rounds")
 
     def draw() -> None:
         if past:
@@ -63,20 +64,7 @@ def show(session: ClusterSession) -> None:
             if latest:
                 slider.value = len(past) - 1
                 draw()
-        history.rows[:] = [
-            {
-                "id": place,
-                **dict(
-                    zip(
-                        ("round", "algorithm", "waiting", "running", "arcs", "ms", "changes"),
-                        row,
-                        strict=True,
-                    )
-                ),
-            }
-            for place, row in enumerate(map(_row, reversed(rounds)))
-        ]
-        history.update()
+        fill(history, _ROUNDS, list(map(_row, reversed(rounds))))
 
     slider.on_value_change(draw)
     poll(update, _NETWORK_S)

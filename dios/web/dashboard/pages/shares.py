@@ -10,12 +10,11 @@ from dios.client.plain_text import plain
 from dios.web.dashboard import charts
 from dios.web.dashboard.layout import fill, follow, heading, note, poll, table
 from dios.web.observation.cluster_view import ClusterView, Row, number, rows
+from dios.web.observation.figures import SHARE_FIGURES
 from dios.web.observation.packing import MEMORY, PROCESSORS, TRAFFIC, UNITS, UsedOverTime, demands
 from dios.web.observation.session import ClusterSession
 
-_COLUMNS: Final = (
-    "user", "weight", "entitled", "holds", "of", "commitment", "credit", "running", "waiting", "turn",
-)  # fmt: skip
+_COLUMNS: Final = (*SHARE_FIGURES, "turn")
 _MEMBERS: Final = ("job", "user", "member", "node", "runs", "processors now", "GiB now", "ends")
 _EDGES: Final = ("job", "from", "to", "guaranteed MB/s now", "used MB/s")
 _CURVES: Final = ("share", "commitment", "credit")
@@ -25,7 +24,7 @@ _GIB: Final = 2**30
 _MB: Final = 1e6
 
 
-def show(session: ClusterSession) -> None:
+def show(session: ClusterSession, _: str = "") -> None:
     """Make the content."""
     _shares(session)
     _packing(session)
@@ -62,7 +61,11 @@ def _shares(session: ClusterSession) -> None:
             rule.text += (
                 f" {others} more users share; only the nodes' own user sees them." if others > 0 else ""
             )
-        fill(share_table, _COLUMNS, [_row(row) for row in principals])
+        fill(
+            share_table,
+            _COLUMNS,
+            [(*(figure(row) for figure in SHARE_FIGURES.values()), turn_text(row)) for row in principals],
+        )
         past = session.watcher.shares
         for quantity, picture in pictures.items():
             curves = {
@@ -73,21 +76,6 @@ def _shares(session: ClusterSession) -> None:
             picture.update()
 
     follow(session, update)
-
-
-def _row(row: Row) -> tuple[object, ...]:
-    return (
-        plain(str(row.get("principal"))),
-        row.get("weight"),
-        f"{number(row.get('entitlement')):.1%}",
-        f"{number(row.get('share')):.1%}",
-        plain(str(row.get("resource"))),
-        f"{number(row.get('commitment')):.4g}",
-        f"{number(row.get('credit')):.4g}",
-        row.get("running"),
-        row.get("waiting"),
-        turn_text(row),
-    )
 
 
 def turn_text(row: Row) -> str:

@@ -28,11 +28,16 @@ from dios.web.dashboard.layout import (
     table,
 )
 from dios.web.observation.cluster_view import ClusterView
+from dios.web.observation.figures import TASK_FIGURES, seconds_of, texts_of
 from dios.web.observation.session import ClusterSession
 from dios.web.observation.watcher import find_task
 from dios.wire.types import TaskState
 
 _COLUMNS: Final = ("task", "title", "state", "node", "started", "seconds", "done", "why", SECRECY)
+_FACTS: Final = (
+    "task", "title", "state", "exit status", "why", "brand", "user", "node", "parent", "moves, restarts",
+    "has read",
+)  # fmt: skip
 _BARS_MAX: Final = 10_000
 _ROWS_MAX: Final = 500
 _AGAIN_S: Final = 5.0
@@ -182,21 +187,14 @@ def _matching(tasks: Sequence[Status], word: str) -> list[Status]:
 
 
 def _row(task: Status, reasons: Mapping[str, str]) -> tuple[object, ...]:
-    end = task.ended_ns or time.time_ns()
-    state = task.state.name.lower()
+    now_ns = time.time_ns()
     why = reasons.get(task.fingerprint, "") if task.state is TaskState.WAITING else ""
-    why = why or plain_lines(task.detail).partition("\n")[0]
-    return (
-        task.fingerprint,
-        plain(task.label),
-        f"{state}: {task.cause.name.lower()}" if task.ended else state,
-        plain(task.node),
-        time.strftime("%H:%M:%S", time.localtime(task.started_ns / 1e9)) if task.started_ns else "",
-        round((end - task.started_ns) / 1e9, 1) if task.started_ns else "",
-        "" if task.progress is None or task.ended else f"{task.progress:.0%}",
-        why if len(why) <= _WHY_MAX else f"{why[:_WHY_MAX]}…",
-        plain(" ".join(task.secrecy)),
-    )
+    why = why or TASK_FIGURES["why"].text(task, now_ns).partition("\n")[0]
+    cells: dict[str, object] = dict(zip(_COLUMNS, texts_of(task, _COLUMNS, now_ns), strict=True))
+    # A table sorts numbers by their values.
+    cells["seconds"] = round(seconds_of(task, now_ns), 1) if task.started_ns else ""
+    cells["why"] = why if len(why) <= _WHY_MAX else f"{why[:_WHY_MAX]}…"
+    return tuple(cells.values())
 
 
 def show_one(session: ClusterSession, mark: str) -> None:
@@ -213,9 +211,7 @@ def show_one(session: ClusterSession, mark: str) -> None:
     heading("Output")
     follows = ui.switch("follow the end", value=True)
     with (
-        ui.element("div")
-        .classes("w-full max-h-96 overflow-auto")
-        .props('tabindex="0" role="region"') as part,
+        ui.element("div").classes("w-full max-h-96 overflow-auto").props('tabindex="0" role="region"') as part
     ):
         output = ui.label().classes("whitespace-pre-wrap font-mono").props('role="log" aria-label="output"')
     part.props('aria-label="output, scrollable"')
@@ -261,23 +257,10 @@ def _facts(mark: str, view: ClusterView) -> None:
         ui.label(f"The cluster knows no task {plain(mark)} of yours.")
         return
     with ui.grid(columns="auto 1fr").classes("gap-x-4"):
-        for name, value in (
-            ("task", task.fingerprint),
-            ("title", plain(task.label)),
-            ("state", task.state.name.lower()),
-            ("ended by", task.cause.name.lower() if task.ended else ""),
-            ("exit status", task.exit_status if task.ended else ""),
-            ("why" if task.ended else "state in words", plain_lines(task.detail)),
-            ("brand", task.brand.name.lower()),
-            ("user", plain(task.principal)),
-            ("node", plain(task.node)),
-            ("parent", task.parent),
-            ("moves, restarts", f"{task.moves}, {task.restarts}"),
-            ("has read", plain(" ".join(task.secrecy))),
-        ):
-            if value != "":
+        for name, value in zip(_FACTS, texts_of(task, _FACTS, time.time_ns()), strict=True):
+            if value:
                 ui.label(name).classes("text-caption")
-                ui.label(str(value)).classes("whitespace-pre-wrap")
+                ui.label(value).classes("whitespace-pre-wrap")
     ui.link("its references", f"/capabilities?of={task.fingerprint}")
 
 

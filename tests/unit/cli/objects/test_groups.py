@@ -11,7 +11,8 @@ from dios.cli.objects import groups
 from dios.client.keyring import Keyring
 from dios.ids import Name
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
-from dios.lib.kept.promises import KeptStatus, Promises, ShortObject
+from dios.lib.kept.promises import KeptStatus, Promises
+from dios.lib.kept.report import ShortObject
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dios.firmament.coordinator.explain_allowance import ExplainAllowance
+from dios.firmament.coordinator.query_handler import ExplainAllowance
 from dios.limits import EXPLAIN_S, EXPLAIN_SHARE
 
 

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from dios.firmament.coordinator.assignment import Assignment, SetUp
+from dios.firmament.coordinator.assignment import Assignment, SetUp, StartOptions
 from dios.firmament.coordinator.cluster_service import NodeActions
 from dios.firmament.coordinator.scheduler_service import SchedulerService
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.limits import RESERVATION_UNKNOWN_S
 from dios.wire.messages import Asked, KeptRoom, Occupant, Placed, QueueRows, Submission, Work

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dios.firmament.coordinator.node_view import NodeView
+from dios.firmament.coordinator.node_queue import NodeView
 from dios.wire.messages import Occupant, QueueRows, Work
 from dios.wire.types import TaskState
 

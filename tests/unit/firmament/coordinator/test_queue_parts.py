@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dios.firmament.coordinator.queue_parts import QueueMark, joined
+from dios.firmament.coordinator.node_queue import QueueMark, joined
 from dios.wire.messages import Asked, Occupant, QueueRows, Submission, Work
 from dios.wire.types import TaskState
 

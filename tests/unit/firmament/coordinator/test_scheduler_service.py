@@ -9,11 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from dios import limits
-from dios.firmament.coordinator.assignment import Assignment, SetUp
+from dios.firmament.coordinator.assignment import Assignment, SetUp, StartOptions
 from dios.firmament.coordinator.best_effort import NodeLoad, TaskLoad
 from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.coordinator.scheduler_service import SchedulerService
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models.green import GreenModel
 from dios.firmament.policies.principal_accounts import FairnessRule
@@ -673,7 +672,7 @@ def test_a_choice_outlives_its_coordinator(office: SchedulerService) -> None:
     """Another coordinator takes the stored model, its parameters and the settings over, but no older ones."""
     office.read("n1", board(1, (submission(1, Work()),)), 0.0)
     assert ask(office, {"ask": "set-model", "model": "quincy", "parameters": {"psi": "500"}})["ok"]
-    assert ask(office, {"ask": "set", "settings": {"solver": "relaxation", "fairness": "bounded"}})["ok"]
+    assert ask(office, {"ask": "set", "settings": {"solver": "network_simplex", "fairness": "bounded"}})["ok"]
     stored = office.shares_to_store(1.0)
     assert stored is not None
     office.mark_stored()
@@ -682,7 +681,7 @@ def test_a_choice_outlives_its_coordinator(office: SchedulerService) -> None:
     other.learn(stored, 0.0, commitments=False)
     assert setting(other, "model") == ("quincy", "chosen")
     assert setting(other, "quincy.psi") == ("500", "chosen")
-    assert setting(other, "solver") == ("relaxation", "chosen")
+    assert setting(other, "solver") == ("network_simplex", "chosen")
     assert setting(other, "fairness") == ("bounded", "chosen")
     assert setting(other, "fit") == ("true", "default")
     assert ask(other, {"ask": "reset"})["ok"]

@@ -8,11 +8,10 @@ import random
 
 import pytest
 
-from dios.firmament.coordinator.assignment import Assignment, SetUp
+from dios.firmament.coordinator.assignment import Assignment, SetUp, StartOptions
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster
 from dios.firmament.coordinator.first_fit import FirstFitScheduler
 from dios.firmament.coordinator.kernel_compilation import KernelProgress
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.coordinator.start_up_service import StartUpService
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.policies.stored_shares import StoredAccount, StoredJob, StoredShares, encode

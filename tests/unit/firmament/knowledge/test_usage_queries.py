@@ -8,9 +8,8 @@ import pytest
 
 from dios import limits
 from dios.errors import InvalidError, NotPermittedError
-from dios.firmament.coordinator.assignment import SetUp
+from dios.firmament.coordinator.assignment import SetUp, StartOptions
 from dios.firmament.coordinator.scheduler_service import SchedulerService
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.coordinator.usage_queries import learned, steps_of
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.wire.messages import Asked

@@ -9,9 +9,8 @@ import random
 import pytest
 
 from dios.firmament.cluster.columns import ABSENT
-from dios.firmament.coordinator.assignment import Assignment, SetUp
+from dios.firmament.coordinator.assignment import Assignment, SetUp, StartOptions
 from dios.firmament.coordinator.scheduler_service import SchedulerService
-from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.limits import PACKED_INSTANT_S, PACKED_LEASE_S
 from dios.wire.messages import Asked, Occupant, Submission, Work

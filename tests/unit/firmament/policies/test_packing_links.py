@@ -212,6 +212,12 @@ def test_what_many_send_to_one_is_booked() -> None:
     assert yard.bring(flow("n2", "n3", 40))["ok"]
 
 
+def test_a_refusal_names_the_job_as_its_user_does() -> None:
+    """A name that reads like a place of Packer's stays as it is."""
+    error = str(Yard().bring(job("server 0 of rack 1 at instant 5 ", 2, a="cpu = 1000"))["error"])
+    assert "'server 0 of rack 1 at instant 5 ' has no place: 0 s after its beginning 'a' needs 1000" in error
+
+
 def test_runs_with_reserved_bandwidth_count_on_uplinks() -> None:
     """The other end of a run is unknown: what it reserves is set aside on its rack's links, too."""
     yard = Yard()

@@ -27,7 +27,7 @@ ENDLESS = problem_of(
 
 def solved(problem: FlowProblem) -> FlowSolution:
     """A solution that the certificate accepts."""
-    solution = solve(problem, "successive_shortest")
+    solution = solve(problem, "network_simplex")
     certificate(problem, solution)
     return solution
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dios.firmament.solvers import algorithms, solve
+from labs.solvers import algorithms, solve
 from tests.support.firmament.flow_networks import network, problem_of
 from tests.support.node.command_user import Person
 
@@ -94,7 +94,7 @@ def test_help_teaches(person: Person) -> None:
 ENDLESS = r"""
 import os, numba, numpy
 from dios.cli.main import main
-from dios.firmament.solvers import registry
+from labs.solvers import registry
 
 @numba.njit(nogil=True)
 def spin(turns):

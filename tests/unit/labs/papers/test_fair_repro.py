@@ -14,11 +14,11 @@ from dios.cli import main
 from dios.errors import InvalidError
 from dios.fairness.dc_drf.allocator import DcDrf
 from dios.fairness.edrf import edrf
-from dios.fairness.generate_demands import generate_demands
 from labs.papers.dc_drf import algorithm_1, changes, clouds, demand_profiles, evaluation
 from labs.papers.judgements import Judgement
 from labs.papers.sdrf import evaluation as sdrf_evaluation
 from labs.papers.sdrf import months, spike, tree_cost, waits
+from labs.simulate.fairness.generate_demands import generate_demands
 from tests.support.node.command_user import require_schema
 
 KNOWN = {"sdrf": sdrf_evaluation.FIGURES, "dc-drf": evaluation.FIGURES}

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dios.lib.executor.call_data import BytesFile, NeedsDataError, pickled_function, pickled_small
-from dios.lib.executor.values import CallPickler
+from dios.lib.executor.call_pickles import CallPickler
 
 LEAST = 64 * 1024
 

@@ -24,16 +24,9 @@ import pytest
 
 from dios.lib.executor import trusted_results
 from dios.lib.executor.errors import UntrustedResultError
+from dios.lib.executor.remote_errors import decode_exception, encode_exception
 from dios.lib.executor.trusted_results import allow, load
-from dios.lib.executor.values import (
-    Encoded,
-    decode_exception,
-    decode_result,
-    decode_stored,
-    encode_exception,
-    encode_parts,
-    encode_result,
-)
+from dios.lib.executor.values import Encoded, decode_result, decode_stored, encode_parts, encode_result
 
 
 @dataclasses.dataclass
@@ -175,7 +168,7 @@ def test_an_exception_comes_back_with_the_remote_traceback(error: Exception) -> 
 def test_a_worker_cannot_end_its_caller() -> None:
     """SystemExit and KeyboardInterrupt of a worker arrive as ordinary errors."""
     for error in (SystemExit(0), KeyboardInterrupt()):
-        assert type(decode_exception(encode_exception(error), trust=False)) is RuntimeError
+        assert isinstance(decode_exception(encode_exception(error), trust=False), RuntimeError)
 
 
 def test_other_classes_are_named_with_the_ways_out() -> None:

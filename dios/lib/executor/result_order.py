@@ -1,0 +1,163 @@
+"""``Executor.map``: items go to workers in chunks, and their results come back in order."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from concurrent.futures import Future
+from itertools import islice
+from typing import Final, Generic, NamedTuple, TypeVar, cast
+
+from dios.lib.executor import map_calls
+from dios.lib.executor.frames import Function
+from dios.lib.executor.progress import Progress
+
+T = TypeVar("T")
+
+Submit = Callable[[Function[object], Function[object], list[object]], "Future[list[object]]"]
+"""Submits a function of ``map_calls`` with the function and the items of a chunk."""
+
+_CHUNK_S: Final = 0.02
+"""The calls of one chunk take about this time together."""
+
+_SUBMITTED_MAX: Final = 1_000_000
+"""Iterables with more items are read like iterators, of which nobody knows the length."""
+
+_CHUNK_ITEMS_MAX: Final = 1024
+"""The most items of a chunk from an iterator."""
+
+_CHUNKS_AHEAD: Final = 4
+"""The chunks of an iterator for each worker that are submitted before their results are used."""
+
+_TRIED: Final = (1, 64)
+"""The sizes of the first two chunks: the second one is measured."""
+_ALL_TRIED: Final = sum(_TRIED)
+
+
+class MapOptions(NamedTuple):
+    """The arguments of ``map`` besides its function and its iterables."""
+
+    workers: int
+    timeout_s: float | None
+    chunksize: int | None
+    buffersize: int | None
+    progress: bool
+
+
+class OrderedResults(Iterator[T], Generic[T]):
+    """The results of ``map``, in the order of the items.
+
+    Of iterables with a length all items are submitted at once, up to a million. Others are read as their
+    results are used, ``buffersize`` items ahead or some chunks for each worker.
+    """
+
+    def __init__(
+        self, submit: Submit, fn: Function[T], iterables: tuple[Iterable[object], ...], options: MapOptions
+    ) -> None:
+        self._submit: Final = submit
+        self._fn: Final = fn
+        self._options: Final = options
+        self._deadline: Final = None if options.timeout_s is None else time.monotonic() + options.timeout_s
+        # Items are encoded faster than tuples of one.
+        self._is_single: Final = len(iterables) == 1
+        items = iter(iterables[0]) if self._is_single else zip(*iterables, strict=False)
+        self._items: Final[Iterator[object]] = items
+        self._pending: Final[deque[tuple[Future[list[object]], int]]] = deque()
+        self._ahead = 0
+        self._size = options.chunksize or 1
+        self.is_submitted = False
+        """True if all items are submitted, or some results are used."""
+        total = None
+        lengths = [len(iterable) for iterable in iterables if isinstance(iterable, Sized)]
+        if options.buffersize is None and min(lengths, default=_SUBMITTED_MAX + 1) <= _SUBMITTED_MAX:
+            total = self._submit_all(list(items))
+            self.is_submitted = True
+        else:
+            self._fill()
+        self._progress: Final = Progress(total) if options.progress else None
+        self._results: Final = self._values()
+
+    def __next__(self) -> T:
+        """Return the next result. Raise what its call raised."""
+        self.is_submitted = True
+        return next(self._results)
+
+    def close(self) -> None:
+        """Cancel the calls whose results were not used."""
+        self.is_submitted = True
+        self._results.close()
+
+    def submit_rest(self) -> None:
+        """Submit all items, if nobody has asked for a result: the calls are made for their effects."""
+        while not self.is_submitted and self._submit_next(self._size):
+            pass
+
+    # -- items to calls -----------------------------------------------------------------------------
+    def _submit_chunk(self, part: list[object]) -> Future[list[object]]:
+        called = map_calls.with_items if self._is_single else map_calls.with_tuples
+        future = self._submit(called, self._fn, part)
+        self._pending.append((future, len(part)))
+        self._ahead += len(part)
+        return future
+
+    def _submit_all(self, items: list[object]) -> int:
+        """Submit a known number of items; without a given size, measure the second chunk for the others."""
+        place, workers = 0, self._options.workers
+        measured = self._options.chunksize is None and len(items) > _ALL_TRIED * workers
+        for size in _TRIED if measured else ():
+            part = items[place : place + size]
+            future = self._submit_chunk(part)
+            place += len(part)
+            if future.exception() is None and size == _TRIED[-1]:
+                most = max(1, (len(items) - place) // (4 * workers))
+                self._size = min(most, _size_for(cast("float", future.result()[-1]) / size))
+        for start in range(place, len(items), self._size):
+            self._submit_chunk(items[start : start + self._size])
+        return len(items)
+
+    def _submit_next(self, size: int) -> bool:
+        """Submit the next chunk of an iterator. Return False at its end."""
+        part = list(islice(self._items, size))
+        if part:
+            self._submit_chunk(part)
+        return bool(part)
+
+    def _fill(self) -> None:
+        """Submit items of the iterator as far as its results may be behind."""
+        workers, buffersize = self._options.workers, self._options.buffersize
+        size = self._size if buffersize is None else min(self._size, max(1, buffersize // (2 * workers)))
+        most = buffersize or size * _CHUNKS_AHEAD * workers
+        while self._ahead + size <= most and self._submit_next(size):
+            pass
+
+    # -- results --------------------------------------------------------------------------------------
+    def _values(self) -> Generator[T]:
+        try:
+            while self._pending:
+                future, count = self._pending.popleft()
+                left = None if self._deadline is None else self._deadline - time.monotonic()
+                try:
+                    values = future.result(left)
+                finally:
+                    del future
+                seconds = cast("float", values.pop())
+                if self._options.chunksize is None:
+                    self._size = min(_CHUNK_ITEMS_MAX, _size_for(seconds / count))
+                if self._progress is not None:
+                    self._progress.add(count)
+                values.reverse()
+                while values:
+                    self._ahead -= 1
+                    self._fill()
+                    yield cast("T", values.pop())
+        finally:
+            if self._progress is not None:
+                self._progress.close()
+            for future, _ in self._pending:
+                future.cancel()
+
+
+def _size_for(seconds: float) -> int:
+    """Return the number of items that take about the time of a chunk, if one takes some seconds."""
+    return max(1, int(_CHUNK_S / max(seconds, 1e-7)))

@@ -1,0 +1,3 @@
+"""A module that is imported by its name alone."""
+
+VALUE = "lonely"

@@ -1,0 +1,3 @@
+"""Words. The test writes this file in Latin-1."""
+
+GREETING = "Grüße"

@@ -1,0 +1,292 @@
+"""The script of a program for its workers, and the names of its main module: both sides without a node."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from weakref import WeakValueDictionary
+
+import cloudpickle  # type: ignore[import-untyped]
+import msgspec
+import pytest
+
+from dios.errors import InvalidError
+from dios.lib.executor import frames, main_module, script
+from dios.lib.executor.call_data import pickled_small
+from dios.lib.executor.frames import FrameBuffer, Function
+from dios.lib.executor.local_modules import LocalModules
+from dios.lib.executor.main_module import Definition
+from dios.lib.executor.main_names import MainNames
+from dios.lib.executor.main_worker import WorkerMain, explain, running_script
+from dios.lib.executor.script import Script, read_script
+
+GUARD = 'if __name__ == "__main__":'
+
+
+class Pair:
+    """A main module, and the one of its worker, in one process: they take turns as ``__main__``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, source: str, file: Path | None = None) -> None:
+        self._monkeypatch = monkeypatch
+        self._classes: dict[int, WeakValueDictionary[str, type]] = {}
+        self.main = ModuleType("__main__")
+        self._enter(self.main)
+        if file is not None:
+            file.write_text(source, "utf-8")
+            self.main.__file__ = str(file)
+        self.run(source)
+        self.names = MainNames(LocalModules())
+        self._sent = 0
+        self.worker = WorkerMain()
+        self._enter(self.main)
+
+    def _enter(self, module: ModuleType) -> None:
+        self._monkeypatch.setitem(sys.modules, "__main__", module)
+        # Otherwise the classes of the worker would be those of the program.
+        known: WeakValueDictionary[str, type] = WeakValueDictionary()
+        tracked = self._classes.setdefault(id(module), known)
+        self._monkeypatch.setattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", tracked)
+
+    def run(self, source: str) -> None:
+        """Run a cell in the main module."""
+        exec(compile(source, "<main>", "exec", dont_inherit=True), vars(self.main))  # noqa: S102 - of this test
+
+    def call(self, name: str, *args: object) -> object:
+        """Return the value of a call of a function of the main module, in the worker."""
+        self.names.take()
+        pickled = pickled_small((vars(self.main)[name], args), "the call", self.names)
+        self._enter(self.worker._module)
+        try:
+            self._obey()
+            function, arguments = pickle.loads(pickled.data[1:])  # noqa: S301 - of this test
+            return function(*arguments)
+        except NameError as error:
+            explain(error)
+            raise
+        finally:
+            self._enter(self.main)
+
+    def _obey(self) -> None:
+        for kind, body in FrameBuffer().feed(b"".join(self.names.log[self._sent :])):
+            if kind == frames.SCRIPT:
+                self.worker.run_script(msgspec.msgpack.decode(body, type=Script))
+            else:
+                self.worker.define(msgspec.msgpack.decode(body, type=Definition))
+        self._sent = len(self.names.log)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No failures of other workers, and the main module of the tests at the end."""
+    monkeypatch.setitem(sys.modules, "__mp_main__", sys.modules["__main__"])
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    yield
+    main_module.failures.clear()
+
+
+# -- the script -------------------------------------------------------------------------------------
+def test_the_guarded_part_stays_at_home(tmp_path: Path) -> None:
+    """It is empty in the script for workers, whose other lines are the same, for each form of a guard."""
+    guards = [
+        f"{GUARD}\n    secret = 1\n    f(\n)\nelse:\n    other = 1\n",
+        "if '__main__' == __name__: secret = 1; f()\n",
+        'if __name__ == "__main__" and len("ä"):\n\n    @f\n    def secret(): ...\n    x = """\nsecret"""\n',
+    ]
+    for guard in guards:
+        path = tmp_path / "guarded.py"
+        path.write_text(f"def f(*_): return used\nä = 1\n{guard}last = 2\n", "utf-8")
+        module = ModuleType("__main__")
+        module.__file__ = str(path)
+        read = read_script(module)
+        assert read is not None
+        assert read.names is not None
+        assert "secret" not in read.sent.source
+        assert len(read.sent.source.split("\n")) == len(path.read_text("utf-8").split("\n"))
+        assert read.names.replayed >= {"f", "ä", "last"}
+        assert "secret" not in read.names.replayed
+        assert read.names.used == {"used"}
+        compile(read.sent.source, "guarded", "exec")
+
+
+@pytest.mark.parametrize(
+    "source", ["x = 1\n", "if __name__ == 'other':\n    pass\n", "if __name__ != '__main__':\n    pass\n"]
+)
+def test_no_worker_runs_a_script_without_a_guard(tmp_path: Path, source: str) -> None:
+    """It would do everything again. What it imports is known nevertheless."""
+    module = ModuleType("__main__")
+    module.__file__ = str(tmp_path / "open.py")
+    (tmp_path / "open.py").write_text(source)
+    read = read_script(module)
+    assert read is not None
+    assert (read.sent.source, read.names, read.text) == ("", None, source.encode())
+
+
+def test_some_main_modules_are_no_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notebooks, prompts, installed programs, and files that are gone or no Python."""
+    module = ModuleType("__main__")
+    assert read_script(module) is None
+    for file, content in (
+        (tmp_path / "gone.py", None),
+        (tmp_path / "bad.py", "if:"),
+        (Path(script.__file__), None),
+    ):
+        if content is not None:
+            file.write_text(content)
+        module.__file__ = str(file)
+        if file != Path(script.__file__):
+            assert read_script(module) is None
+    monkeypatch.setattr(script, "is_of_library", lambda _path: True)
+    module.__file__ = script.__file__
+    assert read_script(module) is None
+
+
+SCRIPT = f"""
+import functools, sys, threading
+{"table"} = {{"a": [1]}}
+alias = table
+held = [0]
+number = 1
+lock = threading.Lock()
+broken = open("/no/such/file") if "worker" in sys.modules["__main__"].__dict__ else "fallback"
+class Config:
+    level = 1
+    names = []
+class Thing:
+    def __init__(self, n): self.n = n
+things = [Thing(1)]
+@functools.lru_cache
+def cached(): return number
+def read(): return table, alias is table, number, Config.level, Config.names, [t.n for t in things], broken
+def default(known=held): return known
+def later(): return absent
+def fresh(): return made.n, type(made) is Thing, from_guard()
+def locked():
+    with lock: return cached()
+{GUARD}
+    from_guard = lambda: 9
+"""
+
+
+def test_a_worker_has_the_state_of_the_program_at_the_first_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What differs from the script is changed in place, what it lacks is added, and the rest is untouched."""
+    pair = Pair(monkeypatch, SCRIPT, tmp_path / "program.py")
+    pair.run(
+        "table['b'] = 2; held.append(3); number = 5; Config.level = 2; Config.names.append('x')\n"
+        "things[0].n = 8; made = Thing(4)\nfrom_guard = lambda: 9\n"
+    )
+    assert pair.call("read") == ({"a": [1], "b": 2}, True, 5, 2, ["x"], [8], "fallback")
+    assert pair.call("default") == [0, 3]
+    assert pair.call("fresh") == (4, True, 9)
+    assert pair.call("locked") == 5
+    pair.run("number = 6")
+    assert pair.call("read") == ({"a": [1], "b": 2}, True, 5, 2, ["x"], [8], "fallback")
+    with pytest.raises(NameError, match="absent"):
+        pair.call("later")
+
+
+def test_a_name_that_cannot_be_sent_explains_its_absence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of a worker has the reason of the program."""
+    pair = Pair(monkeypatch, f"def use(): return link\n{GUARD}\n    pass\n", tmp_path / "program.py")
+    pair.run("link = (n for n in ())")
+    with pytest.raises(NameError) as caught:
+        pair.call("use")
+    assert "cannot pickle 'generator'" in caught.value.__notes__[0]
+
+
+def test_a_failing_statement_is_replaced_by_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that only the program can read, exits and executors do not stop the script of a worker."""
+    source = (
+        "from __future__ import annotations\nimport sys\n"
+        "from dios.lib.executor.main_worker import running_script\n"
+        "if running_script(): raise SystemExit(3)\n"
+        "data = [1, 2] if not running_script() else 1 / 0\n"
+        "def decorated(f):\n    if running_script(): raise OSError('no cache')\n    return f\n"
+        "@decorated\ndef use(x: Undefined = None): return data, __name__, __file__, sys.argv[0]\n"
+        f"also = __name__ == '__main__'\ndef is_main(): return also\n{GUARD}\n    pass\n"
+    )
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    sys.argv[0] = "asked"
+    assert pair.call("use") == ([1, 2], "__main__", str(tmp_path / "program.py"), "asked")
+    assert pair.call("is_main") is True, "a value of the main program"
+    assert not running_script()
+
+
+# -- without a script -------------------------------------------------------------------------------
+def test_a_changed_name_is_sent_again_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data by their pickles, functions by their code, and classes by their attributes."""
+    pair = Pair(
+        monkeypatch,
+        "x = [1]\ndef f(): return x\ndef g(): return f()\nclass C:\n    def m(self): return g()\n",
+    )
+    pair.run("def h(): return C().m()")
+    assert pair.call("h") == [1]
+    sent = len(pair.names.log)
+    vars(pair.worker._module)["x"].append("of a call")
+    assert pair.call("h") == [1, "of a call"]
+    assert len(pair.names.log) == sent
+    for cell, value, count in (
+        ("x.append(2)", [1, 2], 1),
+        ("f.__defaults__ = ()", [1, 2], 1),
+        ("C.n = 1", [1, 2], 1),
+        ("def f(): return 'f'", "f", 1),
+        ("class C:\n    def m(self): return 'C'", "C", 1),
+    ):
+        pair.run(cell)
+        assert pair.call("h") == value
+        assert len(pair.names.log) == sent + count, cell
+        sent = len(pair.names.log)
+
+
+def test_values_keep_their_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two names of one list, a list in a list and in a default argument are one in the worker."""
+    pair = Pair(
+        monkeypatch,
+        "a = []\nb = a\nc = {'a': a}\ndef f(d=a):\n    a.append(1)\n    return len(b), len(c['a']), len(d)\n"
+        "loop = [a]\nloop.append(loop)\ndef g(): return loop[1] is loop, loop[0] is a\n",
+    )
+    assert pair.call("f") == (1, 1, 1)
+    assert pair.call("g") == (True, True)
+
+
+def test_parts_of_a_process_are_made_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks, thread locals, context variables with their defaults, caches; but no lock in a value."""
+    pair = Pair(
+        monkeypatch,
+        "import threading, contextvars, functools, queue\n"
+        "lock, relock, local = threading.Lock(), threading.RLock(), threading.local()\n"
+        "plain, default = contextvars.ContextVar('plain'), contextvars.ContextVar('default', default=[3])\n"
+        "class P:\n    @functools.cached_property\n    def p(self): return 3\n"
+        "@functools.singledispatch\ndef kind(x): return 'object'\n"
+        "@kind.register\ndef _(x: int): return 'int'\n"
+        "@functools.lru_cache(maxsize=7)\ndef cached(x): return [x]\n"
+        "def f():\n    with lock, relock: local.x = default.get(), P().p\n"
+        "    same = cached(1) is cached(1), cached.cache_parameters()\n"
+        "    return local.x, plain.get(1), kind(1), kind(''), *same\n"
+        "q = queue.Queue()\ndef g(): return q\n",
+    )
+    assert pair.call("f") == (([3], 3), 1, "int", "object", True, {"maxsize": 7, "typed": False})
+    with pytest.raises(InvalidError, match="q of the main module cannot be sent"):
+        pair.call("g")
+
+
+def test_a_name_of_a_loop_is_the_function_of_its_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lambda that has a name for a while is not taken for the next one of this name."""
+    pair = Pair(monkeypatch, "")
+    values = []
+    for number in range(3):
+        pair.run(f"h = lambda: {number}")
+        values.append(pair.call("h"))
+    assert values == [0, 1, 2]
+    kept: Function[object] = vars(pair.main)["h"]
+    assert pair.names.is_current(kept, "h", {"h"})
+    pair.run("h = lambda: 5")
+    assert not pair.names.is_current(kept, "h", {"h"})

@@ -1,0 +1,91 @@
+"""The exceptions of calls in their callers: text, notes and traceback arrive whatever their class."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from typing import NoReturn
+
+import pytest
+
+from dios.lib.executor.remote_errors import (
+    RemoteError,
+    decode_exception,
+    describe_exception,
+    encode_exception,
+)
+
+
+def sent(error: BaseException, *, trust: bool = False) -> BaseException:
+    """Return an exception as its caller gets it."""
+    error.add_note("in row 7")
+    try:
+        raise error  # noqa: TRY301 - for the lines of its traceback
+    except BaseException as raised:  # noqa: BLE001 - it is this test's own
+        return decode_exception(encode_exception(raised, trust=trust), trust=trust)
+
+
+def local_class(*bases: type[BaseException]) -> type[BaseException]:
+    """Return a class that no caller knows."""
+    return type("Hidden", bases, {"__module__": "far.away"})
+
+
+@pytest.mark.parametrize("base", [Exception, ValueError, KeyError, OSError, SyntaxError, UnicodeDecodeError])
+def test_an_unknown_class_is_caught_as_its_built_in_class(base: type[Exception]) -> None:
+    """The name of the class, the text, the notes and the lines of the worker arrive; a pickle keeps them."""
+    arguments = ("utf-8", b"x", 0, 1, "the reason") if base is UnicodeDecodeError else ("the reason",)
+    error = sent(local_class(base)(*arguments))
+    assert isinstance(error, base)
+    assert isinstance(error, RemoteError)
+    lines = "".join(traceback.format_exception(error))
+    assert "far.away.Hidden: " in lines
+    for part in ("the reason", "in row 7", "raise error"):
+        assert part in lines
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - of this test
+    assert (str(again), type(again), again.__notes__) == (str(error), type(error), ["in row 7"])
+    # An exception that a call got from a nested call keeps its name, too.
+    assert describe_exception(encode_exception(error)).bases[0] == ("far.away", "Hidden")
+
+
+def test_a_known_class_stays_what_it_is() -> None:
+    """It has its arguments, notes and lines."""
+    error = sent(FileNotFoundError(2, "No such file", "a.txt"))
+    assert type(error) is FileNotFoundError
+    assert (error.filename, error.__notes__) == ("a.txt", ["in row 7"])
+    assert "raise error" in str(error.__cause__)
+
+
+class _PickleExitsError(ValueError):
+    def __reduce__(self) -> NoReturn:
+        raise SystemExit(3)
+
+
+class _TextExitsError(ValueError):
+    def __str__(self) -> NoReturn:
+        raise KeyboardInterrupt
+
+
+def test_code_of_an_exception_that_raises_does_not_hide_it() -> None:
+    """Neither its pickling nor its text can end the worker."""
+    assert str(sent(_PickleExitsError("the reason"))) == "the reason"
+    assert isinstance(sent(_PickleExitsError("the reason"), trust=True), ValueError)
+    assert "KeyboardInterrupt" in describe_exception(encode_exception(_TextExitsError())).text
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, local_class(BaseException)])
+def test_no_exception_of_a_worker_ends_its_caller(kind: type[BaseException]) -> None:
+    """What does not derive from Exception arrives as a RuntimeError with its name."""
+    error = sent(kind("the reason"))
+    assert isinstance(error, RuntimeError)
+    assert type(error).__name__ == kind.__name__
+
+
+def test_a_hostile_worker_gets_no_more_than_a_text() -> None:
+    """Long texts are cut, control characters are escaped, and bytes that are no exception are an error."""
+    error = sent(local_class(Exception)("\x1b[2J" + "x" * 10_000_000))
+    assert len(str(error)) < 70_000
+    assert "\x1b" not in "".join(traceback.format_exception(error))
+    good = encode_exception(ValueError("x"))
+    for data in (b"", b"\xff", b"\xff\xff\xff\xff", good[:9], b"\x01\x00\x00\x00\xc1"):
+        assert isinstance(decode_exception(data, trust=False), RuntimeError)
+    assert isinstance(decode_exception(good[: len(good) // 2], trust=False), Exception)
