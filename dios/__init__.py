@@ -6,7 +6,7 @@ importing this module is fast.
 ``help(dios.Executor)`` shows one of them.
 
 Calls of functions in sandboxed tasks:
-    Executor, current_executor, Actor, put, get, ValueReference, allow
+    Executor, shared_executor, current_executor, Actor, put, get, ValueReference, allow, RemoteError
 Code that nobody has read, in sessions:
     Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable; aio.Sandbox on event loops
 A node:
@@ -143,6 +143,8 @@ if TYPE_CHECKING:
     from dios.lib.executor.executor import Executor
     from dios.lib.executor.nested import current_executor
     from dios.lib.executor.references import ValueReference, get, put
+    from dios.lib.executor.remote_errors import RemoteError
+    from dios.lib.executor.shared_executors import shared_executor
     from dios.lib.executor.trusted_results import allow
     from dios.lib.sandbox.bounds import SandboxBounds
     from dios.lib.sandbox.result import SandboxFailure, SandboxResult, SandboxTable
@@ -255,6 +257,7 @@ if TYPE_CHECKING:
         "Proximity",
         "ReadRequest",
         "Reference",
+        "RemoteError",
         "Resource",
         "Retired",
         "Sandbox",
@@ -289,6 +292,7 @@ if TYPE_CHECKING:
         "open_node",
         "parse_name",
         "put",
+        "shared_executor",
         "syscalls",
         "work",
     ]
@@ -326,6 +330,8 @@ _HOMES = {
     "dios.lib.executor.executor": "Executor",
     "dios.lib.executor.nested": "current_executor",
     "dios.lib.executor.references": "ValueReference get put",
+    "dios.lib.executor.remote_errors": "RemoteError",
+    "dios.lib.executor.shared_executors": "shared_executor",
     "dios.lib.executor.trusted_results": "allow",
     "dios.lib.sandbox.bounds": "SandboxBounds",
     "dios.lib.sandbox.result": "SandboxFailure SandboxResult SandboxTable",

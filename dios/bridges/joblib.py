@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final, cast
+from weakref import WeakSet
 
 import joblib
 from joblib.parallel import AutoBatchingMixin, FallbackToBackend, ParallelBackendBase, SequentialBackend
 
 from dios.bridges.joblib_worker import WorkerEnvironment, prepare_worker
+from dios.errors import InvalidError
 from dios.lib.executor.executor import Executor
+from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.nested import is_in_worker
+from dios.lib.executor.shared_executors import shared_executor
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -27,16 +31,18 @@ _OF_FILES: Final = ("temp_folder", "max_nbytes", "mmap_mode", "verbose", "contex
 
 
 class DiosBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc] # joblib has no types
-    """Runs joblib's batches of calls on an executor that lives as long as the ``Parallel`` call.
-
-    A ``with joblib.Parallel(...)`` body keeps the executor for all of its calls.
-    """
+    """Runs joblib's batches of calls on an executor that ``Parallel`` calls with the same options share."""
 
     supports_retrieve_callback: ClassVar[bool] = True
     supports_inner_max_num_threads: ClassVar[bool] = True
     default_n_jobs: ClassVar[int] = -1
 
     _workers: Executor | None = None
+    _is_own = False
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)
+        self._futures: Final[WeakSet[CallFuture[object]]] = WeakSet()
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         """Return the number of workers for ``n_jobs``: -1 is one for each processor, None is one.
@@ -69,12 +75,13 @@ class DiosBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         for name in _OF_FILES:
             chosen.pop(name, None)
         environment = WorkerEnvironment(self._prepare_worker_env(n_jobs=workers))
-        self._workers = Executor(
-            workers,
-            initializer=prepare_worker,
-            initargs=(environment, initializer, *initargs),
-            **chosen,
-        )
+        chosen.update(initializer=prepare_worker, initargs=(environment, initializer, *initargs))
+        self._is_own = False
+        try:
+            self._workers = shared_executor(workers, **chosen)
+        except InvalidError:  # its arguments cannot be compared with those of another one
+            self._workers = Executor(workers, **chosen)
+            self._is_own = True
         return workers
 
     def submit(
@@ -84,6 +91,7 @@ class DiosBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         if self._workers is None:
             raise RuntimeError("the backend has ended. Use it in the body of its Parallel object.")
         future = self._workers.submit(run_batch, func)
+        self._futures.add(future)
         if callback is not None:
             future.add_done_callback(callback)
         return future
@@ -93,17 +101,19 @@ class DiosBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         return out.result()
 
     def terminate(self) -> None:
-        """End the workers after their calls."""
+        """End the use of the workers: they stay for the next ``Parallel`` call with the same options."""
         executor, self._workers = self._workers, None
-        if executor is not None:
+        if executor is not None and self._is_own:
             executor.shutdown()
         self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: FBT001, FBT002 - of the base class
-        """End the workers, because a call failed; with ``ensure_ready``, start others like them."""
+        """End the calls that run or wait, because one failed; with ``ensure_ready``, be ready for others."""
         executor, self._workers = self._workers, None
-        if executor is not None:
-            executor.kill_workers()
+        for future in list(self._futures):
+            future.kill()
+        if executor is not None and self._is_own:
+            executor.shutdown(wait=False)
         if ensure_ready:
             options = cast("dict[str, object]", getattr(self.parallel, "_backend_kwargs", {}))
             self.configure(getattr(self.parallel, "n_jobs", 1), self.parallel, **options)  # type: ignore[arg-type]  # joblib checks them

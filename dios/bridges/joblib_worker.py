@@ -17,6 +17,12 @@ class WorkerEnvironment:
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = dict(variables)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WorkerEnvironment) and other._variables == self._variables
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._variables.items()))
+
     def __reduce__(self) -> tuple[Callable[[dict[str, str]], WorkerEnvironment], tuple[dict[str, str]]]:
         return _set_environment, (self._variables,)
 

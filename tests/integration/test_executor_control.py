@@ -13,7 +13,8 @@ import pytest
 
 import dios
 from dios.errors import InvalidError
-from dios.lib.executor.errors import CallEndedError, CallTimeoutError, WorkerEndedError
+from dios.lib.executor import shared_executors
+from dios.lib.executor.errors import CallEndedError, CallTimeLimitError, WorkerEndedError
 from dios.limits import MIB
 from tests.support.node.running_node import RunningNode, wait_until
 
@@ -63,7 +64,7 @@ def test_a_time_limit_ends_a_call_that_runs_or_waits(executor: dios.Executor) ->
     running, waiting = limited.submit(forever), limited.submit(pow, 2, 3)
     behind = executor.submit(pow, 2, 4)
     for future in (running, waiting):
-        with pytest.raises(CallTimeoutError, match=r"the call sums did not end within 0\.3 s"):
+        with pytest.raises(CallTimeLimitError, match=r"the call sums did not end within 0\.3 s"):
             future.result(60)
     assert isinstance(running.exception(), TimeoutError)
     assert behind.result(60) == 16
@@ -79,9 +80,9 @@ def test_calls_behind_an_ended_one_in_its_worker_are_not_lost(executor: dios.Exe
     first = limited.submit(forever)
     others = [executor.submit(pow, 2, number) for number in range(40)]
     late = [limited.submit(forever) for _ in range(3)]
-    assert isinstance(first.exception(60), CallTimeoutError)
+    assert isinstance(first.exception(60), CallTimeLimitError)
     assert [future.result(60) for future in others] == [2**number for number in range(40)]
-    assert all(isinstance(future.exception(60), CallTimeoutError) for future in late)
+    assert all(isinstance(future.exception(60), CallTimeLimitError) for future in late)
     assert executor.submit(pow, 2, 3).result(60) == 8
 
 
@@ -205,7 +206,7 @@ def test_a_time_limit_holds_for_each_item(executor: dios.Executor) -> None:
     """Each is a call of its own."""
     results = executor.with_options(timeout=1).map(time.sleep, [0, 60])
     assert next(results) is None
-    with pytest.raises(CallTimeoutError):
+    with pytest.raises(CallTimeLimitError):
         next(results)
 
 
@@ -247,3 +248,35 @@ def test_workers_are_terminated_as_in_the_standard_library(node: RunningNode) ->
     assert isinstance(future.exception(60), WorkerEndedError)
     with pytest.raises((RuntimeError, concurrent.futures.BrokenExecutor, dios.DiosError)):
         executor.submit(forever)
+
+
+# -- shared executors -------------------------------------------------------------------------------
+def test_executors_with_the_same_arguments_are_one(node: RunningNode) -> None:
+    """Its workers stay for the next use; the one that was not used for the longest time ends."""
+    first = dios.shared_executor(1, node=node.place, env={"A": "1"})
+    worker = first.submit(os.getenv, "A").result(60), first.stats().workers_started
+    assert dios.shared_executor(1, node=node.place, env={"A": "1"}) is first
+    others = [dios.shared_executor(1, node=node.place, env={"A": name}) for name in "23"]
+    assert first.is_ended
+    assert not any(other.is_ended for other in others)
+    again = dios.shared_executor(1, node=node.place, env={"A": "1"})
+    assert again is not first
+    assert (again.submit(os.getenv, "A").result(60), again.stats().workers_started) == worker == ("1", 1)
+    with pytest.raises(InvalidError, match="cannot be shared"):
+        dios.shared_executor(1, node=node.place, initargs=({1},))
+    for executor in (*others, again):
+        executor.shutdown()
+    assert dios.shared_executor(1, node=node.place) is not dios.shared_executor(2, node=node.place)
+
+
+def test_a_shared_executor_ends_when_nobody_uses_it(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while a call runs, nor soon after its last use."""
+    monkeypatch.setattr(shared_executors, "_IDLE_S", 0.2)
+    shared = dios.shared_executor(1, node=node.place, env={"A": "idle"})
+    future = shared.submit(forever)
+    shared_executors._end_if_idle(next(reversed(shared_executors._kept)))
+    assert not shared.is_ended
+    future.kill()
+    wait_until(lambda: shared.is_ended, "it ends")

@@ -59,8 +59,8 @@ from dios.core.model.names import KEPT, SERVICES, special_name
 from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry, UnfinishedFile, shown_path
 from dios.lib.files import downloads, synchronize
+from dios.lib.files.disks import FileDisks, file_disks
 from dios.lib.files.group_files import GroupFiles
-from dios.lib.files.kept_copies import FileDisks, file_disks
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
 from dios.lib.files.sources import Moved
 from dios.lib.files.staging import StagedFiles

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple, TypedDict
 import msgspec
 
 from dios.errors import InvalidError
+from dios.lib.amounts import memory_of, seconds_of
 from dios.lib.executor.lifecycle import WorkerOptions
-from dios.lib.sandbox.bounds import memory_of, seconds_of
 from dios.wire.messages import Limits
 
 _CPUS_MAX: Final = 10_000

@@ -29,7 +29,7 @@ class CallEndedError(WorkerEndedError):
     """The program ended the call by ``kill()``, or gave it up in an event loop. Submit it again if needed."""
 
 
-class CallTimeoutError(CallEndedError, TimeoutError):
+class CallTimeLimitError(CallEndedError, TimeoutError):
     """The call did not end within its time limit, which counts from its submission.
 
     Give it more time, or divide its work. It is a ``TimeoutError`` as well.

@@ -182,10 +182,25 @@ class Executor(concurrent.futures.Executor):
         self._pool_for(options.needs).submit(call)
         return future
 
+    @property
+    def is_ended(self) -> bool:
+        """Return True after ``shutdown``, or if the executor is broken."""
+        return self._pool.is_closing
+
+    @property
+    def is_busy(self) -> bool:
+        """Return True while calls wait or run."""
+        numbers = self.stats()
+        return bool(numbers.waiting or numbers.running)
+
+    def renew(self) -> None:
+        """Send the values of the script again that have changed since they were sent."""
+        self._main.renew()
+
     def with_options(self, **options: Unpack[OptionChanges]) -> ExecutorView:
         """Return an executor that gives its calls other options, and shares the workers with this one.
 
-        A call that has not ended ``timeout`` seconds after its submission ends with CallTimeoutError, also
+        A call that has not ended ``timeout`` seconds after its submission ends with CallTimeLimitError, also
         while it waits. It is made again at most ``retries`` times: if its node is lost, or if it ends with an
         exception of ``retry_on``, a class or several. ``name`` is in errors and traces. Calls with ``cpus``
         or ``memory`` (bytes, or a text such as "2 GiB") have workers of their own, which have that memory

@@ -96,6 +96,8 @@ class MainNames:
         self._lock: Final = threading.RLock()
         self._sent: Final[dict[str, _Sent]] = {}
         self._in_progress: Final[set[str]] = set()
+        self._taken: Final[dict[str, bytes]] = {}
+        """The pickles of the script's data that workers have."""
         self._settled: Final[set[str]] = set()
         """The names that never change for the workers, nor do the names that they need."""
 
@@ -108,14 +110,22 @@ class MainNames:
             if self._script is not None:
                 self._modules.add_imports(self._script.text)
                 self.log.append(frames.frame(frames.SCRIPT, msgspec.msgpack.encode(self._script.sent)))
-            used = frozenset() if self._names is None else self._names.used
-            for name in sorted(used & self.namespace.keys()):
-                value = self.namespace[name]
-                if isinstance(value, type) and qualname_in(self.namespace, value) == name:
-                    for attribute, part in _data_of(value):
-                        self._define_data(f"{name}.{attribute}", part)
-                elif not self._is_code(value):
+            for name, value in self._used_data():
+                if "." in name:
+                    self._define_data(name, value)
+                else:
                     self._need(name, set())
+
+    def renew(self) -> None:
+        """Take the values again that have changed since ``take``."""
+        with self._lock:
+            for name, value in self._used_data() if self._is_taken else ():
+                present = self._sent.get(name, _Sent())
+                sent = self._define_data(name, value)
+                if "." not in name:
+                    self._sent[name] = sent
+                if sent.is_large != present.is_large:
+                    self._settled.clear()
 
     def need(self, name: str) -> frozenset[str]:
         """Define a name in the workers, with all names that it needs. Return those that are too large for it.
@@ -154,6 +164,17 @@ class MainNames:
         return sent.stored
 
     # -- with the lock ----------------------------------------------------------------------------
+    def _used_data(self) -> Iterator[tuple[str, object]]:
+        """Yield the names of data that functions of the script use, and the attributes of its classes."""
+        used = frozenset() if self._names is None else self._names.used
+        for name in sorted(used & self.namespace.keys()):
+            value = self.namespace[name]
+            if isinstance(value, type) and qualname_in(self.namespace, value) == name:
+                for attribute, part in _data_of(value):
+                    yield f"{name}.{attribute}", part
+            elif not self._is_code(value):
+                yield name, value
+
     def _need(self, name: str, seen: set[str]) -> None:
         if name in seen or name not in self.namespace:
             return
@@ -228,7 +249,9 @@ class MainNames:
         except InvalidError as error:
             self._append(Definition(name, UNSENDABLE, str(error).encode()))
         else:
-            self._append(Definition(name, IF_DIFFERENT, data))
+            if self._taken.get(name) != data:
+                self._taken[name] = data
+                self._append(Definition(name, IF_DIFFERENT, data))
         return sent
 
     def _pickled(self, name: str, value: object) -> tuple[bytes, set[str]]:

@@ -46,7 +46,7 @@ from dios.lib.executor.call_spans import hand_context
 from dios.lib.executor.errors import (
     ActorEndedError,
     CallEndedError,
-    CallTimeoutError,
+    CallTimeLimitError,
     NoWorkerError,
     WorkerEndedError,
 )
@@ -989,7 +989,7 @@ class Pool:
                 call = heappop(self._time_limits)[2]()
             if call is not None:
                 limit_s = call.options.timeout_s
-                self._end_call(call, CallTimeoutError(f"{call.title} did not end within {limit_s:g} s"))
+                self._end_call(call, CallTimeLimitError(f"{call.title} did not end within {limit_s:g} s"))
 
     def _end_unwanted(self, future: CallFuture[object]) -> None:
         """End the call of a future, wherever it is."""

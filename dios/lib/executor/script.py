@@ -44,7 +44,7 @@ class ScriptNames(NamedTuple):
     replayed: frozenset[str]
     """The names that the script binds in each worker, and nowhere else."""
     used: frozenset[str]
-    """The names that functions and classes use."""
+    """The names that functions and classes use, also in their definitions."""
 
 
 def read_script(main: ModuleType) -> ReadScript | None:
@@ -73,7 +73,8 @@ def read_script(main: ModuleType) -> ReadScript | None:
     changed = {name for guard in guards for name in bound_names(guard.body)} | _declared_global(tree)
     other = [statement for statement in tree.body if statement not in guards]
     other += [statement for guard in guards for statement in guard.orelse]
-    names = ScriptNames(frozenset(bound_names(other)) - changed, frozenset(_used(code)))
+    used = {*_used(code), *_used_in_definitions(tree)}
+    names = ScriptNames(frozenset(bound_names(other)) - changed, frozenset(used))
     run = msgspec.structs.replace(script, source=_without_guarded(source, guards))
     return ReadScript(run.source.encode(), run, names)
 
@@ -121,6 +122,19 @@ def bound_names(statements: Sequence[ast.stmt]) -> Iterator[str]:
 
 def _declared_global(tree: ast.Module) -> set[str]:
     return {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+
+
+def _used_in_definitions(tree: ast.Module) -> Iterator[str]:
+    """Yield the names in default arguments, decorators and bases."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arguments):
+            parts = [*node.defaults, *node.kw_defaults]
+        elif isinstance(node, _DEFINITIONS):
+            parts = [*node.decorator_list, *getattr(node, "bases", ())]
+        else:
+            continue
+        names = (name for part in parts if part is not None for name in ast.walk(part))
+        yield from (name.id for name in names if isinstance(name, ast.Name))
 
 
 def _used(code: CodeType) -> Iterator[str]:

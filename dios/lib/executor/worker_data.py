@@ -55,7 +55,7 @@ class WorkerData:
     ) -> None:
         self._node: Final = node
         self._main: Final = main
-        self._bound: Final[set[str]] = set()
+        self._bound: Final[dict[str, int]] = {}
         self._ask: Final = ask
         self._ask_blank: Final = ask_blank
         self._trust: Final = trust
@@ -94,9 +94,9 @@ class WorkerData:
             raise UnreadableValueError from error
 
     def bind(self, name: str, number: int) -> None:
-        """Set a name of the main module to the value in a blob, once."""
-        if name not in self._bound:
-            self._bound.add(name)
+        """Set a name of the main module to the value in a blob, once for each blob."""
+        if self._bound.get(name) != number:
+            self._bound[name] = number
             self._main.bind(name, self.value(number, own=True))
 
     def result(self, data: bytes) -> object:

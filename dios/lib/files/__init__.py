@@ -5,12 +5,11 @@ Read in this order:
 - ``paths``: the meaning of ``group/path/name``
 - ``tree``: the directories of a catalogue
 - ``catalogue_places``: the catalogue of a group, found by the keyring or handed to a task
-- ``further_disks``: replicas for puts that several disks acknowledge; ``kept_copies``: the check of their
-  bytes before something else is destroyed
+- ``disks``: how many disks have a file, further replicas, and the check of their bytes before something else
+  is destroyed
 - ``catalogue_record``: the replicas of a catalogue, read and written as one
 - ``list_state``: the nodes that have a catalogue; ``list_repair``: one catalogue of several that differ
 - ``notes``: the notes of former files that a change of the catalogue leaves
-- ``placing``: the nodes for further replicas
 - ``cached_catalogue``: the tree of a catalogue, read again only when it has changed
 - ``sound_replicas``: reading an object from a replica with the digest of the catalogue, the nearest first
 - ``parts``: reading large files, which are several objects

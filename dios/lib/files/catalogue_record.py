@@ -23,7 +23,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.catalogue import StoredCatalogue
-from dios.lib.files.placing import next_place
+from dios.lib.files.disks import next_place
 from dios.lib.replicated_record import frame, protocol
 from dios.lib.replicated_record.blocking import BlockingReplicas
 from dios.lib.replicated_record.frame import ZERO, Member, Value

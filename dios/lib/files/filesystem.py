@@ -25,12 +25,11 @@ from dios.client.blob_file import BlobFile
 from dios.client.ops.handles import Data
 from dios.errors import DamagedError, InvalidError
 from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.disks import has_kept_copies, hold_on, promised_disks
 from dios.lib.files.downloads import copy_out, download
-from dios.lib.files.further_disks import hold_on
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.group_list import GroupList
 from dios.lib.files.groups import ReachableGroups
-from dios.lib.files.kept_copies import has_kept_copies, promised_disks
 from dios.lib.files.paths import PROTOCOL, parent_of, split_group
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.tree import FileTree

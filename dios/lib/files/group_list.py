@@ -22,7 +22,7 @@ from dios.lib.catalogue import CatalogueEntry, Note, UnfinishedFile
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
 from dios.lib.files.catalogue_record import CatalogueRecord, CatalogueVersion
-from dios.lib.files.kept_copies import has_kept_copies, promised_disks
+from dios.lib.files.disks import has_kept_copies, promised_disks
 from dios.lib.files.notes import added, followed, unneeded
 from dios.lib.files.notes import unused as unused_objects
 from dios.lib.files.paths import stored_path

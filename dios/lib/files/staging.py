@@ -29,7 +29,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.catalogue import CatalogueEntry, Note, Tiered, UnfinishedFile
-from dios.lib.files.further_disks import copy_all, hold_on
+from dios.lib.files.disks import copy_all, hold_on
 from dios.lib.files.group_list import BATCH_OBJECTS, GroupList, destroy
 from dios.lib.files.notes import unused
 from dios.lib.files.paths import stored_path

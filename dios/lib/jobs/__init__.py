@@ -8,7 +8,7 @@ Read in this order:
   mapper to copy
 - ``controller``: starts the tasks and acts on their reports; ``orders`` are the messages between them
 - ``saved``: what a controller that begins again has of an earlier one
-- ``task``: the main function of a mapper or reducer; ``fetching`` gets inputs from other nodes
+- ``task``: the main function of a mapper or reducer
 - ``mapping``, ``collect``, ``chunks``: the work of a mapper, and the format of intermediate data
 - ``intake``, ``grouping``: the work of a reducer
 - ``results``: the outputs and the reports of a job

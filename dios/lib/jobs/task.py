@@ -29,7 +29,6 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.jobs import chunks
-from dios.lib.jobs.fetching import fetch
 from dios.lib.jobs.functions import Functions, functions_of
 from dios.lib.jobs.intake import Intake
 from dios.lib.jobs.mapping import ChunkOutlet, KeptOutlet, run_mapper
@@ -46,7 +45,7 @@ from dios.lib.jobs.orders import (
 )
 from dios.lib.jobs.orders import encode as encode_report
 from dios.lib.jobs.records import Segment
-from dios.limits import JOB_HEARTBEAT_MS, JOB_REPORT_PERIOD_MS, JOB_WINDOW_BYTES, KIB
+from dios.limits import JOB_FETCH_BYTES, JOB_HEARTBEAT_MS, JOB_REPORT_PERIOD_MS, JOB_WINDOW_BYTES, KIB
 from dios.wire.types import NameKind, ObjectType, Proximity, Semantics
 
 _KEPT_BEFORE_COLLECTING: Final = 100_000
@@ -202,6 +201,32 @@ class _Pages:
         if end > self._kept and end <= len(self._map):
             self._map.madvise(mmap.MADV_DONTNEED, self._kept, end - self._kept)
             self._kept = end
+
+
+def fetch(blob: Reference, segment: Segment) -> tuple[memoryview, Segment]:
+    """Return the bytes of a segment's records, and the segment within them.
+
+    A record begins at the start of its document or after a newline: so the byte before the segment is
+    needed too, and the last record to its end.
+    """
+    base = max(segment.start, segment.first - 1)
+    parts = [blob.read_bytes(segment.last - base, base)]
+    end = base + len(parts[0])
+    while end < segment.end and not _whole(parts[-1], len(parts) == 1):
+        parts.append(blob.read_bytes(min(JOB_FETCH_BYTES, segment.end - end), end))
+        end += len(parts[-1])
+        if not parts[-1]:
+            break
+    data = parts[0] if len(parts) == 1 else b"".join(parts)
+    moved = replace(
+        segment, start=0, end=len(data), first=segment.first - base, last=min(segment.last - base, len(data))
+    )
+    return memoryview(data), moved
+
+
+def _whole(part: bytes, first: bool) -> bool:  # noqa: FBT001 - one internal caller
+    """Return True if the last record ends within a part; for the first, only with its last byte."""
+    return part.endswith(b"\n") if first else b"\n" in part
 
 
 # -- reducers -----------------------------------------------------------------------------------------

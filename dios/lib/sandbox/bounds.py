@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import msgspec
 
 from dios.errors import InvalidError
-from dios.limits import GIB, KIB, MIB, TASK_MEMORY_BYTES_MAX, TASK_MEMORY_BYTES_MIN
+from dios.limits import GIB, KIB, MIB
 
 SHOWN_MOST: Final = 100
 """The largest bound for the numbers of figures and tables; the next ones are those of a table."""
@@ -27,9 +26,6 @@ _MOST: Final = {
     "cell_chars": 16 * KIB,
 }
 
-SECONDS_MOST: Final = 100_000_000
-"""The largest limit of time; a larger one is no time that the operating system can wait."""
-
 FIGURE_PIXELS_MAX: Final = 10_000
 """The width and the height of a figure."""
 
@@ -45,9 +41,6 @@ NAME_CHARS_MAX: Final = 500
 
 RECORD_BYTES: Final = 64 * KIB
 """The bytes of an answer in addition to what the bounds count."""
-
-_SIZE: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(B|KiB|MiB|GiB)?")
-_UNITS: Final = {None: 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 
 
 class SandboxBounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,28 +81,3 @@ class SandboxBounds(msgspec.Struct, frozen=True, kw_only=True):
         texts = 4 * (self.repr_chars + TRACEBACK_CHARS_MAX + MESSAGE_CHARS_MAX)
         shown = self.tables * self.table_bytes + self.figures * (self.figure_bytes + 9)
         return min(RECORD_BYTES + texts + max(self.value_bytes, shown), GIB)
-
-
-def memory_of(given: int | str) -> int:
-    """Return the memory of a session in bytes, given as a number or as text such as ``512 MiB``.
-
-    Raises InvalidError for anything else, and for a size that no task can have.
-    """
-    size = given if type(given) is int else 0
-    match = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
-    if match:
-        size = int(float(match[1]) * _UNITS[match[2]])
-    if not TASK_MEMORY_BYTES_MIN <= size <= TASK_MEMORY_BYTES_MAX:
-        least, most = TASK_MEMORY_BYTES_MIN // MIB, TASK_MEMORY_BYTES_MAX // GIB
-        raise InvalidError(
-            f'memory must be a number of bytes, or a size like "512 MiB", from {least} MiB to {most} GiB,'
-            f" not {given!r}"
-        )
-    return size
-
-
-def seconds_of(given: float, name: str) -> float:
-    """Return a number of seconds. Raise InvalidError for one that is not positive, or is years."""
-    if not 0 < given <= SECONDS_MOST:
-        raise InvalidError(f"{name} must be more than 0 and at most {SECONDS_MOST:,} seconds, not {given!r}")
-    return float(given)

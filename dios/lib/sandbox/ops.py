@@ -19,17 +19,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from dios.client.ops.attributes import Handle
 from dios.client.sync.node import Node, Reference
 from dios.errors import DiosError, InvalidError
+from dios.lib.amounts import memory_of, seconds_of
 from dios.lib.executor.call_pickles import encode_arguments
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.local_modules import LocalModules
 from dios.lib.executor.values import decode_result
-from dios.lib.sandbox.bounds import (
-    COMPLETIONS_MAX,
-    NAME_CHARS_MAX,
-    SandboxBounds,
-    memory_of,
-    seconds_of,
-)
+from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
 from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show
 from dios.lib.sandbox.network.grant import NetworkGrant, NetworkHeaders

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dios.client.sync.node import Reference
-from dios.lib.jobs.fetching import fetch
 from dios.lib.jobs.records import Document, blocks, plan_splits
+from dios.lib.jobs.task import fetch
 from dios.limits import JOB_FETCH_BYTES
 
 

@@ -9,8 +9,8 @@ import msgspec
 
 from dios.errors import UnreachableError
 from dios.lib.catalogue import CatalogueEntry, Tiered
+from dios.lib.files.disks import has_kept_copies, promised_disks
 from dios.lib.files.group_list import GroupList
-from dios.lib.files.kept_copies import has_kept_copies, promised_disks
 from dios.lib.files.tree import FileTree
 from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KeptPromise

@@ -17,9 +17,8 @@ import msgspec
 
 from dios.errors import Conflict, DiosError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry
-from dios.lib.files.further_disks import hold_on
+from dios.lib.files.disks import hold_on, promised_disks
 from dios.lib.files.group_list import GroupList
-from dios.lib.files.kept_copies import promised_disks
 from dios.lib.files.paths import stored_path
 from dios.lib.files.sources import Moved
 from dios.lib.files.staging import StagedFiles

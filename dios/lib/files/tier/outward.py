@@ -18,9 +18,9 @@ from blake3 import blake3
 from dios import limits
 from dios.errors import DamagedError, DiosError, InvalidError, NotPermittedError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry, Tiered
+from dios.lib.files.disks import promised_disks
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.group_list import BATCH_OBJECTS, destroy
-from dios.lib.files.kept_copies import promised_disks
 from dios.lib.files.paths import stored_path
 from dios.lib.files.sources import CHUNK_BYTES
 from dios.lib.files.tier.entries import came_back, finish, release, stored_again, switch

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from dios.errors import InvalidError, ProtocolError
-from dios.lib.sandbox.bounds import SandboxBounds, memory_of, seconds_of
+from dios.lib.amounts import memory_of, seconds_of
+from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.protocol import PNG, Answer, FailureRecord, TableRecord, decoded_answer, is_figure
 
 BOUNDS = SandboxBounds(

@@ -13,7 +13,7 @@ from blake3 import blake3
 from dios.client.ops.cluster import Gathered
 from dios.errors import DamagedError
 from dios.lib.catalogue import CatalogueEntry, Part, Tiered, pack_parts
-from dios.lib.files.kept_copies import file_disks, has_kept_copies, promised_disks
+from dios.lib.files.disks import file_disks, has_kept_copies, promised_disks
 from dios.lib.kept.records import KeptPromise
 from dios.wire.types import ObjectType, Semantics
 
