@@ -7,28 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, cast
-
-import typer
+from typing import TYPE_CHECKING, Final, cast
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
+from dios.cli.common.options import argument, option
 from dios.cli.common.output import (
-    JsonOption,
-    facts,
-    reporting,
+    Number,
     say,
-    table,
+    table_of,
     transfer,
     waiting,
+    write_facts,
     write_json,
+    write_json_line,
 )
+from dios.cli.common.results import OutputOptions
 from dios.errors import InvalidError, UnreachableError
 from dios.limits import MIB
 
@@ -63,8 +62,8 @@ READY: Final = (
     "  synthetic   cycles_each, flows_max, quic_ports\n"
 )
 _RUN: Final = (
-    "\b\nExamples, as root:\n"
-    "  dios nf run nat.py --in eth0 --out eth1\n"
+    "\b\nExamples:\n"
+    "  dios nf run nat.py --in eth0 --out eth1     (as root)\n"
     "  dios nf run nat --set addresses=192.0.2.1 --in eth0 --out eth1 --cores 4\n"
     "  dios nf run monitor --in eth0 --out eth1 --steer rss --json > seen.json\n"
     "\f"
@@ -75,106 +74,54 @@ _RUN: Final = (
     f"\b\nSettings of the built-in functions (--set):\n{READY}"
     "\b\nThe interfaces forward frames to each other like a bridge, so they should have no addresses."
 )
-_REPLAY: Final = (
-    "\b\nExamples:\n"
-    "  dios nf replay in.pcap out.pcap nat.py\n"
-    "  dios nf replay in.pcap out.pcap nat --set addresses=192.0.2.1 --inside 10.0.0.0/8\n"
-    "  dios nf replay in.pcap out.pcap monitor --cores 4 --json | jq .dropped"
-)
-_STATS: Final = (
-    "\b\nFor example:\n  dios nf stats\n  dios nf stats --watch\n  dios nf stats eth0-eth1 --json | jq .jain"
-)
 
 _DETAILS: Final = "Fine tuning"
 
-FunctionArgument = Annotated[str, typer.Argument(metavar="FUNCTION", help=FUNCTION)]
-InOption = Annotated[
-    list[str],
-    typer.Option("--in", metavar="DEV", help="The inside interface; several form pairs with --out."),
-]
-OutOption = Annotated[list[str], typer.Option("--out", metavar="DEV", help="The outside interface.")]
-CoresOption = Annotated[
-    int | None,
-    typer.Option("--cores", metavar="N", help="Number of workers; default: one per processor.", min=1),
-]
-SteerOption = Annotated[
-    str,
-    typer.Option(
-        "--steer",
-        metavar="HOW",
-        help="The core of a TCP packet: auto (rss, or spray or flowlet where they carry more), "
+FUNCTION_ARGUMENT: Final[str] = argument("FUNCTION", FUNCTION)
+
+
+SET_OPTION: Final[list[str] | None] = option(
+    "--set KEY=VALUE", "A setting of the function; values as in TOML.", section=_DETAILS
+)
+
+
+@app.command(epilog=_RUN, json="dios.sprayer.runtime.reports:RunningReport")
+def run(
+    function: str = FUNCTION_ARGUMENT,
+    *,
+    inside: list[str] = option(
+        "--in DEV", "The inside interface; several form pairs with --out.", required=True
+    ),
+    outside: list[str] = option("--out DEV", "The outside interface.", required=True),
+    cores: int | None = option("--cores N", "Number of workers; default: one per processor.", min=1),
+    steer: str = option(
+        "--steer HOW",
+        "The core of a TCP packet: auto (rss, or spray or flowlet where they carry more), "
         "spray (any core), direct (any core, but packets that open or close a "
         "connection go to its designated core), rss (one core per flow), flowlet (one core for some "
         "milliseconds), subset:K (K cores per flow).",
+        default="auto",
     ),
-]
-PlacesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--places",
-        metavar="N",
-        help="Frame buffers per core and interface; default 2048.",
-        rich_help_panel=_DETAILS,
+    places: int | None = option(
+        "--places N", "Frame buffers per core and interface; default 2048.", section=_DETAILS
     ),
-]
-EngineOption = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        metavar="KIND",
-        help="Source of frames: af_packet, or af_xdp, which needs interfaces that no other program uses.",
-        rich_help_panel=_DETAILS,
+    engine: str = option(
+        "--engine KIND",
+        "Source of frames: af_packet, or af_xdp, which needs interfaces that no other program uses.",
+        default="af_packet",
+        section=_DETAILS,
     ),
-]
-RealtimeOption = Annotated[
-    bool,
-    typer.Option(
-        "--realtime",
-        help="Give workers real-time priority: fewer packets overtake each other.",
-        rich_help_panel=_DETAILS,
+    realtime: bool = option(
+        "--realtime", "Give workers real-time priority: fewer packets overtake each other.", section=_DETAILS
     ),
-]
-NameOption = Annotated[str, typer.Option("--name", help="Name in `dios nf stats`; default: the interfaces.")]
-ShareOption = Annotated[
-    str,
-    typer.Option(
-        "--share-as",
-        metavar="HOST",
-        help="Take turns with other hosts: this host's name. DIOS_NF_STORE has the store's name.",
-        rich_help_panel=_DETAILS,
+    name: str = option("--name", "Name in `dios nf stats`; default: the interfaces."),
+    share_as: str = option(
+        "--share-as HOST",
+        "Take turns with other hosts: this host's name. DIOS_NF_STORE has the store's name.",
+        section=_DETAILS,
     ),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="A setting of the function; values as in TOML.",
-        rich_help_panel=_DETAILS,
-    ),
-]
-
-
-@app.callback()
-def family() -> None:
-    """Network functions on all cores of this machine, even for one flow."""
-
-
-@app.command(epilog=_RUN)
-def run(
-    function: FunctionArgument,
-    *,
-    inside: InOption,
-    outside: OutOption,
-    cores: CoresOption = None,
-    steer: SteerOption = "auto",
-    places: PlacesOption = None,
-    engine: EngineOption = "af_packet",
-    realtime: RealtimeOption = False,
-    name: NameOption = "",
-    share_as: ShareOption = "",
-    settings: SetOption = None,
-    as_json: JsonOption = False,
+    settings: list[str] | None = SET_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Run a network function between two interfaces until Ctrl-C, then show what each core did.
 
@@ -185,40 +132,38 @@ def run(
     it, which takes some seconds. Offloads of the interfaces are switched off during the run and restored
     afterwards.
     """
-    doing = "dios nf run"
-    with reporting(doing, as_json=as_json):
-        with needing_extra("cluster", WHAT):
-            from dios.limits import SPRAYER_PLACES  # noqa: PLC0415 - beside the others
-            from dios.sprayer.runtime.loading import load, settings_of  # noqa: PLC0415 - needs an extra
-            from dios.sprayer.runtime.running import run as run_function  # noqa: PLC0415 - needs an extra
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(waiting("compiling"))
+    with needing_extra("cluster", WHAT):
+        from dios.limits import SPRAYER_PLACES  # noqa: PLC0415 - beside the others
+        from dios.sprayer.runtime.loading import load, settings_of  # noqa: PLC0415 - needs an extra
+        from dios.sprayer.runtime.running import run as run_function  # noqa: PLC0415 - needs an extra
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(waiting("compiling"))
 
-            def ready(name: str) -> None:
-                stack.close()
-                say(
-                    f"{doing}: {function} runs between {', '.join(inside)} and {', '.join(outside)}; "
-                    f"`dios nf stats {name}` shows what it does, Ctrl-C ends it"
-                )
-
-            loaded = load(function, settings_of(settings or []))
-            stack.enter_context(_within_bounds())
-            if share_as:
-                say(f"{doing}: {share_as} waits until no other host runs {function}")
-            told = run_function(
-                loaded,
-                inside,
-                outside,
-                cores=cores,
-                steer=steer,
-                places=places or SPRAYER_PLACES,
-                engine=engine,
-                realtime=realtime,
-                name=name,
-                shared=_shared_state(share_as) if share_as else None,
-                ready=ready,
+        def ready(name: str) -> None:
+            stack.close()
+            say(
+                f"dios nf run: {function} runs between {', '.join(inside)} and {', '.join(outside)}; "
+                f"`dios nf stats {name}` shows what it does, Ctrl-C ends it"
             )
-        write_json(told) if as_json else show(told)
+
+        loaded = load(function, settings_of(settings or []))
+        stack.enter_context(_within_bounds())
+        if share_as:
+            say(f"dios nf run: {share_as} waits until no other host runs {function}")
+        told = run_function(
+            loaded,
+            inside,
+            outside,
+            cores=cores,
+            steer=steer,
+            places=places or SPRAYER_PLACES,
+            engine=engine,
+            realtime=realtime,
+            name=name,
+            shared=_shared_state(share_as) if share_as else None,
+            ready=ready,
+        )
+    write_json(told) if output.as_json else show(told)
 
 
 def _shared_state(host: str) -> SharedState:
@@ -240,14 +185,16 @@ def _shared_state(host: str) -> SharedState:
     )
 
 
-@app.command(epilog=_STATS)
+@app.command(
+    examples="dios nf stats\ndios nf stats --watch\ndios nf stats eth0-eth1 --json | jq .jain",
+    json="dios.sprayer.runtime.reports:RunningReport",
+    note="With --watch each line is such a document.",
+)
 def stats(
-    name: Annotated[
-        str | None, typer.Argument(metavar="FUNCTION", help="The function; not needed if only one runs.")
-    ] = None,
+    name: str | None = argument("FUNCTION", "The function; not needed if only one runs.", default=None),
     *,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second, until Ctrl-C.")] = False,
-    as_json: JsonOption = False,
+    watch: bool = option("-w --watch", "Refresh every second, until Ctrl-C."),
+    output: OutputOptions,
 ) -> None:
     """Show what the cores of a running network function did since its start.
 
@@ -256,89 +203,85 @@ def stats(
     GIVEN and TAKEN were handed to other cores and received from them; FLOWS are in its table. Jain's index is
     1 if all cores have equal work, and 1/N if one core has all. --watch --json prints lines.
     """
-    with reporting("dios nf stats", as_json=as_json):
-        with needing_extra("cluster", WHAT):
-            from dios.sprayer.runtime.statistics_socket import read_statistics  # noqa: PLC0415 - needs an extra
-        chosen = name or _only()
-        if not watch:
+    with needing_extra("cluster", WHAT):
+        from dios.sprayer.runtime.statistics_socket import read_statistics  # noqa: PLC0415 - needs an extra
+    chosen = name or _only()
+    if not watch:
+        told = read_statistics(chosen)
+        write_json(told) if output.as_json else show(told)
+        return
+    before: JsonObject = {}
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
             told = read_statistics(chosen)
-            write_json(told) if as_json else show(told)
-            return
-        with contextlib.suppress(KeyboardInterrupt):
-            before: JsonObject = {}
-            while True:
-                told = read_statistics(chosen)
-                if as_json:
-                    sys.stdout.write(json.dumps(told) + "\n")
-                else:
-                    if sys.stdout.isatty():
-                        sys.stdout.write(_CLEAR)
-                    show(told, before)
+            if output.as_json:
+                write_json_line(told)
+            else:
+                if sys.stdout.isatty():
+                    sys.stdout.write(_CLEAR)
+                show(told, before)
                 sys.stdout.flush()
-                before = told
-                time.sleep(WATCH_S)
+            before = told
+            time.sleep(WATCH_S)
 
 
-@app.command(epilog=_REPLAY)
+@app.command(
+    examples="dios nf replay in.pcap out.pcap nat.py\n"
+    "dios nf replay in.pcap out.pcap nat --set addresses=192.0.2.1 --inside 10.0.0.0/8\n"
+    "dios nf replay in.pcap out.pcap monitor --cores 4 --json | jq .dropped",
+    json="dios.sprayer.runtime.reports:ReplayReport",
+)
 def replay(
-    source: Annotated[Path, typer.Argument(metavar="IN.pcap", help="Packets to read.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT.pcap", help="File for the resulting packets.")],
-    function: FunctionArgument,
+    source: Path = argument("IN.pcap", "Packets to read."),
+    target: Path = argument("OUT.pcap", "File for the resulting packets."),
+    function: str = FUNCTION_ARGUMENT,
     *,
-    cores: Annotated[
-        int, typer.Option("--cores", metavar="N", help="Number of workers, which get packets in turn.", min=1)
-    ] = 1,
-    inside: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--inside",
-            metavar="NETWORK",
-            help="Packets from this network are from inside, others from outside; default: all from inside.",
-        ),
-    ] = None,
-    settings: SetOption = None,
-    as_json: JsonOption = False,
+    cores: int = option("--cores N", "Number of workers, which get packets in turn.", default=1, min=1),
+    inside: list[str] | None = option(
+        "--inside NETWORK",
+        "Packets from this network are from inside, others from outside; default: all from inside.",
+    ),
+    settings: list[str] | None = SET_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Send the packets of a file through a network function, without root and without interfaces.
 
     The function sees the times in the file, and the result is the same each time. Files are classic pcap of
     Ethernet, as written by tcpdump -w.
     """
-    with reporting("dios nf replay", as_json=as_json):
-        with needing_extra("cluster", WHAT):
-            from dios.sprayer.pcap import replay as replay_file  # noqa: PLC0415 - needs an extra
-            from dios.sprayer.runtime.loading import load, settings_of  # noqa: PLC0415 - needs an extra
-            from dios.sprayer.runtime.running import summary  # noqa: PLC0415 - needs an extra
-        loaded = load(function, settings_of(settings or []))
-        side = _side(inside) if inside else None
-        try:
-            size = source.stat().st_size
-        except OSError:
-            size = 0
-        # A small file takes little time, but its function may have to be compiled.
-        quiet = waiting(f"{source.name} through {function}") if size < SMALL else contextlib.nullcontext()
-        with quiet, _within_bounds(), transfer(source.name, size) as move:
-            done = 0
+    with needing_extra("cluster", WHAT):
+        from dios.sprayer.pcap import replay as replay_file  # noqa: PLC0415 - needs an extra
+        from dios.sprayer.runtime.loading import load, settings_of  # noqa: PLC0415 - needs an extra
+        from dios.sprayer.runtime.running import summary  # noqa: PLC0415 - needs an extra
+    loaded = load(function, settings_of(settings or []))
+    side = _side(inside) if inside else None
+    try:
+        size = source.stat().st_size
+    except OSError:
+        size = 0
+    # A small file takes little time, but its function may have to be compiled.
+    quiet = waiting(f"{source.name} through {function}") if size < SMALL else contextlib.nullcontext()
+    with quiet, _within_bounds(), transfer(source.name, size) as move:
+        done = 0
 
-            def progress(now: int) -> None:
-                nonlocal done
-                move(now - done)
-                done = now
+        def progress(now: int) -> None:
+            nonlocal done
+            move(now - done)
+            done = now
 
-            statistics = replay_file(source, target, loaded, cores=cores, side=side, progress=progress)
-        told = summary(statistics, loaded)
-        if as_json:
-            write_json(told)
-            return
-        counts = told["counts"]
-        facts(
-            [
-                ("packets", f"{counts['received']} from {source}"),
-                ("sent", f"{counts['sent']} to {target}"),
-                ("flows", str(told["flows"]["held"])),
-                *_below(told),
-            ]
-        )
+        statistics = replay_file(source, target, loaded, cores=cores, side=side, progress=progress)
+    told = summary(statistics, loaded)
+    counts = told["counts"]
+    output.print_row(
+        told,
+        facts={
+            "packets": f"{counts['received']} from {source}",
+            "sent": f"{counts['sent']} to {target}",
+            "flows": str(told["flows"]["held"]),
+            **_below(told),
+        },
+    )
+    if not output.as_json:
         _show_alerts(told)
 
 
@@ -355,70 +298,57 @@ def show(told: JsonObject, before: JsonObject | None = None) -> None:
     """Show a function's work per core; with its earlier counts, also packets per second."""
     cores = cast("list[dict[str, int]]", told["cores"])
     span = float(cast("float", told["seconds"]))
-    rates: list[str] = []
-    if before:
-        span_since = span - float(cast("float", before["seconds"]))
-        earlier = cast("list[dict[str, int]]", before["cores"])
-        rates = [
-            f"{(now['packets'] - then['packets']) / max(span_since, 1e-3):,.0f}"
-            for now, then in zip(cores, earlier, strict=True)
-        ]
-    columns = ["CORE", "PACKETS", "DROPPED", "QUEUE", "DEEPEST", "GIVEN", "TAKEN", "FLOWS"]
-    rows = [
-        [
-            *(str(core["core"]), str(core["packets"])),
-            str(sum(cast("dict[str, int]", core["dropped"]).values())),
-            *(str(core[key]) for key in ("queue", "deepest", "handed_over", "taken_over")),
-            str(cast("dict[str, int]", core["flows"])["held"]),
-        ]
-        for core in cores
-    ]
-    if rates:
-        columns.insert(2, "A SECOND")
-        for row, rate in zip(rows, rates, strict=True):
-            row.insert(2, rate)
+    earlier = cast("list[dict[str, int]]", before["cores"]) if before else []
+    since = max(span - float(cast("float", before["seconds"])), 1e-3) if before else 0.0
+    rates = [(now["packets"] - then["packets"]) / since for now, then in zip(cores, earlier, strict=False)]
     pairs = cast("list[list[str]]", told["pairs"])
-    facts(
-        [
-            ("function", f"{told['function']} ({told['name']}), process {told['pid']}, for {span:.0f} s"),
-            ("between", ", ".join(f"{inside} and {outside}" for inside, outside in pairs)),
-            ("steering", f"{told['steer']} ({told['why']})" if "why" in told else str(told["steer"])),
-        ]
+    write_facts(
+        {
+            "function": f"{told['function']} ({told['name']}), process {told['pid']}, for {span:.0f} s",
+            "between": ", ".join(f"{inside} and {outside}" for inside, outside in pairs),
+            "steering": f"{told['steer']} ({told['why']})" if "why" in told else str(told["steer"]),
+        }
     )
-    table(columns, rows, right=columns)
-    facts([("Jain's index", f"{told['jain']:.4f}"), *_below(told)])
+    table_of(
+        {
+            "CORE": core["core"],
+            "PACKETS": core["packets"],
+            **({"A SECOND": Number(f"{rates[number]:,.0f}")} if rates else {}),
+            "DROPPED": sum(cast("dict[str, int]", core["dropped"]).values()),
+            "QUEUE": core["queue"],
+            "DEEPEST": core["deepest"],
+            "GIVEN": core["handed_over"],
+            "TAKEN": core["taken_over"],
+            "FLOWS": cast("dict[str, int]", core["flows"])["held"],
+        }
+        for number, core in enumerate(cores)
+    )
+    write_facts({"Jain's index": f"{told['jain']:.4f}", **_below(told)})
     _show_alerts(told)
 
 
-def _below(told: JsonObject) -> list[tuple[str, str]]:
+def _below(told: JsonObject) -> dict[str, str | None]:
     dropped, counters = (cast("dict[str, int]", told[key]) for key in ("dropped", "counters"))
-    rows = [("dropped", ", ".join(f"{cause} {count}" for cause, count in dropped.items()) or "nothing")]
-    if dropped.get("cut"):
-        rows.append(
-            (
-                "advice",
-                "frames longer than the MTU came; run `ethtool -K DEV tx off tso off gso off` at the far end",
-            )
-        )
-    if counters:
-        rows.append(("counted", ", ".join(f"{name} {count}" for name, count in counters.items())))
-    return rows
+    advice = "frames longer than the MTU came; run `ethtool -K DEV tx off tso off gso off` at the far end"
+    return {
+        "dropped": ", ".join(f"{cause} {count}" for cause, count in dropped.items()) or "nothing",
+        "advice": advice if dropped.get("cut") else None,
+        "counted": ", ".join(f"{name} {count}" for name, count in counters.items()) or None,
+    }
 
 
 def _show_alerts(told: JsonObject) -> None:
     """Show the last alerts of a function, if it has any."""
-    alerts = cast("list[dict[str, str | int]]", told["alerts"])
-    columns = ["FOUND", "FROM", "TO", "AT BYTE", "ACTION"]
-    rows = [
-        [
-            *(str(alert["pattern"]), f"{alert['source']} {alert['source_port']}"),
-            *(f"{alert['target']} {alert['target_port']}", str(alert["end"])),
-            "dropped" if alert["dropped"] else "alert",
-        ]
-        for alert in alerts
-    ]
-    if rows:
-        table(columns, rows)
+    table_of(
+        {
+            "FOUND": str(alert["pattern"]),
+            "FROM": f"{alert['source']} {alert['source_port']}",
+            "TO": f"{alert['target']} {alert['target_port']}",
+            "AT BYTE": str(alert["end"]),
+            "ACTION": "dropped" if alert["dropped"] else "alert",
+        }
+        for alert in cast("list[dict[str, str | int]]", told["alerts"])
+    )
 
 
 def _only() -> str:

@@ -13,9 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
+from msgspec.structs import asdict
 
 from dios import limits
 from dios.errors import DiosError
+from dios.wire.replies import KeepersReport
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncNode
@@ -37,20 +39,17 @@ class KeepersOfUsers:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts for the description of the node; those of replicas are of keepers that lead.
-
-        ``leaving_nodes`` is the number of draining nodes that all of them know, and ``leaving_unchecked`` is
-        the number of keepers that have not looked at every object since the nodes changed.
-        """
+        """The counts for the description of the node."""
         departures = [left for keeper in self.running if (left := keeper.leaving) is not None]
-        return {
-            "keepers": len(self.running),
-            "keepers_leading": len(departures),
-            "leaving_nodes": min((left.nodes for left in departures), default=0),
-            "leaving_replicas": sum(left.replicas for left in departures),
-            "leaving_bytes": sum(left.size for left in departures),
-            "leaving_unchecked": sum(not left.checked for left in departures),
-        }
+        report = KeepersReport(
+            keepers=len(self.running),
+            keepers_leading=len(departures),
+            leaving_nodes=min((left.nodes for left in departures), default=0),
+            leaving_replicas=sum(left.replicas for left in departures),
+            leaving_bytes=sum(left.size for left in departures),
+            leaving_unchecked=sum(not left.checked for left in departures),
+        )
+        return asdict(report)
 
 
 async def act_for_users(

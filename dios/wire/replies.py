@@ -312,6 +312,21 @@ class ResourceCapacity(Struct, frozen=True, array_like=True):
     detail: Message = ""
 
 
+class KeepersReport(Struct, frozen=True):
+    """The counts of ``Info`` about keepers of replicas on a node; those of replicas are of keepers that lead.
+
+    ``leaving_nodes`` is the number of draining nodes that all of them know, and ``leaving_unchecked`` is the
+    number of keepers that have not looked at every object since the nodes changed.
+    """
+
+    keepers: int = 0
+    keepers_leading: int = 0
+    leaving_nodes: int = 0
+    leaving_replicas: int = 0
+    leaving_bytes: int = 0
+    leaving_unchecked: int = 0
+
+
 class Info(Struct, frozen=True, array_like=True, tag=9):
     """The answer to NodeInfo: counts by name, the guarantees that the machine lets the node enforce, and its
     templates.

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Final, TypedDict
-
-import typer
+from typing import Final, TypedDict
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import (
-    JsonOption,
-    NodeOption,
-    progress,
-    reporting,
-    say,
-    table,
-    write_file,
-    write_json,
-)
+from dios.cli.common.options import option
+from dios.cli.common.output import progress, say, table, write_file, write_json
+from dios.cli.common.results import CommonOptions
 from dios.cli.scheduling.live import ask, rows_of
 from dios.errors import InvalidError
 
@@ -55,24 +46,13 @@ class Calibration(TypedDict):
 
 @app.command(epilog=EXAMPLES)
 def calibrate(
-    node: NodeOption = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="File for the numbers, as JSON.")
-    ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="FILE", help="Use the numbers of such a file, and measure nothing."),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the data.")] = 1,
+    out: Path | None = option("--out FILE", "File for the numbers, as JSON."),
+    source: Path | None = option("--from FILE", "Use the numbers of such a file, and measure nothing."),
+    seed: int = option("--seed N", "Seed of the data.", default=1, min=0),
     *,
-    apply: Annotated[
-        bool,
-        typer.Option("--set", help="Give the numbers to the cluster's present model."),
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Very short runs: tests that it works, without useful numbers.")
-    ] = False,
-    as_json: JsonOption = False,
+    apply: bool = option("--set", "Give the numbers to the cluster's present model."),
+    quick: bool = option("--quick", "Very short runs: tests that it works, without useful numbers."),
+    common: CommonOptions,
 ) -> None:
     """Measure how much kinds of work disturb each other on this machine, for CoCo and Whare-Map.
 
@@ -81,17 +61,16 @@ def calibrate(
     With --set the cluster's model uses the result and keeps its other parameters: CoCo in place of the
     thesis' penalties, Whare-Map for pairs that it has not measured yet.
     """
-    with reporting("dios lab calibrate", as_json=as_json):
-        from dios.firmament.models.slow_downs import slow_downs_text  # noqa: PLC0415 - loads numpy
+    from dios.firmament.models.slow_downs import slow_downs_text  # noqa: PLC0415 - loads numpy
 
-        if source is not None and quick:
-            raise InvalidError("--from and --quick: give one of them")
-        calibration = _measured(seed, quick=quick) if source is None else _read(source)
-        parameter = slow_downs_text(calibration["slow_downs"])
-        if out is not None:
-            write_file(out, json.dumps(calibration, indent=1) + "\n")
-        model = _set(node, parameter) if apply else None
-        _show(calibration, parameter, model, as_json=as_json)
+    if source is not None and quick:
+        raise InvalidError("--from and --quick: give one of them")
+    calibration = _measured(seed, quick=quick) if source is None else _read(source)
+    parameter = slow_downs_text(calibration["slow_downs"])
+    if out is not None:
+        write_file(out, json.dumps(calibration, indent=1) + "\n")
+    model = _set(common.node, parameter) if apply else None
+    _show(calibration, parameter, model, as_json=common.as_json)
 
 
 def _measured(seed: int, *, quick: bool) -> Calibration:

@@ -9,37 +9,31 @@ import json
 import shlex
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import (
-    JsonOption,
-    counted,
-    err,
-    reporting,
-    say,
-    table,
-    write_file,
-    write_json,
-)
+from dios.cli.common.options import option
+from dios.cli.common.output import counted, err, say, table, write_file, write_json
+from dios.cli.common.results import OutputOptions
 from dios.cli.common.streams import INTERRUPTED
 from dios.errors import InvalidError
 from labs.commands.simulate import (
-    BlocksOption,
-    HoursOption,
-    IntervalOption,
-    LoadOption,
-    MachinesOption,
-    OutOption,
-    PlotsOption,
-    ScaleOption,
-    SeedOption,
-    SolverOption,
-    StayOption,
-    SyntheticOption,
-    TraceOption,
+    BLOCKS_OPTION,
+    HOURS_OPTION,
+    INTERVAL_OPTION,
+    LOAD_OPTION,
+    MACHINES_OPTION,
+    OUT_OPTION,
+    PLOTS_OPTION,
+    SCALE_OPTION,
+    SEED_OPTION,
+    SOLVER_OPTION,
+    STAY_OPTION,
+    SYNTHETIC_OPTION,
+    TRACE_OPTION,
     simulation_progress,
 )
 
@@ -57,58 +51,52 @@ EXAMPLES: Final = (
     "  dios lab compare --trace clusterdata-2011-2 --machines 200 --out results --plots\n"
     "  dios lab compare --synthetic mix-srg --stay --model queue --model coco --model whare-mcs --json"
 )
-ModelsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        metavar="NAME|FILE.py",
-        help="Compare this model, with its default parameters; may be repeated. Default: the two queues and"
-        " all models of the catalogue.",
-    ),
-]
 
 
 @app.command(epilog=EXAMPLES)
 def compare(
-    trace: TraceOption = None,
-    synthetic: SyntheticOption = None,
-    machines: MachinesOption = None,
-    hours: HoursOption = 1.0,
-    model: ModelsOption = None,
-    solver: SolverOption = "auto",
-    seed: SeedOption = 0,
-    load: LoadOption = None,
-    scale: ScaleOption = None,
-    round_interval: IntervalOption = "1",
+    trace: Path | None = TRACE_OPTION,
+    synthetic: str | None = SYNTHETIC_OPTION,
+    machines: int | None = MACHINES_OPTION,
+    hours: float = HOURS_OPTION,
+    model: list[str] | None = option(
+        "--model NAME|FILE.py",
+        "Compare this model, with its default parameters; may be repeated. Default: the two queues and"
+        " all models of the catalogue.",
+    ),
+    solver: str = SOLVER_OPTION,
+    seed: int = SEED_OPTION,
+    load: float | None = LOAD_OPTION,
+    scale: float | None = SCALE_OPTION,
+    round_interval: str = INTERVAL_OPTION,
     *,
-    blocks: BlocksOption = False,
-    stay: StayOption = False,
-    out: OutOption = None,
-    plots: PlotsOption = False,
-    as_json: JsonOption = False,
+    blocks: bool = BLOCKS_OPTION,
+    stay: bool = STAY_OPTION,
+    out: Path | None = OUT_OPTION,
+    plots: bool = PLOTS_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Simulate one workload under each cost model, and print one table.
 
     A model that fails has the reason in its row. Ctrl-C ends the comparison and shows the models that have
     run. The same options give the same table, except for the times of decisions.
     """
-    with reporting(DOING, as_json=as_json):
-        from labs.simulate.scheduling.command import SimulationOptions  # noqa: PLC0415 - loads numpy
+    from labs.simulate.scheduling.command import SimulationOptions  # noqa: PLC0415 - loads numpy
 
-        options = SimulationOptions(
-            trace=trace,
-            synthetic=synthetic,
-            machines=machines,
-            hours=hours,
-            solver=solver,
-            seed=seed,
-            load=load,
-            scale=scale,
-            round_interval=round_interval,
-            blocks=blocks,
-            stay=stay,
-        )
-        _run(options, model or [], out, plots=plots, as_json=as_json)
+    options = SimulationOptions(
+        trace=trace,
+        synthetic=synthetic,
+        machines=machines,
+        hours=hours,
+        solver=solver,
+        seed=seed,
+        load=load,
+        scale=scale,
+        round_interval=round_interval,
+        blocks=blocks,
+        stay=stay,
+    )
+    _run(options, model or [], out, plots=plots, as_json=output.as_json)
 
 
 def _run(

@@ -9,13 +9,15 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import JsonOption, counted, err, reporting, say, table, write_json
+from dios.cli.common.options import option
+from dios.cli.common.output import counted, err, say, table, write_json
+from dios.cli.common.results import OutputOptions
 from dios.cli.common.streams import INTERRUPTED
 from dios.errors import InvalidError
 
@@ -81,28 +83,14 @@ _INTERFERENCE_FIGURE: Final = "2.4 to 2.8, or all; may be given several times."
 _SEEDS: Final = "Number of seeds, from --seed on; each gives a result (default packer: 5, sprayer: 3)."
 _LARGE: Final = "The paper's sizes: 1,000,000 tenants, 100,000 resources; some 3 GB of memory."
 
-FigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NUMBER", help=_FIGURE)]
-SdrfFigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NAME", help=_SDRF_FIGURE)]
-DcDrfFigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NAME", help=_DC_DRF_FIGURE)]
-PackerFigureOption = Annotated[
-    list[str] | None, typer.Option("--figure", metavar="NAME", help=_PACKER_FIGURE)
-]
-SprayerFigureOption = Annotated[
-    list[str] | None, typer.Option("--figure", metavar="NAME", help=_SPRAYER_FIGURE)
-]
-DiosFigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NAME", help=_DIOS_FIGURE)]
-InterferenceFigureOption = Annotated[
-    list[str] | None, typer.Option("--figure", metavar="NUMBER", help=_INTERFERENCE_FIGURE)
-]
-SeedsOption = Annotated[int | None, typer.Option("--seeds", min=1, metavar="N", help=_SEEDS)]
-LargeOption = Annotated[bool, typer.Option("--large", help=_LARGE)]
-OutOption = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="Directory for tables, JSON and pictures.")
-]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the random numbers.")]
-QuickOption = Annotated[
-    bool, typer.Option("--quick", help="Small and short: tests that it works, without useful results.")
-]
+
+SEEDS_OPTION: Final[int | None] = option("--seeds N", _SEEDS, min=1)
+
+OUT_OPTION: Final[Path] = option(
+    "--out DIR", "Directory for tables, JSON and pictures.", default=Path("repro-dios")
+)
+SEED_OPTION: Final[int] = option("--seed N", "Seed of the random numbers.", default=1, min=0)
+QUICK_OPTION: Final[bool] = option("--quick", "Small and short: tests that it works, without useful results.")
 
 
 @app.callback()
@@ -112,12 +100,12 @@ def family() -> None:
 
 @app.command("dios", epilog=_DIOS_EXAMPLES)
 def dios_itself(
-    figure: DiosFigureOption = None,
-    out: OutOption = Path("repro-dios"),
-    seed: SeedOption = 1,
+    figure: list[str] | None = option("--figure NAME", _DIOS_FIGURE),
+    out: Path = OUT_OPTION,
+    seed: int = SEED_OPTION,
     *,
-    quick: QuickOption = False,
-    as_json: JsonOption = False,
+    quick: bool = QUICK_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Repeat the evaluation of DIOS itself (thesis ch. 5) on real nodes, compared with the ways of today.
 
@@ -127,23 +115,24 @@ def dios_itself(
     seed determines the text of 5.5.
     """
     doing = "dios lab repro dios"
-    with reporting(doing, as_json=as_json):
-        from labs.papers.dios import evaluation  # noqa: PLC0415 - loads numpy
+    from labs.papers.dios import evaluation  # noqa: PLC0415 - loads numpy
 
-        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
-            return evaluation.reproduce(numbers, out, seed, told, quick=quick)
+    def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
+        return evaluation.reproduce(numbers, out, seed, told, quick=quick)
 
-        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+    _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=output.as_json)
 
 
 @app.command(epilog=_INTERFERENCE_EXAMPLES)
 def interference(
-    figure: InterferenceFigureOption = None,
-    out: OutOption = Path("repro-interference"),
-    seed: SeedOption = 1,
+    figure: list[str] | None = option("--figure NUMBER", _INTERFERENCE_FIGURE),
+    out: Path = option(
+        "--out DIR", "Directory for tables, JSON and pictures.", default=Path("repro-interference")
+    ),
+    seed: int = SEED_OPTION,
     *,
-    quick: QuickOption = False,
-    as_json: JsonOption = False,
+    quick: bool = QUICK_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Measure heterogeneity and interference (thesis ch. 2) on this machine, compared with the thesis.
 
@@ -151,54 +140,54 @@ def interference(
     pairs and in crowds. It reports the kinds of pairs that this machine does not have.
     """
     doing = "dios lab repro interference"
-    with reporting(doing, as_json=as_json):
-        from labs.papers import figures  # noqa: PLC0415 - loads numpy
-        from labs.papers.interference import evaluation  # noqa: PLC0415 - loads numpy
+    from labs.papers import figures  # noqa: PLC0415 - loads numpy
+    from labs.papers.interference import evaluation  # noqa: PLC0415 - loads numpy
 
-        wanted = figures.select_figures(figure or [], evaluation.FIGURES)
-        for number, reason in evaluation.missing_requirements().items():
-            if number in wanted:
-                say(f"left out ({number}): {reason}")
-        for sentence in evaluation.not_shown():
-            say(f"not shown: {sentence}")
+    wanted = figures.select_figures(figure or [], evaluation.FIGURES)
+    for number, reason in evaluation.missing_requirements().items():
+        if number in wanted:
+            say(f"left out ({number}): {reason}")
+    for sentence in evaluation.not_shown():
+        say(f"not shown: {sentence}")
 
-        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
-            return evaluation.reproduce(numbers, out, seed, told, quick=quick)
+    def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
+        return evaluation.reproduce(numbers, out, seed, told, quick=quick)
 
-        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+    _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=output.as_json)
 
 
 @app.command(epilog=_EXAMPLES)
 def firmament(
-    figure: FigureOption = None,
-    out: OutOption = Path("repro-firmament"),
-    seed: SeedOption = 1,
+    figure: list[str] | None = option("--figure NUMBER", _FIGURE),
+    out: Path = option(
+        "--out DIR", "Directory for tables, JSON and pictures.", default=Path("repro-firmament")
+    ),
+    seed: int = SEED_OPTION,
     *,
-    quick: QuickOption = False,
-    as_json: JsonOption = False,
+    quick: bool = QUICK_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Repeat the cluster scheduler's evaluation (thesis ch. 8), and compare with the thesis' numbers.
 
     Each figure is written as figure-N.md, figure-N.json and pictures as soon as it is finished. The same seed
     gives the same numbers, except for measured times (8.7).
     """
-    with reporting(DOING, as_json=as_json):
-        from labs.papers.firmament import evaluation  # noqa: PLC0415 - loads numpy
+    from labs.papers.firmament import evaluation  # noqa: PLC0415 - loads numpy
 
-        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
-            return evaluation.reproduce(numbers, out, seed, told, quick=quick)
+    def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
+        return evaluation.reproduce(numbers, out, seed, told, quick=quick)
 
-        _run(DOING, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+    _run(DOING, evaluation.FIGURES, figure, out, reproduce, as_json=output.as_json)
 
 
 @app.command(epilog=_SDRF_EXAMPLES)
 def sdrf(
-    figure: SdrfFigureOption = None,
-    out: OutOption = Path("repro-sdrf"),
-    seed: SeedOption = 1,
+    figure: list[str] | None = option("--figure NAME", _SDRF_FIGURE),
+    out: Path = option("--out DIR", "Directory for tables, JSON and pictures.", default=Path("repro-sdrf")),
+    seed: int = SEED_OPTION,
     *,
-    quick: QuickOption = False,
-    as_json: JsonOption = False,
+    quick: bool = QUICK_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Repeat the evaluation of SDRF (SDRF paper, section VII), on synthetic months of 600 users.
 
@@ -207,24 +196,23 @@ def sdrf(
     for measured times (tree).
     """
     doing = "dios lab repro sdrf"
-    with reporting(doing, as_json=as_json):
-        from labs.papers.sdrf import evaluation  # noqa: PLC0415 - loads numpy
+    from labs.papers.sdrf import evaluation  # noqa: PLC0415 - loads numpy
 
-        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
-            return evaluation.reproduce(numbers, out, seed, told, quick=quick)
+    def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
+        return evaluation.reproduce(numbers, out, seed, told, quick=quick)
 
-        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+    _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=output.as_json)
 
 
 @app.command("dc-drf", epilog=_DC_DRF_EXAMPLES)
 def dc_drf(
-    figure: DcDrfFigureOption = None,
-    out: OutOption = Path("repro-dc-drf"),
-    seed: SeedOption = 1,
+    figure: list[str] | None = option("--figure NAME", _DC_DRF_FIGURE),
+    out: Path = option("--out DIR", "Directory for tables, JSON and pictures.", default=Path("repro-dc-drf")),
+    seed: int = SEED_OPTION,
     *,
-    large: LargeOption = False,
-    quick: QuickOption = False,
-    as_json: JsonOption = False,
+    large: bool = option("--large", _LARGE),
+    quick: bool = QUICK_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Repeat the evaluation of DC-DRF (DC-DRF paper, section 5): with a deadline, compared with exact shares.
 
@@ -232,26 +220,25 @@ def dc_drf(
     seed alone. Times, and allocations cut off by a deadline, depend on this machine.
     """
     doing = "dios lab repro dc-drf"
-    with reporting(doing, as_json=as_json):
-        if large and quick:
-            raise InvalidError("--large and --quick: give one of them")
-        from labs.papers.dc_drf import evaluation  # noqa: PLC0415 - loads numpy
+    if large and quick:
+        raise InvalidError("--large and --quick: give one of them")
+    from labs.papers.dc_drf import evaluation  # noqa: PLC0415 - loads numpy
 
-        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
-            return evaluation.reproduce(numbers, out, seed, told, quick=quick, large=large)
+    def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
+        return evaluation.reproduce(numbers, out, seed, told, quick=quick, large=large)
 
-        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+    _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=output.as_json)
 
 
 @app.command(epilog=_PACKER_EXAMPLES)
 def packer(
-    figure: PackerFigureOption = None,
-    out: OutOption = Path("repro-packer"),
-    seed: SeedOption = 11,
-    seeds: SeedsOption = None,
+    figure: list[str] | None = option("--figure NAME", _PACKER_FIGURE),
+    out: Path = option("--out DIR", "Directory for tables, JSON and pictures.", default=Path("repro-packer")),
+    seed: int = option("--seed N", "Seed of the random numbers.", default=11, min=0),
+    seeds: int | None = SEEDS_OPTION,
     *,
-    quick: QuickOption = False,
-    as_json: JsonOption = False,
+    quick: bool = QUICK_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Repeat Packer's evaluation (Packer paper, section III): 1,200 servers in 30 racks, three tiers.
 
@@ -259,24 +246,25 @@ def packer(
     time and of the score. The same seed gives the same numbers, except for measured times (6).
     """
     doing = "dios lab repro packer"
-    with reporting(doing, as_json=as_json):
-        from labs.papers.packer import evaluation  # noqa: PLC0415 - loads numpy
+    from labs.papers.packer import evaluation  # noqa: PLC0415 - loads numpy
 
-        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
-            return evaluation.reproduce(numbers, out, seed, told, seeds=seeds, quick=quick)
+    def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
+        return evaluation.reproduce(numbers, out, seed, told, seeds=seeds, quick=quick)
 
-        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+    _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=output.as_json)
 
 
 @app.command(epilog=_SPRAYER_EXAMPLES)
 def sprayer(
-    figure: SprayerFigureOption = None,
-    out: OutOption = Path("repro-sprayer"),
-    seed: SeedOption = 21,
-    seeds: SeedsOption = None,
+    figure: list[str] | None = option("--figure NAME", _SPRAYER_FIGURE),
+    out: Path = option(
+        "--out DIR", "Directory for tables, JSON and pictures.", default=Path("repro-sprayer")
+    ),
+    seed: int = option("--seed N", "Seed of the random numbers.", default=21, min=0),
+    seeds: int | None = SEEDS_OPTION,
     *,
-    quick: QuickOption = False,
-    as_json: JsonOption = False,
+    quick: bool = QUICK_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Repeat Sprayer's evaluation (thesis section 3.4): spraying compared with RSS, on this machine's cores.
 
@@ -286,21 +274,20 @@ def sprayer(
     addresses and payload.
     """
     doing = "dios lab repro sprayer"
-    with reporting(doing, as_json=as_json):
-        from labs.papers import figures  # noqa: PLC0415 - loads numpy
-        from labs.papers.sprayer import evaluation  # noqa: PLC0415 - loads numpy
+    from labs.papers import figures  # noqa: PLC0415 - loads numpy
+    from labs.papers.sprayer import evaluation  # noqa: PLC0415 - loads numpy
 
-        # Leave out figures that are not wanted.
-        unwanted = set(evaluation.FIGURES) - set(figures.select_figures(figure or [], evaluation.FIGURES))
-        lacks = {name: why for name, why in evaluation.missing_requirements().items() if name not in unwanted}
-        for reason in dict.fromkeys(lacks.values()):
-            left_out = ", ".join(name for name, why in lacks.items() if why == reason)
-            say(f"left out ({left_out}): {reason}")
+    # Leave out figures that are not wanted.
+    unwanted = set(evaluation.FIGURES) - set(figures.select_figures(figure or [], evaluation.FIGURES))
+    lacks = {name: why for name, why in evaluation.missing_requirements().items() if name not in unwanted}
+    for reason in dict.fromkeys(lacks.values()):
+        left_out = ", ".join(name for name, why in lacks.items() if why == reason)
+        say(f"left out ({left_out}): {reason}")
 
-        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
-            return evaluation.reproduce(numbers, out, seed, told, seeds=seeds, quick=quick)
+    def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
+        return evaluation.reproduce(numbers, out, seed, told, seeds=seeds, quick=quick)
 
-        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+    _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=output.as_json)
 
 
 def _run(

@@ -10,21 +10,14 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import (
-    JsonOption,
-    facts,
-    progress,
-    reporting,
-    say,
-    table,
-    write_file,
-    write_json,
-)
+from dios.cli.common.options import option
+from dios.cli.common.output import progress, say, table, write_facts, write_file, write_json
+from dios.cli.common.results import OutputOptions
 from dios.cli.common.streams import INTERRUPTED
 from dios.errors import InvalidError
 
@@ -56,32 +49,6 @@ _PRIORITY: Final = (
 _EVENTS: Final = "Also simulate with the live tree, to count its events."
 _USERS, _TASKS = "Users of the synthetic trace: 600.", "Tasks of the synthetic trace: 1,000,000."
 
-TraceOption = Annotated[
-    Path | None, typer.Option("--trace", metavar="DIR", help="Folder with task_events/ of the 2011 trace.")
-]
-SyntheticOption = Annotated[
-    bool, typer.Option("--synthetic", help="A synthetic trace: few constant users, most in bursts.")
-]
-UsersOption = Annotated[int | None, typer.Option("--users", metavar="N", help=_USERS)]
-TasksOption = Annotated[int | None, typer.Option("--tasks", metavar="N", help=_TASKS)]
-DaysOption = Annotated[
-    float | None,
-    typer.Option(
-        "--days", metavar="D", help="Days to simulate; default: 30 synthetic ones, or the whole trace."
-    ),
-]
-SeedOption = Annotated[
-    int | None, typer.Option("--seed", min=0, metavar="N", help="Seed of the synthetic trace: 1.")
-]
-DeltaOption = Annotated[list[str] | None, typer.Option("--delta", metavar="D", help=_DELTA)]
-PriorityOption = Annotated[str, typer.Option("--priority", metavar="RULE", help=_PRIORITY)]
-CapacityOption = Annotated[float, typer.Option("--capacity", metavar="R", help=_CAPACITY)]
-EventsOption = Annotated[bool, typer.Option("--events/--no-events", help=_EVENTS)]
-OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Write summary.json, users.csv and pictures there."),
-]
-
 
 class Result(NamedTuple):
     """The results of one mechanism."""
@@ -99,19 +66,21 @@ class Result(NamedTuple):
 
 @app.command("fair", epilog=_EXAMPLES)
 def simulate(
-    trace: TraceOption = None,
-    users: UsersOption = None,
-    tasks: TasksOption = None,
-    days: DaysOption = None,
-    seed: SeedOption = None,
-    delta: DeltaOption = None,
-    priority: PriorityOption = "dominant",
-    capacity: CapacityOption = 1.0,
-    out: OutOption = None,
+    trace: Path | None = option("--trace DIR", "Folder with task_events/ of the 2011 trace."),
+    users: int | None = option("--users N", _USERS),
+    tasks: int | None = option("--tasks N", _TASKS),
+    days: float | None = option(
+        "--days D", "Days to simulate; default: 30 synthetic ones, or the whole trace."
+    ),
+    seed: int | None = option("--seed N", "Seed of the synthetic trace: 1.", min=0),
+    delta: list[str] | None = option("--delta D", _DELTA),
+    priority: str = option("--priority RULE", _PRIORITY, default="dominant"),
+    capacity: float = option("--capacity R", _CAPACITY, default=1.0),
+    out: Path | None = option("--out DIR", "Write summary.json, users.csv and pictures there."),
     *,
-    synthetic: SyntheticOption = False,
-    events: EventsOption = True,
-    as_json: JsonOption = False,
+    synthetic: bool = option("--synthetic", "A synthetic trace: few constant users, most in bursts."),
+    events: bool = option("--events/--no-events", _EVENTS, default=True),
+    output: OutputOptions,
 ) -> None:
     """Simulate a trace under SDRF and under DRF, which has no memory, and compare the two.
 
@@ -119,41 +88,40 @@ def simulate(
     ask for least; the number of users who complete fewer tasks before the trace ends; and the number of
     times that the live tree was reordered.
     """
-    with reporting(DOING, as_json=as_json):
-        from labs.simulate.fairness import trace_report  # noqa: PLC0415 - loads numpy
+    from labs.simulate.fairness import trace_report  # noqa: PLC0415 - loads numpy
 
-        deltas = [_delta(text) for text in delta or ["1-1e-6"]]
-        _check(priority, capacity, days)
-        done: list[Result] = []
-        if out is not None:
-            # Create the directory first: a directory that cannot be written must not fail after minutes.
-            out.mkdir(parents=True, exist_ok=True)
-        try:
-            with progress(DOING) as show_progress:
-                tried = _trace(trace, users, tasks, days, seed, show_progress, synthetic=synthetic)
-                pool = tried.usage() * capacity
-                tried, too_large = trace_report.without_oversized(tried, pool)
-                if not tried.submit_us.size:
-                    raise InvalidError(f"no task fits into --capacity {capacity}; give a larger capacity")
-                show_progress(f"DRF, {tried.submit_us.size:,} tasks")
-                plain = trace_report.run_mechanism(tried, pool, None)
-                done.append(Result(plain, trace_report.compare(tried, plain, plain), None))
-                for candidate in deltas:
-                    show_progress(f"SDRF, {trace_report.delta_text(candidate)}")
-                    played = trace_report.run_mechanism(tried, pool, candidate, priority)
-                    counted = _events(tried, pool.tolist(), candidate, priority) if events else None
-                    done.append(Result(played, trace_report.compare(tried, plain, played), counted))
-        except KeyboardInterrupt:
-            finished = ", ".join(result.played.name for result in done) or "nothing"
-            say(f"{DOING}: interrupted; finished: {finished}")
-            raise typer.Exit(INTERRUPTED) from None
-        summary = _summary(tried, done, capacity, priority, too_large)
-        if out is not None:
-            _write(out, tried, done, summary)
-        if as_json:
-            write_json(summary)
-        else:
-            _show(tried, done, capacity, too_large)
+    deltas = [_delta(text) for text in delta or ["1-1e-6"]]
+    _check(priority, capacity, days)
+    done: list[Result] = []
+    if out is not None:
+        # Create the directory first: a directory that cannot be written must not fail after minutes.
+        out.mkdir(parents=True, exist_ok=True)
+    try:
+        with progress(DOING) as show_progress:
+            tried = _trace(trace, users, tasks, days, seed, show_progress, synthetic=synthetic)
+            pool = tried.usage() * capacity
+            tried, too_large = trace_report.without_oversized(tried, pool)
+            if not tried.submit_us.size:
+                raise InvalidError(f"no task fits into --capacity {capacity}; give a larger capacity")
+            show_progress(f"DRF, {tried.submit_us.size:,} tasks")
+            plain = trace_report.run_mechanism(tried, pool, None)
+            done.append(Result(plain, trace_report.compare(tried, plain, plain), None))
+            for candidate in deltas:
+                show_progress(f"SDRF, {trace_report.delta_text(candidate)}")
+                played = trace_report.run_mechanism(tried, pool, candidate, priority)
+                counted = _events(tried, pool.tolist(), candidate, priority) if events else None
+                done.append(Result(played, trace_report.compare(tried, plain, played), counted))
+    except KeyboardInterrupt:
+        finished = ", ".join(result.played.name for result in done) or "nothing"
+        say(f"{DOING}: interrupted; finished: {finished}")
+        raise typer.Exit(INTERRUPTED) from None
+    summary = _summary(tried, done, capacity, priority, too_large)
+    if out is not None:
+        _write(out, tried, done, summary)
+    if output.as_json:
+        write_json(summary)
+    else:
+        _show(tried, done, capacity, too_large)
 
 
 def _delta(text: str) -> float:
@@ -325,7 +293,7 @@ def _show(trace: FairTrace, done: list[Result], capacity: float, too_large: int)
     tasks = f"{trace.submit_us.size:,} of {trace.users:,} users in {days:.1f} days"
     if too_large:
         tasks += f"; {too_large:,} that ask for more than the pool are left out"
-    facts([("tasks", tasks), ("pool", f"{capacity:g} times the tasks' average use")])
+    write_facts({"tasks": tasks, "pool": f"{capacity:g} times the tasks' average use"})
     sys.stdout.write("\n")
     columns = (
         *("", "wait, users", "change", "wait, tasks", "change", "wait, low half", "change"),

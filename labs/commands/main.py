@@ -5,63 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from dios.cli.common.application import CommandApplication
-from dios.cli.common.json_rows import Output
-from dios.cli.common.lazy import CommandRow, LazyGroup, Section
+from dios.cli.common.application import CommandApplication, Output
+from dios.cli.common.lazy import CommandRow, LazyGroup, Section, section_rows
 
 
 class LabCommands(LazyGroup):
     """The commands of ``dios lab``, in the order in which its help lists them."""
 
-    rows: ClassVar[Sequence[CommandRow]] = (
-        CommandRow(
-            Section.RESEARCH,
-            "repro",
-            "labs.commands.experiments:app*",
-            "Repeat the experiments of the papers that DIOS implements.",
-        ),
-        CommandRow(
-            Section.RESEARCH,
-            "simulate",
-            "labs.commands.simulate:app",
-            "Simulate hours of a cluster under the real scheduler.",
-        ),
-        CommandRow(
-            Section.RESEARCH,
-            "compare",
-            "labs.commands.compare:app",
-            "Simulate one workload under each cost model, in one table.",
-        ),
-        CommandRow(
-            Section.RESEARCH,
-            "fair",
-            "labs.commands.fair:app",
-            "Simulate fair shares of several resources on traces.",
-        ),
-        CommandRow(
-            Section.RESEARCH,
-            "pack",
-            "labs.commands.pack:app",
-            "Compare policies on jobs over time in a data centre.",
-        ),
-        CommandRow(
-            Section.RESEARCH,
-            "calibrate",
-            "labs.commands.calibrate:app",
-            "Measure how kinds of work disturb each other here.",
-        ),
-        CommandRow(
-            Section.RESEARCH,
-            "solve",
-            "labs.commands.solve:app",
-            "Find the cheapest flow of a network, and check it.",
-        ),
-        CommandRow(
-            Section.RESEARCH,
-            "flows",
-            "labs.commands.flows:app",
-            "Show the sizes and the number of flows in a capture.",
-        ),
+    rows: ClassVar[Sequence[CommandRow]] = section_rows(
+        Section.RESEARCH,
+        "labs.commands",
+        ("repro", "experiments:app*", "Repeat the experiments of the papers that DIOS implements."),
+        ("simulate", "simulate:app", "Simulate hours of a cluster under the real scheduler."),
+        ("compare", "compare:app", "Simulate one workload under each cost model, in one table."),
+        ("fair", "fair:app", "Simulate fair shares of several resources on traces."),
+        ("pack", "pack:app", "Compare policies on jobs over time in a data centre."),
+        ("calibrate", "calibrate:app", "Measure how kinds of work disturb each other here."),
+        ("solve", "solve:app", "Find the cheapest flow of a network, and check it."),
+        ("flows", "flows:app", "Show the sizes and the number of flows in a capture."),
     )
 
 
@@ -74,7 +35,7 @@ def lab() -> None:
 
 
 def _output(place: str, *, many: bool = False) -> Output:
-    return Output((place,), many=many, package="labs")
+    return Output((f"labs.{place}",), many)
 
 
 JSON: Final[Mapping[str, Output]] = {

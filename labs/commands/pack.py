@@ -11,24 +11,15 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import (
-    JsonOption,
-    counted,
-    err,
-    facts,
-    reporting,
-    say,
-    table,
-    waiting,
-    write_file,
-    write_json,
-)
+from dios.cli.common.options import option
+from dios.cli.common.output import counted, err, say, table, waiting, write_facts, write_file, write_json
+from dios.cli.common.results import OutputOptions
 from dios.cli.common.streams import INTERRUPTED
 from dios.errors import InvalidError
 from dios.limits import PACKER_INSTANTS_MAX
@@ -60,20 +51,6 @@ _JOBS: Final = (
     "Folder with jobs as NAME.toml, and arrivals.csv: lines `instant,NAME`; without it all arrive at 0."
 )
 
-ServersOption = Annotated[int, typer.Option("--servers", metavar="N", help="Number of servers.")]
-RackOption = Annotated[int, typer.Option("--per-rack", metavar="N", help="Servers per rack.")]
-PodOption = Annotated[int, typer.Option("--racks-per-pod", metavar="N", help="Racks per pod.")]
-RateOption = Annotated[float | None, typer.Option("--rate", metavar="JOBS", help=_RATE)]
-BandwidthOption = Annotated[float | None, typer.Option("--bandwidth", metavar="MBPS", help=_BANDWIDTH)]
-PolicyOption = Annotated[list[str] | None, typer.Option("--policy", metavar="NAME", help=_POLICY)]
-SeedsOption = Annotated[list[int] | None, typer.Option("--seed", min=0, metavar="N", help=_SEED)]
-InstantsOption = Annotated[int | None, typer.Option("--instants", metavar="N", help=_INSTANTS)]
-JobsOption = Annotated[Path | None, typer.Option("--jobs", metavar="DIR", help=_JOBS)]
-OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Write summary.json, instants.csv and pictures there."),
-]
-
 
 class PackingRun(NamedTuple):
     """The simulation of one seed."""
@@ -97,18 +74,18 @@ class PackingScenario(NamedTuple):
 
 @app.command("pack", epilog=EXAMPLES)
 def simulate(
-    servers: ServersOption = 1200,
-    per_rack: RackOption = 40,
-    racks_per_pod: PodOption = 10,
-    rate: RateOption = None,
-    bandwidth: BandwidthOption = None,
-    policy: PolicyOption = None,
-    seed: SeedsOption = None,
-    instants: InstantsOption = None,
-    jobs: JobsOption = None,
-    out: OutOption = None,
+    servers: int = option("--servers N", "Number of servers.", default=1200),
+    per_rack: int = option("--per-rack N", "Servers per rack.", default=40),
+    racks_per_pod: int = option("--racks-per-pod N", "Racks per pod.", default=10),
+    rate: float | None = option("--rate JOBS", _RATE),
+    bandwidth: float | None = option("--bandwidth MBPS", _BANDWIDTH),
+    policy: list[str] | None = option("--policy NAME", _POLICY),
+    seed: list[int] | None = option("--seed N", _SEED, min=0),
+    instants: int | None = option("--instants N", _INSTANTS),
+    jobs: Path | None = option("--jobs DIR", _JOBS),
+    out: Path | None = option("--out DIR", "Write summary.json, instants.csv and pictures there."),
     *,
-    as_json: JsonOption = False,
+    output: OutputOptions,
 ) -> None:
     """Offer the same jobs over time to the same data centre under several policies, and compare.
 
@@ -117,35 +94,34 @@ def simulate(
     and 1 Gbit/s, in racks of 10 Gbit/s and pods of 100 Gbit/s. With synthetic jobs, results count from the
     instant at which the first jobs have ended. Ctrl-C ends the simulation and shows its results so far.
     """
-    with reporting(DOING, as_json=as_json):
-        from labs.simulate.packing.simulate import summarise  # noqa: PLC0415 - loads numpy
+    from labs.simulate.packing.simulate import summarise  # noqa: PLC0415 - loads numpy
 
-        try:
-            scene = _scene(
-                *(servers, per_rack, racks_per_pod, rate, bandwidth),
-                *(policy, seed, instants, jobs),
-            )
-        except ValueError as error:
-            raise InvalidError(str(error)) from None
-        if out is not None:
-            # An output that cannot be written must fail now, not after minutes.
-            out.mkdir(parents=True, exist_ok=True)
-        runs, interrupted = _play(scene)
-        summaries = [(run.seed, summarise(run.simulation, scene.begin)) for run in runs]
-        summary = _summary(scene, runs, summaries)
-        if out is not None:
-            _write(out, runs, summary)
-        if as_json:
-            write_json(summary)
-        else:
-            _tell(scene, runs, summaries)
-        if interrupted:
-            done = ", ".join(
-                f"{'' if run.seed is None else f'seed {run.seed}: '}{run.simulation.done} of {scene.instants}"
-                for run in runs
-            )
-            say(f"{DOING}: interrupted; instants simulated: {done or 'none'}")
-            raise typer.Exit(INTERRUPTED)
+    try:
+        scene = _scene(
+            *(servers, per_rack, racks_per_pod, rate, bandwidth),
+            *(policy, seed, instants, jobs),
+        )
+    except ValueError as error:
+        raise InvalidError(str(error)) from None
+    if out is not None:
+        # An output that cannot be written must fail now, not after minutes.
+        out.mkdir(parents=True, exist_ok=True)
+    runs, interrupted = _play(scene)
+    summaries = [(run.seed, summarise(run.simulation, scene.begin)) for run in runs]
+    summary = _summary(scene, runs, summaries)
+    if out is not None:
+        _write(out, runs, summary)
+    if output.as_json:
+        write_json(summary)
+    else:
+        _tell(scene, runs, summaries)
+    if interrupted:
+        done = ", ".join(
+            f"{'' if run.seed is None else f'seed {run.seed}: '}{run.simulation.done} of {scene.instants}"
+            for run in runs
+        )
+        say(f"{DOING}: interrupted; instants simulated: {done or 'none'}")
+        raise typer.Exit(INTERRUPTED)
 
 
 def _scene(
@@ -327,7 +303,7 @@ def _tell(
 
     A dash stands for the fractions of jobs that never came.
     """
-    facts(scene.about)
+    write_facts(dict(scene.about))
     if not summaries:
         return
     sys.stdout.write("\n")

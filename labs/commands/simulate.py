@@ -10,25 +10,16 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import (
-    JsonOption,
-    counted,
-    err,
-    facts,
-    reporting,
-    say,
-    span_text,
-    table,
-    write_file,
-    write_json,
-)
+from dios.cli.common.options import option
+from dios.cli.common.output import counted, err, say, span_text, table, write_facts, write_file, write_json
+from dios.cli.common.results import OutputOptions
 from dios.cli.common.streams import INTERRUPTED
 from dios.errors import InvalidError
 
@@ -62,116 +53,84 @@ _CHECK: Final = "Compare the scheduler's tables with the simulated cluster after
 
 _DETAILS: Final = "Details of the simulation"
 
-TraceOption = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help=_TRACE)]
-SyntheticOption = Annotated[str | None, typer.Option("--synthetic", metavar="KIND", help=_SYNTHETIC)]
-MachinesOption = Annotated[
-    int | None, typer.Option("--machines", metavar="N", help="Number of machines to simulate.")
-]
-HoursOption = Annotated[float, typer.Option("--hours", metavar="H", help="Simulated time.")]
-ModelOption = Annotated[str, typer.Option("--model", metavar="NAME|FILE.py", help=_MODEL)]
-ParameterOption = Annotated[
-    list[str] | None,
-    typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the model.", rich_help_panel=_DETAILS),
-]
-SolverOption = Annotated[
-    str, typer.Option("--solver", metavar="NAME", help="The solver's algorithm.", rich_help_panel=_DETAILS)
-]
-SeedOption = Annotated[
-    int,
-    typer.Option("--seed", min=0, metavar="N", help="Seed of all random choices.", rich_help_panel=_DETAILS),
-]
-LoadOption = Annotated[
-    float | None,
-    typer.Option(
-        "--load",
-        metavar="SHARE",
-        help="Share of all slots that is requested; default: 0.5.",
-        rich_help_panel=_DETAILS,
-    ),
-]
-ScaleOption = Annotated[
-    float | None,
-    typer.Option(
-        "--scale",
-        metavar="SHARE",
-        help="Share of a trace's machines and jobs to use.",
-        rich_help_panel=_DETAILS,
-    ),
-]
-IntervalOption = Annotated[
-    str, typer.Option("--round-interval", metavar="SECONDS", help=_INTERVAL, rich_help_panel=_DETAILS)
-]
-BlocksOption = Annotated[
-    bool,
-    typer.Option("--blocks", help="Give batch tasks inputs on machines (§8.4).", rich_help_panel=_DETAILS),
-]
-TopologyOption = Annotated[
-    bool,
-    typer.Option(
-        "--topology", help="Add sockets, caches, cores and threads to the network.", rich_help_panel=_DETAILS
-    ),
-]
-StayOption = Annotated[
-    bool, typer.Option("--stay", help="Neither stop nor move running tasks.", rich_help_panel=_DETAILS)
-]
-CheckOption = Annotated[bool, typer.Option("--check", help=_CHECK, rich_help_panel=_DETAILS)]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Write summary.json and tables to this folder.")
-]
-PlotsOption = Annotated[
-    bool,
-    typer.Option("--plots", help="Also write pictures to the folder of --out.", rich_help_panel=_DETAILS),
-]
+TRACE_OPTION: Final[Path | None] = option("--trace DIR", _TRACE)
+SYNTHETIC_OPTION: Final[str | None] = option("--synthetic KIND", _SYNTHETIC)
+MACHINES_OPTION: Final[int | None] = option("--machines N", "Number of machines to simulate.")
+HOURS_OPTION: Final[float] = option("--hours H", "Simulated time.", default=1.0)
+
+
+SOLVER_OPTION: Final[str] = option(
+    "--solver NAME", "The solver's algorithm.", default="auto", section=_DETAILS
+)
+SEED_OPTION: Final[int] = option(
+    "--seed N", "Seed of all random choices.", default=0, section=_DETAILS, min=0
+)
+LOAD_OPTION: Final[float | None] = option(
+    "--load SHARE", "Share of all slots that is requested; default: 0.5.", section=_DETAILS
+)
+SCALE_OPTION: Final[float | None] = option(
+    "--scale SHARE", "Share of a trace's machines and jobs to use.", section=_DETAILS
+)
+INTERVAL_OPTION: Final[str] = option("--round-interval SECONDS", _INTERVAL, default="1", section=_DETAILS)
+BLOCKS_OPTION: Final[bool] = option(
+    "--blocks", "Give batch tasks inputs on machines (§8.4).", section=_DETAILS
+)
+
+STAY_OPTION: Final[bool] = option("--stay", "Neither stop nor move running tasks.", section=_DETAILS)
+
+OUT_OPTION: Final[Path | None] = option("--out DIR", "Write summary.json and tables to this folder.")
+PLOTS_OPTION: Final[bool] = option("--plots", "Also write pictures to the folder of --out.", section=_DETAILS)
 
 
 @app.command(epilog=EXAMPLES)
 def simulate(
-    trace: TraceOption = None,
-    synthetic: SyntheticOption = None,
-    machines: MachinesOption = None,
-    hours: HoursOption = 1.0,
-    model: ModelOption = "quincy",
-    param: ParameterOption = None,
-    solver: SolverOption = "auto",
-    seed: SeedOption = 0,
-    load: LoadOption = None,
-    scale: ScaleOption = None,
-    round_interval: IntervalOption = "1",
+    trace: Path | None = TRACE_OPTION,
+    synthetic: str | None = SYNTHETIC_OPTION,
+    machines: int | None = MACHINES_OPTION,
+    hours: float = HOURS_OPTION,
+    model: str = option("--model NAME|FILE.py", _MODEL, default="quincy"),
+    param: list[str] | None = option("--param NAME=VALUE", "A parameter of the model.", section=_DETAILS),
+    solver: str = SOLVER_OPTION,
+    seed: int = SEED_OPTION,
+    load: float | None = LOAD_OPTION,
+    scale: float | None = SCALE_OPTION,
+    round_interval: str = INTERVAL_OPTION,
     *,
-    blocks: BlocksOption = False,
-    topology: TopologyOption = False,
-    stay: StayOption = False,
-    check: CheckOption = False,
-    out: OutOption = None,
-    plots: PlotsOption = False,
-    as_json: JsonOption = False,
+    blocks: bool = BLOCKS_OPTION,
+    topology: bool = option(
+        "--topology", "Add sockets, caches, cores and threads to the network.", section=_DETAILS
+    ),
+    stay: bool = STAY_OPTION,
+    check: bool = option("--check", _CHECK, section=_DETAILS),
+    out: Path | None = OUT_OPTION,
+    plots: bool = PLOTS_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Simulate a cluster whose machines and tasks come and go, with the real scheduler.
 
     The same options give the same run, to the last decision; compare runs by their `digest`. Ctrl-C ends a
     run and shows its results up to then.
     """
-    with reporting(DOING, as_json=as_json):
-        from labs.simulate.scheduling.command import SimulationOptions  # noqa: PLC0415 - loads numpy
+    from labs.simulate.scheduling.command import SimulationOptions  # noqa: PLC0415 - loads numpy
 
-        options = SimulationOptions(
-            trace=trace,
-            synthetic=synthetic,
-            machines=machines,
-            hours=hours,
-            model=model,
-            parameters=_parameters(param or []),
-            solver=solver,
-            seed=seed,
-            load=load,
-            scale=scale,
-            round_interval=round_interval,
-            blocks=blocks,
-            topology=topology,
-            stay=stay,
-            checked=check,
-        )
-        _run(options, out, plots=plots, as_json=as_json)
+    options = SimulationOptions(
+        trace=trace,
+        synthetic=synthetic,
+        machines=machines,
+        hours=hours,
+        model=model,
+        parameters=_parameters(param or []),
+        solver=solver,
+        seed=seed,
+        load=load,
+        scale=scale,
+        round_interval=round_interval,
+        blocks=blocks,
+        topology=topology,
+        stay=stay,
+        checked=check,
+    )
+    _run(options, out, plots=plots, as_json=output.as_json)
 
 
 def _run(options: SimulationOptions, out: Path | None, *, plots: bool, as_json: bool) -> None:
@@ -254,30 +213,23 @@ def _show(summary: OutcomeSummary) -> None:
         ran += f"; {summary.rounds_not_standing} failed and left the schedule as it was"
     solved = ", ".join(f"{name} {count}" for name, count in summary.algorithms.items())
     ends = f"{summary.finished} finished, {summary.failed} failed, {summary.withdrawn} withdrawn"
-    facts(
-        [
-            ("model", summary.model),
-            ("simulated", _span(summary.seconds)),
-            ("cluster", f"{counted(summary.machines, 'machine')}, {counted(summary.slots, 'slot')}"),
-            (
-                "tasks",
-                f"{summary.submitted} submitted; {ends}, {summary.running} run, {summary.waiting} wait",
-            ),
-            (
-                "decisions",
-                f"{summary.placed} placed, {summary.preempted} preempted, {summary.migrated} migrated",
-            ),
-            ("lost", f"{summary.lost_with_machines} runs with their machines"),
-            ("wasted", f"{_span(summary.wasted_seconds)} of runs that were stopped"),
-            ("utilisation", f"{summary.utilisation:.1%} of the slots"),
-            ("rounds", f"{ran}; solved by: {solved or 'nothing'}"),
-            (
-                "network",
-                f"at most {counted(summary.vertices, 'vertex', 'vertices')}, {counted(summary.arcs, 'arc')}",
-            ),
-            ("faults", str(summary.faults)),
-            ("digest", summary.digest),
-        ]
+    write_facts(
+        {
+            "model": summary.model,
+            "simulated": _span(summary.seconds),
+            "cluster": f"{counted(summary.machines, 'machine')}, {counted(summary.slots, 'slot')}",
+            "tasks": f"{summary.submitted} submitted; {ends}, {summary.running} run, {summary.waiting} wait",
+            "decisions": f"{summary.placed} placed, {summary.preempted} preempted, "
+            f"{summary.migrated} migrated",
+            "lost": f"{summary.lost_with_machines} runs with their machines",
+            "wasted": f"{_span(summary.wasted_seconds)} of runs that were stopped",
+            "utilisation": f"{summary.utilisation:.1%} of the slots",
+            "rounds": f"{ran}; solved by: {solved or 'nothing'}",
+            "network": f"at most {counted(summary.vertices, 'vertex', 'vertices')}, "
+            f"{counted(summary.arcs, 'arc')}",
+            "faults": str(summary.faults),
+            "digest": summary.digest,
+        }
     )
     sys.stdout.write("\n")
     columns = ("", "count", "mean", "50 %", "90 %", "99 %", "most")

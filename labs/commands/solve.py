@@ -13,21 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import (
-    FAILED,
-    JsonOption,
-    counted,
-    facts,
-    progress,
-    reporting,
-    say,
-    write_json,
-)
+from dios.cli.common.options import argument, option
+from dios.cli.common.output import FAILED, counted, progress, say, write_facts, write_json
+from dios.cli.common.results import OutputOptions
 from dios.cli.common.streams import INTERRUPTED
 from dios.client.plain_text import plain
 from dios.client.written_files import naming
@@ -119,7 +112,7 @@ def _show(problem: FlowProblem, solution: FlowSolution, against: str, seconds: d
         ("certificate", f"NO: {against}" if against else "yes, checked independently"),
         ("time", ", ".join(f"{name} {taken:.3f} s" for name, taken in seconds.items())),
     ]
-    facts(rows)
+    write_facts(dict(rows))
 
 
 def _solve(
@@ -167,40 +160,31 @@ def _ending_at_once_on_ctrl_c() -> Iterator[None]:
 @app.command(epilog=EXAMPLES)
 def solve(
     *,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A minimum-cost flow problem in DIMACS' format.")
-    ],
-    algorithm: Annotated[
-        str,
-        typer.Option(
-            "--algorithm",
-            metavar="NAME",
-            help="auto, auction, network_simplex, cost_scaling, relaxation, race, or ortools; auto chooses "
-            "by the shape of the network.",
-        ),
-    ] = "auto",
-    flow: Annotated[
-        Path | None,
-        typer.Option("--flow", metavar="OUT", help="Write the arcs that carry flow to this file."),
-    ] = None,
-    as_json: JsonOption = False,
+    file: Path = argument("FILE", "A minimum-cost flow problem in DIMACS' format."),
+    algorithm: str = option(
+        "--algorithm NAME",
+        "auto, auction, network_simplex, cost_scaling, relaxation, race, "
+        "or ortools; auto chooses by the shape of the network.",
+        default="auto",
+    ),
+    flow: Path | None = option("--flow OUT", "Write the arcs that carry flow to this file."),
+    output: OutputOptions,
 ) -> None:
     """Find the cheapest flow of a network, and check it independently.
 
     Needs no node. Exits with 0 if there is an optimal flow and its certificate holds, and with 1 otherwise,
     including when the network is infeasible or its cost is unbounded; the output gives the reason.
     """
-    with reporting("dios lab solve", as_json=as_json):
-        with _ending_at_once_on_ctrl_c(), progress(f"solving {plain(file.name)}") as telling:
-            problem, solution, against, seconds = _solve(file, algorithm, telling)
-        if as_json:
-            write_json(_as_json(problem, solution, against, seconds))
-        else:
-            _show(problem, solution, against, seconds)
-        if flow is not None and solution.status == "optimal":
-            _write_flow(flow, problem, solution)
-        elif flow is not None:
-            say(f"wrote no flow to {flow}: the network has no optimal one")
-        sys.stdout.flush()
-        if against or solution.status != "optimal":
-            raise typer.Exit(FAILED)
+    with _ending_at_once_on_ctrl_c(), progress(f"solving {plain(file.name)}") as telling:
+        problem, solution, against, seconds = _solve(file, algorithm, telling)
+    if output.as_json:
+        write_json(_as_json(problem, solution, against, seconds))
+    else:
+        _show(problem, solution, against, seconds)
+    if flow is not None and solution.status == "optimal":
+        _write_flow(flow, problem, solution)
+    elif flow is not None:
+        say(f"wrote no flow to {flow}: the network has no optimal one")
+    sys.stdout.flush()
+    if against or solution.status != "optimal":
+        raise typer.Exit(FAILED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 from typer.testing import CliRunner
 
 import dios
@@ -54,14 +55,14 @@ def test_a_node_and_its_recording_show_the_same_story(tmp_path: Path) -> None:
         story = dumped(mark, node.place)["story"]
         node.stop()
     assert [row["size"] for row in shown["objects"]] == [3]
-    again = replayed(record, "--story", mark)["story"]
-    assert [row["event"] for row in again] == [row["event"] for row in story]
-    assert again[-1]["event"] == "leaves"
-    end = again[-1]["step"]
-    before = replayed(record, "--until", str(end - 1), "--show", mark)["tables"]
+    again = replayed(record, "--story", mark).story
+    assert [row.event for row in again] == [row["event"] for row in story]
+    assert again[-1].event == "leaves"
+    end = again[-1].step
+    before = replayed(record, "--until", str(end - 1), "--show", mark).tables
     assert [row["size"] for row in before["objects"]] == [3]
-    changes = replayed(record, "--until", str(end), "--diff")["changes"]
-    assert [row["sign"] for row in changes if row["row"].get("fingerprint") == mark] == ["-"]
+    changes = replayed(record, "--until", str(end), "--diff").changes
+    assert [row.sign for row in changes if row.row.get("fingerprint") == mark] == ["-"]
 
     typed = f"show('{mark}')\nprint(step().number)\nprint(len(state.objects))\nwhile step(): pass\n\n"
     options = ("--until", str(end - 1), "--prompt")
@@ -76,13 +77,13 @@ def test_a_changed_recording_ends_with_status_1(tmp_path: Path) -> None:
     record = tmp_path / "record"
     with running_node(tmp_path / "node", record=str(record)) as node:
         node.stop()
-    steps = replayed(record)["steps"]
+    steps = replayed(record).steps
     data = bytearray(record.read_bytes())
     data[-8] ^= 1  # in the digest of the last outcome, before that of the state, which is empty
     record.write_bytes(data)
     told = replayed(record, status=1)
-    assert told["steps"] == steps
-    assert told["difference"]
+    assert told.steps == steps
+    assert told.difference
 
 
 def dumped(subject: str, node: str) -> StateTables:
@@ -93,8 +94,7 @@ def dumped(subject: str, node: str) -> StateTables:
 
 def replayed(record: Path, *options: str, status: int = 0) -> ReplayRow:
     """What the replay of a recording shows."""
-    row: ReplayRow = json.loads(said("replay", str(record), *options, status=status))
-    return row
+    return msgspec.json.decode(said("replay", str(record), *options, status=status), type=ReplayRow)
 
 
 def said(*arguments: str, status: int = 0) -> str:

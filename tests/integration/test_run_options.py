@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import dios
 from dios.cli.tasks.run import app
-from dios.cli.tasks.work_options import needs_of
+from dios.cli.tasks.work_options import NeedsOptions
 from dios.firmament.coordinator.translate import described_job, described_task
 from dios.firmament.descriptors import Interference, JobDescriptor, Kind, TaskDescriptor
 from dios.wire.messages import Near, Submission
@@ -431,7 +431,7 @@ def _copy_of(stand: Stand) -> None:
 
 def _submission(**said: object) -> Submission:
     """A run with these options as the scheduler reads it."""
-    work = needs_of(**said).of("job", [])  # type: ignore[arg-type] # a test's
+    work = NeedsOptions(**said).work_of("job", [])
     return Submission(1, "f", "job", "uid:1", 0, work, "n1")
 
 

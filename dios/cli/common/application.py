@@ -1,20 +1,23 @@
 """The applications of Typer that the commands are made of, and their help.
 
 ``--help`` shows the common options, and ``--help-all`` all of them. An option that is not common names, in
-``rich_help_panel``, the section in which ``--help-all`` lists it. In a docstring or an epilog, the text
-behind a form feed is for ``--help-all``.
+``section``, the heading below which ``--help-all`` lists it. In a docstring or an epilog, the text behind a
+form feed is for ``--help-all``. A command reports its errors, and has the type of its JSON.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import Default
 
+from dios.cli.common.options import COMMON, typer_callback
 from dios.cli.common.spellings import OLD_COMMANDS, old_options
+from dios.errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +25,9 @@ if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter, Parameter
     from typer._click.parser import _OptionParser
 
-F = TypeVar("F", bound="Callable[..., object]")  # type: ignore[explicit-any] # any signature
+_Function: TypeAlias = "Callable[..., None]"  # type: ignore[explicit-any] # any signature
+F = TypeVar("F", bound=_Function)
 
-_OPTIONS: Final = "Options"
 _SHOWS_ALL: Final = "dios.help_all"
 """The key under which a context records that ``--help-all`` was given."""
 _TEXT_MAX: Final = 1_000
@@ -62,7 +65,7 @@ class CommonHelp:
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the arguments and the common options, then with ``--help-all`` the other sections."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], _OPTIONS: []}
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], COMMON: []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and (ctx.meta.get(_SHOWS_ALL) or not _is_rare(param)):
@@ -109,11 +112,11 @@ def _help_all_option(*, hidden: bool) -> TyperOption:
 def _section_of(param: Parameter) -> str:
     if param.param_type_name == "argument":
         return "Arguments"
-    return getattr(param, "rich_help_panel", None) or _OPTIONS
+    return getattr(param, "rich_help_panel", None) or COMMON
 
 
 def _is_rare(param: Parameter) -> bool:
-    return _section_of(param) not in ("Arguments", _OPTIONS) and not getattr(param, "hidden", False)
+    return _section_of(param) not in ("Arguments", COMMON) and not getattr(param, "hidden", False)
 
 
 def _text_for(ctx: Context, text: str | None) -> str:
@@ -122,8 +125,45 @@ def _text_for(ctx: Context, text: str | None) -> str:
     return common + rest if ctx.meta.get(_SHOWS_ALL) else common.rstrip()
 
 
-class OneCommand(CommonHelp, TyperCommand):
+class Output(NamedTuple):
+    """The JSON of a command: one object, a list of objects, or, with None for ``many``, either of them.
+
+    A row is a type, or the place ``module:name`` of one that is imported late. ``note`` says when there is
+    more than one such document.
+    """
+
+    rows: tuple[object, ...]
+    many: bool | None = False
+    note: str = ""
+
+
+LINES: Final = "Each line is such a document."
+
+
+class Reporting:
+    """A command or a group that reports errors: with the words that call it, and its own exit status."""
+
+    output: Output | None = None
+    """The types of what it prints with ``--json``."""
+    failure_status = 1
+
+    def invoke(self, ctx: Context) -> object:
+        """Run the command."""
+        # Imported late, because the help of a program needs none of it.
+        from dios.cli.common.output import reporting  # noqa: PLC0415 - see above
+
+        program = "dios-node" if ctx.find_root().info_name == "dios-node" else "dios"
+        as_json = bool(ctx.params.get("as_json"))
+        with reporting(f"{program} {_words_of(ctx)}".rstrip(), as_json=as_json, status=self.failure_status):
+            return super().invoke(ctx)  # type: ignore[misc] # of the command's class
+
+
+class OneCommand(CommonHelp, Reporting, TyperCommand):
     """A command with a short and a long help, whose options have their old names, too."""
+
+    def __init__(self, *, output: Output | None = None, failure_status: int = 1, **settings: object) -> None:
+        super().__init__(**settings)  # type: ignore[arg-type] # Typer's own settings, passed on
+        self.output, self.failure_status = output, failure_status
 
     def make_parser(self, ctx: Context) -> _OptionParser:
         """Return the parser of the options."""
@@ -145,6 +185,8 @@ def _words_of(ctx: Context) -> str:
 class CommandGroup(CommonHelp, TyperGroup):
     """A group that lists its commands with complete lines, and has them under their old names, too."""
 
+    output: Output | None = None
+
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
         """Return a command by its name, or by the name that it had before."""
         command = super().get_command(ctx, cmd_name)
@@ -164,6 +206,25 @@ def line_of(command: Command) -> str:
     return command.get_short_help_str(_TEXT_MAX)
 
 
+class _ReportingGroup(Reporting, CommandGroup):
+    """A group that is a command, too."""
+
+
+def calls_group(context: typer.Context) -> bool:
+    """Return True if a group is called itself. Raise InvalidError for options before a subcommand."""
+    word = context.invoked_subcommand
+    names = {param.name: param.opts[0] for param in context.command.params}
+    given = [
+        names[name] if value is True else f"{names[name]} {value}"
+        for name, value in context.params.items()
+        if value
+    ]
+    if word is not None and given:
+        line = f"{context.command_path} {word} {' '.join(given)}"
+        raise InvalidError(f"put options after the subcommand: {line}")
+    return word is None
+
+
 class CommandApplication(typer.Typer):
     """An application whose commands and groups have our help.
 
@@ -176,11 +237,13 @@ class CommandApplication(typer.Typer):
         help: str | None = Default(None),  # noqa: A002 - Typer's name
         epilog: str | None = Default(None),
         cls: type[CommandGroup] = CommandGroup,
+        name: str | None = Default(None),
         no_args_is_help: bool = Default(value=False),
         context_settings: dict[str, object] | None = None,
         pretty_exceptions_enable: bool = True,
     ) -> None:
         super().__init__(
+            name=name,
             help=help,
             epilog=epilog,
             cls=cls,
@@ -190,15 +253,64 @@ class CommandApplication(typer.Typer):
             rich_markup_mode=None,
         )
 
-    def command(  # type: ignore[override,explicit-any] # with the settings that our commands use
+    def command(  # type: ignore[override] # with the settings that our commands use
         self,
         name: str | None = None,
         *,
+        examples: str = "",
         epilog: str | None = None,
+        json: object = None,
+        note: str = "",
+        failure_status: int = 1,
         context_settings: dict[str, object] | None = None,
         hidden: bool = False,
     ) -> Callable[[F], F]:
-        """Return the decorator that makes a function a command."""
-        return super().command(
-            name, cls=OneCommand, epilog=epilog, context_settings=context_settings, hidden=hidden
+        """Return the decorator that makes a function a command.
+
+        ``json`` is the type of its JSON: a row, a tuple of rows of which it prints one, a list of rows of
+        which it prints a list, or an Output. ``examples`` are lines for the end of its help.
+        """
+        cls = partial(OneCommand, output=_output(json, note), failure_status=failure_status)
+        return _registering(
+            super().command(
+                name,
+                cls=cast("type[TyperCommand]", cls),
+                epilog=epilog or _epilog(examples),
+                context_settings=context_settings,
+                hidden=hidden,
+            )
         )
+
+    def callback(  # type: ignore[override] # with the settings that our groups use
+        self, *, examples: str = "", json: object = None, invoke_without_command: bool = False
+    ) -> Callable[[F], F]:
+        """Return the decorator that gives a group options; it may make the group a command, too."""
+        cls = self.info.cls
+        if invoke_without_command:
+            cls = type("GroupCommand", (_ReportingGroup,), {"output": _output(json, "")})
+        return _registering(
+            super().callback(
+                cls=cls,
+                epilog=_epilog(examples) or self.info.epilog,
+                invoke_without_command=invoke_without_command,
+            )
+        )
+
+
+def _epilog(examples: str) -> str | None:
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples.split("\n")) if examples else None
+
+
+def _output(json: object, note: str) -> Output | None:
+    if json is None or isinstance(json, Output):
+        return json
+    many = isinstance(json, list)
+    return Output(tuple(json) if isinstance(json, list | tuple) else (json,), many, note)
+
+
+def _registering(register: Callable[[_Function], object]) -> Callable[[F], F]:
+    def decorate(command: F) -> F:
+        register(typer_callback(command))
+        return command
+
+    return decorate

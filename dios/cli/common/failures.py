@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from dios.cli.common.json_rows import FailedRow
 from dios.cli.common.output import FAILED, OF_EVERYTHING, say
+from dios.cli.common.rows import Row
 from dios.errors import (
     ClosedError,
     DiosError,
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 SHOWN_MAX: Final = 10
 _ENDS: Final = (ClosedError, LimitError, NoSpaceError, OutOfMemoryError, ProtocolError)
 """Errors that every further file would have, too: they end the command."""
+
+
+class FailedRow(Row):
+    """A file, or a group by its alias, that the command could not handle, and why. The exit status is 1."""
+
+    path: str
+    failure: str
 
 
 class _Handling:
@@ -84,7 +91,7 @@ class Failures:
 
     def rows(self) -> list[FailedRow]:
         """Return the failures for --json."""
-        return [{"path": path, "failure": why} for path, why in self._reasons.items()]
+        return [FailedRow(path, why) for path, why in self._reasons.items()]
 
     def show(self) -> None:
         """List the failures on standard error, once."""

@@ -113,6 +113,11 @@ class CommandRow:
             raise ValueError(f"the command {self.name!r} has no place or no line")
 
 
+def section_rows(section: Section, package: str, *rows: tuple[str, str, str]) -> tuple[CommandRow, ...]:
+    """Return the commands of a section by name, place below the package, and line."""
+    return tuple(CommandRow(section, name, f"{package}.{place}", line) for name, place, line in rows)
+
+
 class LazyGroup(CommandGroup):
     """A group whose commands are the ``rows`` of a table; if it is ``open``, other packages add more."""
 

@@ -12,11 +12,11 @@ import errno
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TextIO, TypeAlias
 
 import msgspec
 import typer
@@ -44,22 +44,6 @@ STEPS_SHOWN_MIN: Final = 200
 ROWS_PER_PAGE: Final = 1_000
 """The rows of a table that are in memory at a time."""
 
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-NodeOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--node",
-        metavar="PATH",
-        help="Data directory or socket of the node to ask, or its name in your local cluster; "
-        "default: DIOS_NODE, else the first that runs.",
-    ),
-]
-
-YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-InGroupOption: TypeAlias = Annotated[
-    str, typer.Option("--group", "-g", metavar="ALIAS", help="Look for NAME in this group only.")
-]
-
 _NEXT: Final[dict[type[DiosError], str]] = {
     errors.UnreachableError: "`dios-node status` says whether a node runs",
     errors.NotPermittedError: "`dios group ls` shows the groups in your keyring; "
@@ -80,6 +64,16 @@ _NEXT: Final[dict[type[DiosError], str]] = {
     errors.ClosedError: "`dios-node status` says whether the node still runs; what was acknowledged is kept",
     errors.ProtocolError: "client and node differ in version; update the older one",
 }
+
+
+Cells: TypeAlias = Mapping[str, str | float | None]
+"""The cells of a line of a table by the headings of its columns. Numbers are at the right; None is a dash."""
+
+
+class Number(str):
+    """The text of a number, which tables show at the right of its column."""
+
+    __slots__ = ()
 
 
 def out() -> Console:
@@ -112,6 +106,12 @@ def write_json(value: object) -> None:
     sys.stdout.write(_json_text(value) + "\n")
 
 
+def write_json_line(value: object) -> None:
+    """Write a JSON document on one line, at once."""
+    sys.stdout.write(json.dumps(value, default=_plain_value) + "\n")
+    sys.stdout.flush()
+
+
 def write_json_list(values: Iterable[object]) -> None:
     """Write a JSON array as ``write_json`` does, with one value in memory at a time."""
     written = False
@@ -134,7 +134,7 @@ def _plain_value(value: object) -> object:
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value)
+        return msgspec.to_builtins(value, enc_hook=str)
     return str(value)
 
 
@@ -245,10 +245,23 @@ def _print_page(
     out().print(shown)
 
 
-def facts(pairs: Sequence[tuple[str, str]]) -> None:
-    """Write named values, one per line."""
-    width = max((len(name) for name, _ in pairs), default=0)
-    for name, value in pairs:
+def table_of(lines: Iterable[Cells], *, whole: bool = False) -> bool:
+    """Write a table of these lines, and return False if there are none; see ``table``."""
+    rest = iter(lines)
+    first = next(rest, None)
+    if first is None:
+        return False
+    right = [name for name, cell in first.items() if isinstance(cell, int | float | Number)]
+    rows = (["-" if cell is None else str(cell) for cell in line.values()] for line in chain([first], rest))
+    table(list(first), rows, right=right, whole=whole)
+    return True
+
+
+def write_facts(facts: Cells) -> None:
+    """Write named values, one per line; a value of None is left out."""
+    listed = {name: str(value) for name, value in facts.items() if value is not None}
+    width = max(map(len, listed), default=0)
+    for name, value in listed.items():
         sys.stdout.write(f"{name.ljust(width)}  {plain(value)}\n")
 
 
@@ -257,12 +270,12 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def size_text(size: int) -> str:
+def size_text(size: int) -> Number:
     """Format a size: ``17 B``, ``3.2 MiB``."""
     for unit, bytes_each in (("GiB", limits.GIB), ("MiB", limits.MIB), ("KiB", limits.KIB)):
         if size >= bytes_each:
-            return f"{size / bytes_each:.1f} {unit}"
-    return f"{size} B"
+            return Number(f"{size / bytes_each:.1f} {unit}")
+    return Number(f"{size} B")
 
 
 def time_text(time_ns: int) -> str:
@@ -272,16 +285,16 @@ def time_text(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns / 1e9, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def span_text(span_ns: int) -> str:
+def span_text(span_ns: int) -> Number:
     """Format a duration: ``0.3 s``, ``2 min 05 s``, ``3 h 02 min``."""
     seconds = max(0, span_ns) / 1e9
     if seconds < 60:
-        return f"{seconds:.1f} s"
+        return Number(f"{seconds:.1f} s")
     minutes, rest = divmod(int(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest:02} s"
+        return Number(f"{minutes} min {rest:02} s")
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min"
+    return Number(f"{hours} h {minutes:02} min")
 
 
 def confirm(question: str, *, yes: bool) -> None:

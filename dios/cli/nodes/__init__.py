@@ -5,7 +5,8 @@
 - ``trust``: ``dios-node trust``.
 - ``inspection``: ``dios-node dump`` and ``replay``; ``target``: the node that a command is about.
 - ``check``: ``dios-node check``; ``orphans``: ``dios-node orphans``.
-- ``local_cluster``: ``dios up`` and ``dios down``; ``compose`` does the same with containers.
+- ``local_cluster``: ``dios up`` and ``dios down``; ``machines``: their options; ``compose``: the same with
+  containers.
 - ``members``: ``dios node``; ``node_logs``: ``dios node logs``; ``limits``: ``dios limits``; ``audit``:
   ``dios audit``; ``doctor``: ``dios doctor``; ``metrics``: ``dios metrics``; ``dashboard``: ``dios ui``.
 - ``fitness``: waits until nodes that were started know if they can run pure tasks.

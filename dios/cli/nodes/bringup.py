@@ -10,9 +10,12 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final
 
-from dios.cli.common.output import counted, facts, progress, say, table, write_json
+from dios.cli.common.output import counted, progress, say, table_of, write_json
+from dios.cli.common.results import OutputOptions
+from dios.cli.common.rows import Row
+from dios.cli.nodes.machines import UpOptions
 from dios.errors import DiosError, InvalidError
 from dios.node.bringup import hosts, kubernetes, slurm, ssh
 from dios.node.bringup.answers import Stopped
@@ -35,36 +38,27 @@ def _stating(fleet: hosts.Fleet, next_step: str) -> Iterator[None]:
         raise
 
 
-def wanted_hosts(
-    text: str,
-    *,
-    racks: int = 0,
-    prefix: str = "",
-    port: int | None = None,
-    network: str = "",
-    extras: str | None = None,
-    wheelhouse: Path | None = None,
-    settings: Mapping[str, str] | None = None,
-) -> hosts.Wanted:
+def wanted_hosts(options: UpOptions, settings: Mapping[str, str]) -> hosts.Wanted:
     """Return the checked wishes for hosts. Raise InvalidError."""
+    extras = hosts.EXTRAS_DEFAULT if options.extras is None else options.extras
     return hosts.Wanted(
-        hosts=hosts.parse(text, racks=racks),
-        prefix=prefix,
-        port=port or hosts.PORT_DEFAULT,
-        network=hosts.network_address(network) if network else "",
-        extras=hosts.check_extras(hosts.EXTRAS_DEFAULT if extras is None else extras),
-        wheelhouse=wheelhouse,
-        settings=settings or {},
+        hosts=hosts.parse(options.hosts, racks=options.racks),
+        prefix=options.prefix,
+        port=options.port or hosts.PORT_DEFAULT,
+        network=hosts.network_address(options.network) if options.network else "",
+        extras=hosts.check_extras(extras),
+        wheelhouse=options.wheelhouse,
+        settings=settings,
     )
 
 
-class HostsUpRow(TypedDict):
+class HostsUpRow(Row):
     """The nodes of a cluster on other machines."""
 
     nodes: list[hosts.Row]
 
 
-class HostDownRow(TypedDict):
+class HostDownRow(Row):
     """A machine: False for ``there`` if it has nothing of ``dios up``."""
 
     host: str
@@ -73,13 +67,13 @@ class HostDownRow(TypedDict):
     there: bool
 
 
-class HostsDownRow(TypedDict):
+class HostsDownRow(Row):
     """The machines whose nodes were stopped."""
 
     hosts: list[HostDownRow]
 
 
-class SlurmUpRow(TypedDict):
+class SlurmUpRow(Row):
     """The job of a cluster, its directory, and its nodes."""
 
     job: int
@@ -87,40 +81,47 @@ class SlurmUpRow(TypedDict):
     nodes: list[slurm.Row]
 
 
-class SlurmDownRow(TypedDict):
+class SlurmDownRow(Row):
     """The job that was ended; null if there was none."""
 
     directory: str
     job: int | None
 
 
-class KubernetesUpRow(TypedDict):
+class KubernetesUpRow(Row):
     """The namespace of a cluster, and its nodes."""
 
     namespace: str
     nodes: list[kubernetes.Member]
 
 
-class KubernetesDownRow(TypedDict):
+class KubernetesDownRow(Row):
     """The namespace of a cluster, and True if everything in it was deleted."""
 
     namespace: str
     deleted: bool
 
 
-def hosts_up(wanted: hosts.Wanted, command: str, *, as_json: bool) -> None:
+def hosts_up(wanted: hosts.Wanted, command: str, output: OutputOptions) -> None:
     """Bring the cluster up and show it. Raise the errors of ``Fleet.bring_up``."""
     with progress("bringing the cluster up") as report:
         fleet = hosts.Fleet(wanted, ssh=_ssh(command), report=report)
         with _stating(fleet, "the same command continues; `dios down --hosts` with these hosts undoes it"):
             rows = fleet.bring_up()
-    if as_json:
-        row: HostsUpRow = {"nodes": rows}
-        write_json(row)
+    if output.as_json:
+        write_json(HostsUpRow(rows))
         return
-    table(
-        ("NODE", "HOST", "RACK", "ADDRESS", "VERSION", "KEPT BY", ""),
-        [(row.name, row.host, row.rack or "-", row.address, row.version, row.by, row.state) for row in rows],
+    table_of(
+        {
+            "NODE": row.name,
+            "HOST": row.host,
+            "RACK": row.rack or None,
+            "ADDRESS": row.address,
+            "VERSION": row.version,
+            "KEPT BY": row.by,
+            "": row.state,
+        }
+        for row in rows
     )
     old = [row for row in rows if row.restart]
     if old:
@@ -137,30 +138,20 @@ def _program(prefix: str, name: str) -> str:
     return shlex.quote(f"{prefix}/env/bin/{name}")
 
 
-def hosts_down(wanted: hosts.Wanted, command: str, *, delete: bool, as_json: bool) -> None:
+def hosts_down(wanted: hosts.Wanted, command: str, output: OutputOptions, *, delete: bool) -> None:
     """Stop the nodes and show the result. Raise the errors of ``Fleet.take_down``."""
     with progress("stopping the cluster") as report:
         fleet = hosts.Fleet(wanted, ssh=_ssh(command), report=report)
         with _stating(fleet, "the same command continues"):
             stopped = fleet.take_down(delete=delete)
     answers = dict(zip(wanted.hosts, stopped, strict=True))
-    if as_json:
-        row: HostsDownRow = {
-            "hosts": [
-                {
-                    "host": host.target,
-                    "stopped": answer.stopped,
-                    "deleted": answer.deleted,
-                    "there": answer.there,
-                }
-                for host, answer in answers.items()
-            ]
-        }
-        write_json(row)
-        return
-    facts([(host.target, _state(answer)) for host, answer in answers.items()])
-    if any(answer.there and not answer.deleted for answer in stopped):
-        say("next: `dios up --hosts` with these hosts continues with these data; --delete deletes them")
+    more = any(answer.there and not answer.deleted for answer in stopped)
+    kept = "next: `dios up --hosts` with these hosts continues with these data; --delete deletes them"
+    output.print_row(
+        HostsDownRow([HostDownRow.of(answer, host=host.target) for host, answer in answers.items()]),
+        *((kept,) if more else ()),
+        facts={host.target: _state(answer) for host, answer in answers.items()},
+    )
 
 
 def _state(answer: Stopped) -> str:
@@ -180,30 +171,21 @@ def _ssh(command: str) -> ssh.Ssh:
 
 
 # -- slurm ------------------------------------------------------------------------------------------
-def slurm_up(
-    directory: Path,
-    *,
-    nodes: int,
-    sbatch: str,
-    settings: Mapping[str, str],
-    port: int | None,
-    as_json: bool,
-) -> None:
+def slurm_up(directory: Path, options: UpOptions, settings: Mapping[str, str], output: OutputOptions) -> None:
     """Submit the job, or find it again, and show its nodes. Raise the errors of ``slurm``."""
     existing = slurm.read(directory)
-    if existing is not None and (nodes not in {0, existing.nodes} or sbatch or settings):
+    if existing is not None and (options.nodes not in {None, existing.nodes} or options.sbatch or settings):
         raise InvalidError(
             f"the cluster in {directory} is job {existing.job} with {counted(existing.nodes, 'node')}. "
-            "`dios down "
-            "--on slurm --delete` ends it; another --dir makes a second one"
+            "`dios down --on slurm --delete` ends it; another --dir makes a second one"
         )
     with progress("waiting for the allocation") as report:
         job = existing or slurm.submit(
             directory,
-            nodes=nodes or NODES_DEFAULT,
-            sbatch=sbatch,
+            nodes=options.nodes or NODES_DEFAULT,
+            sbatch=options.sbatch,
             settings=settings,
-            port=port or slurm.PORT_DEFAULT,
+            port=options.port or slurm.PORT_DEFAULT,
         )
         try:
             rows = slurm.wait_ready(directory, job, report=report)
@@ -215,21 +197,17 @@ def slurm_up(
                 slurm.remove(directory)
                 say(f"job {job.job} was cancelled, and its files were deleted")
             raise
-    if as_json:
-        up: SlurmUpRow = {"job": job.job, "directory": str(directory), "nodes": rows}
-        write_json(up)
-        return
-    table(("NODE", "ADDRESS", "DATA"), [(row.name, row.address, row.data) for row in rows])
-    first = rows[0]
-    program = Path(sys.executable).with_name("dios")
-    say(f"job {job.job}; its data are lost when it ends. Next, as in all commands:")
-    say(
+    first, program = rows[0], Path(sys.executable).with_name("dios")
+    output.print_row(
+        SlurmUpRow(job.job, str(directory), rows),
+        f"job {job.job}; its data are lost when it ends. Next, as in all commands:",
         f"  srun --jobid={job.job} --overlap --nodes=1 --ntasks=1 --nodelist={first.host} "
-        f"{program} node ls --node {first.data}"
+        f"{program} node ls --node {first.data}",
+        table=({"NODE": row.name, "ADDRESS": row.address, "DATA": row.data} for row in rows),
     )
 
 
-def slurm_down(directory: Path, *, delete: bool, as_json: bool) -> None:
+def slurm_down(directory: Path, output: OutputOptions, *, delete: bool) -> None:
     """End the job, whose data end with it, and delete its files.
 
     Raise InvalidError for a job that still has data unless ``delete``, and the errors of ``slurm``.
@@ -244,20 +222,18 @@ def slurm_down(directory: Path, *, delete: bool, as_json: bool) -> None:
         with progress("ending the job"):
             slurm.cancel(job)
             slurm.remove(directory)
-    if as_json:
-        down: SlurmDownRow = {"directory": str(directory), "job": job.job if job else None}
-        write_json(down)
-    else:
-        ended = f"{job.job} ended, its files deleted" if job else "none"
-        facts([("job", ended), ("directory", str(directory))])
+    ended = f"{job.job} ended, its files deleted" if job else "none"
+    output.print_row(
+        SlurmDownRow(str(directory), job.job if job else None),
+        facts={"job": ended, "directory": str(directory)},
+    )
 
 
 # -- kubernetes -------------------------------------------------------------------------------------
-def kubernetes_up(
-    *, nodes: int, namespace: str, image: str, storage: str, settings: Mapping[str, str], as_json: bool
-) -> None:
+def kubernetes_up(options: UpOptions, settings: Mapping[str, str], output: OutputOptions) -> None:
     """Apply the manifests and show the nodes. Raise the errors of ``kubernetes``."""
-    wanted = kubernetes.Wanted(nodes, namespace or kubernetes.NAME, image, storage, settings)
+    nodes, namespace = options.nodes or NODES_DEFAULT, options.namespace or kubernetes.NAME
+    wanted = kubernetes.Wanted(nodes, namespace, options.image, options.storage, settings)
     wanted.check()
     with progress("bringing the cluster up") as report:
         try:
@@ -265,26 +241,27 @@ def kubernetes_up(
         except BaseException:
             say("applied objects are kept: the same command continues, `dios down --on kubernetes` undoes it")
             raise
-    if as_json:
-        up: KubernetesUpRow = {"namespace": wanted.namespace, "nodes": members}
-        write_json(up)
-        return
-    table(
-        ("NODE", "RACK", "ADDRESS", ""),
-        [(member.name, member.rack or "-", member.address, member.status) for member in members],
+    output.print_row(
+        KubernetesUpRow(wanted.namespace, members),
+        f"next: kubectl --namespace {wanted.namespace} exec {members[0].name} -- dios node ls",
+        table=(
+            {"NODE": row.name, "RACK": row.rack or None, "ADDRESS": row.address, "": row.status}
+            for row in members
+        ),
     )
-    say(f"next: kubectl --namespace {wanted.namespace} exec {members[0].name} -- dios node ls")
 
 
-def kubernetes_down(namespace: str, *, delete: bool, as_json: bool) -> None:
+def kubernetes_down(namespace: str, output: OutputOptions, *, delete: bool) -> None:
     """End the pods, or delete everything. Raise the errors of ``kubernetes``."""
     namespace = namespace or kubernetes.NAME
     with progress("taking the cluster down") as report:
         kubernetes.take_down(namespace, delete=delete, report=report)
-    if as_json:
-        down: KubernetesDownRow = {"namespace": namespace, "deleted": delete}
-        write_json(down)
-        return
-    facts([("cluster", "deleted" if delete else "ended; volumes and data kept"), ("namespace", namespace)])
-    if not delete:
-        say("next: `dios up --on kubernetes` continues with these data; --delete deletes them")
+    kept = "next: `dios up --on kubernetes` continues with these data; --delete deletes them"
+    output.print_row(
+        KubernetesDownRow(namespace, delete),
+        *(() if delete else (kept,)),
+        facts={
+            "cluster": "deleted" if delete else "ended; volumes and data kept",
+            "namespace": namespace,
+        },
+    )

@@ -8,25 +8,26 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from dios.cli.common.application import CommandApplication
+from dios.cli.common.options import option
 from dios.cli.common.output import (
     FAILED,
-    JsonOption,
     counted,
-    facts,
-    reporting,
     size_text,
-    table,
+    table_of,
     transfer,
     waiting,
+    write_facts,
     write_json,
     write_line,
 )
-from dios.client.locate import resolve_node
+from dios.cli.common.results import OutputOptions
+from dios.cli.common.rows import Row
+from dios.cli.nodes.target import DATA_OPTION, data_or_default
 from dios.client.plain_text import plain
 from dios.store.findings import MEANINGS, FindingLevel, StoreFinding
 
@@ -36,12 +37,7 @@ if TYPE_CHECKING:
 app: Final = CommandApplication()
 
 
-def _data_meant(data: Path | None) -> Path:
-    """Return the given data directory, else that of the default node."""
-    return resolve_node(None).resolve().parent if data is None else data
-
-
-class FindingRow(TypedDict):
+class FindingRow(Row):
     """Something that is not as it has to be: its meaning, what to do, and what --repair would do."""
 
     kind: str
@@ -53,7 +49,7 @@ class FindingRow(TypedDict):
     repair: str
 
 
-class CheckedNodeRow(TypedDict):
+class CheckedNodeRow(Row):
     """The result of a check: ``counts`` has the number of findings of each kind."""
 
     data: str
@@ -68,30 +64,19 @@ class CheckedNodeRow(TypedDict):
     repaired: list[str]
 
 
-def _as_json(checked: CheckResult) -> CheckedNodeRow:
-    return {
-        "data": checked.data,
-        "ok": checked.ok,
-        "objects": checked.objects,
-        "bytes": checked.bytes,
-        "extents": checked.extents,
-        "audit_records": checked.audit_records,
-        "audit_head": checked.audit_head,
-        "findings": [
-            {
-                "kind": str(finding.kind),
-                "level": str(finding.level),
-                "subject": finding.subject,
-                "detail": finding.detail,
-                "meaning": MEANINGS[finding.kind].text,
-                "advice": MEANINGS[finding.kind].advice,
-                "repair": finding.repair,
-            }
-            for finding in checked.findings
-        ],
-        "counts": {str(kind): count for kind, count in checked.counts.items()},
-        "repaired": checked.repaired,
-    }
+def _row(checked: CheckResult) -> CheckedNodeRow:
+    findings = [
+        FindingRow.of(
+            finding,
+            kind=str(finding.kind),
+            level=str(finding.level),
+            meaning=MEANINGS[finding.kind].text,
+            advice=MEANINGS[finding.kind].advice,
+        )
+        for finding in checked.findings
+    ]
+    counts = {str(kind): count for kind, count in checked.counts.items()}
+    return CheckedNodeRow.of(checked, findings=findings, counts=counts)
 
 
 def _explain(findings: list[StoreFinding]) -> None:
@@ -110,22 +95,29 @@ def _explain(findings: list[StoreFinding]) -> None:
 
 
 def _show(checked: CheckResult) -> None:
-    facts(
-        [
-            ("data", checked.data),
-            ("objects", f"{checked.objects}, {size_text(checked.bytes)}, {checked.extents} in files"),
-            ("audit", f"{counted(checked.audit_records, 'record')}, head {checked.audit_head}"),
-        ]
+    write_facts(
+        {
+            "data": checked.data,
+            "objects": f"{checked.objects}, {size_text(checked.bytes)}, {checked.extents} in files",
+            "audit": f"{counted(checked.audit_records, 'record')}, head {checked.audit_head}",
+        }
     )
     for sentence in checked.repaired:
         sys.stdout.write(f"repaired  {plain(sentence)}\n")
     if checked.findings:
         sys.stdout.write("\n")
-        rows = [
-            [str(finding.level), str(finding.kind), finding.subject, finding.detail]
-            for finding in checked.findings
-        ]
-        table(("level", "kind", "of", "what"), rows, whole=True)
+        table_of(
+            (
+                {
+                    "level": str(finding.level),
+                    "kind": str(finding.kind),
+                    "of": finding.subject,
+                    "what": finding.detail,
+                }
+                for finding in checked.findings
+            ),
+            whole=True,
+        )
         shown = Counter(finding.kind for finding in checked.findings)
         for kind, count in checked.counts.items():
             if count > shown[kind]:
@@ -143,26 +135,19 @@ def _show(checked: CheckResult) -> None:
 
 
 @app.command(
-    epilog="\b\nExamples:\n"
-    "  dios-node check --data ./node0\n"
-    "  dios-node check --data ./node0 --repair\n"
-    "  dios-node check --data /var/lib/dios --json | jq .ok"
+    examples="dios-node check --data ./node0\ndios-node check --data ./node0 --repair\n"
+    "dios-node check --data /var/lib/dios --json | jq .ok",
+    json=CheckedNodeRow,
 )
 def check(
     *,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="DIR", help="The node's data directory; default: the default node's."),
-    ] = None,
-    mend: Annotated[
-        bool,
-        typer.Option(
-            "--repair",
-            help="Repair everything that is possible without losing acknowledged data. Files in the way are "
-            "moved to DIR/lost+found, never deleted.",
-        ),
-    ] = False,
-    as_json: JsonOption = False,
+    data: Path | None = DATA_OPTION,
+    mend: bool = option(
+        "--repair",
+        "Repair everything that is possible without losing acknowledged data. Files in the way are "
+        "moved to DIR/lost+found, never deleted.",
+    ),
+    output: OutputOptions,
 ) -> None:
     """Verify all data of a stopped node: every record, all contents, every file, and the audit log.
 
@@ -172,11 +157,10 @@ def check(
     # Imported late, so that commands that start or stop a node load no database.
     from dios.node.check import check_node  # noqa: PLC0415 - see above
 
-    with reporting("dios-node check", as_json=as_json):
-        checked = check_node(_data_meant(data), mend=mend, waiting=waiting, moving=transfer)
-        if as_json:
-            write_json(_as_json(checked))
-        else:
-            _show(checked)
-        if not checked.ok:
-            raise typer.Exit(FAILED)
+    checked = check_node(data_or_default(data), mend=mend, waiting=waiting, moving=transfer)
+    if output.as_json:
+        write_json(_row(checked))
+    else:
+        _show(checked)
+    if not checked.ok:
+        raise typer.Exit(FAILED)

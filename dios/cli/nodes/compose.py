@@ -9,9 +9,11 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final
 
-from dios.cli.common.output import facts, progress, say, write_json
+from dios.cli.common.output import progress
+from dios.cli.common.results import OutputOptions
+from dios.cli.common.rows import Row
 from dios.errors import DiosError, InvalidError
 
 FILE: Final = Path("cluster", "compose.yaml")
@@ -102,7 +104,7 @@ def _wait_until_healthy(command: list[str], file: Path) -> None:
             time.sleep(0.5)
 
 
-class ComposeUpRow(TypedDict):
+class ComposeUpRow(Row):
     """The compose file whose containers run, or do not."""
 
     compose: str
@@ -115,29 +117,25 @@ class ComposeDownRow(ComposeUpRow):
     removed: bool
 
 
-def up(*, as_json: bool) -> None:
+def up(output: OutputOptions) -> None:
     """Build and start the containers, and return when they are healthy. Raise DiosError."""
     command, file = _engine(), _file()
     _run(command, file, "up", "--detach", "--build")
     _wait_until_healthy(command, file)
-    if as_json:
-        row: ComposeUpRow = {"compose": str(file), "up": True}
-        write_json(row)
-        return
-    facts([("cluster", "as containers"), ("file", str(file))])
-    say(f"next, in {file.parent}: docker compose exec n1 dios node ls; at the end: dios down --compose")
+    output.print_row(
+        ComposeUpRow(str(file), up=True),
+        f"next, in {file.parent}: docker compose exec n1 dios node ls; at the end: dios down --compose",
+        facts={"cluster": "as containers", "file": str(file)},
+    )
 
 
-def down(*, delete: bool, as_json: bool) -> None:
+def down(output: OutputOptions, *, delete: bool) -> None:
     """Stop and remove the containers, and their volumes with all data if ``delete``. Raise DiosError."""
     file = _file()
     _run(_engine(), file, "down", *(["--volumes"] if delete else []))
-    if as_json:
-        row: ComposeDownRow = {"compose": str(file), "up": False, "removed": delete}
-        write_json(row)
-        return
-    facts([("cluster", "stopped"), ("file", str(file)), ("volumes", "deleted" if delete else "kept")])
-    if not delete:
-        say(
-            "next: `dios up --compose` continues with these data; `dios down --compose --delete` deletes them"
-        )
+    kept = "next: `dios up --compose` continues with these data; `dios down --compose --delete` deletes them"
+    output.print_row(
+        ComposeDownRow(str(file), up=False, removed=delete),
+        *(() if delete else (kept,)),
+        facts={"cluster": "stopped", "file": str(file), "volumes": "deleted" if delete else "kept"},
+    )

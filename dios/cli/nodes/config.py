@@ -5,62 +5,66 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.json_rows import SettingRow
-from dios.cli.common.output import JsonOption, NodeOption, reporting, table, write_json
+from dios.cli.common.options import option
+from dios.cli.common.results import CommonOptions, OutputOptions
+from dios.cli.common.rows import Row
 from dios.cli.nodes.setting_options import own_options, settings_given
-from dios.client.locate import client_settings, resolve_node
+from dios.cli.nodes.target import DATA_OPTION, data_or_default
+from dios.client.locate import client_settings
 from dios.node.settings import KEYS, load_with_origins
 
 app: Final = CommandApplication()
 node_app: Final = CommandApplication()
 
 
-@app.command(epilog="\b\nExamples:\n  dios config\n  DIOS_NODE=./node1 dios config --json")
-def config(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
+class SettingRow(Row):
+    """A setting, and the option, variable or file from which its value came, or "default"."""
+
+    key: str
+    value: str
+    source: str
+
+
+@app.command(examples="dios config\nDIOS_NODE=./node1 dios config --json", json=[SettingRow])
+def config(common: CommonOptions) -> None:
     """Show the settings of commands and programs: their values, and where each came from.
 
     An option of a command comes before the environment, which comes before ~/.config/dios/client.toml and the
     default. An unknown key in the file is refused. `dios-node config` shows the settings of a node.
     """
-    with reporting("dios config", as_json=as_json):
-        _show(client_settings(node), as_json=as_json)
+    _show(client_settings(common.node), common)
 
 
 @node_app.command(
     "config",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="\b\nExamples:\n  dios-node config --data ./node0\n"
-    "  dios-node config --data ./node0 --pool-size 8     (as a start with this option)\n"
-    "  dios-node config --json | jq '.[] | select(.source != \"default\")'",
+    examples="dios-node config --data ./node0\n"
+    "dios-node config --data ./node0 --pool-size 8     (as a start with this option)\n"
+    "dios-node config --json | jq '.[] | select(.source != \"default\")'",
+    json=[SettingRow],
 )
 def node_config(
     context: typer.Context,
     *,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="DIR", help="The node's data directory; default: the default node's."),
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Read FILE instead of DIR/node.toml.")
-    ] = None,
-    as_json: JsonOption = False,
+    data: Path | None = DATA_OPTION,
+    file: Path | None = option("--config FILE", "Read FILE instead of DIR/node.toml."),
+    output: OutputOptions,
 ) -> None:
     """Show the settings with which a node would start: their values, and where each came from.
 
     Give the options of its start to see their effect. Unknown keys are refused, as at a start.
     """
-    with reporting("dios-node config", as_json=as_json):
-        folder = resolve_node(None).resolve().parent if data is None else data
-        flags = settings_given(context.args, "dios-node config", own_options(context))
-        settings, origins = load_with_origins(folder, config=file, flags=flags)
-        rows = [("data", str(settings.data), "--data" if data else "default")]
-        rows += [(key, _text(getattr(settings, key)), str(origins.get(key, "default"))) for key in KEYS]
-        _show(rows, as_json=as_json)
+    folder = data_or_default(data)
+    flags = settings_given(context.args, "dios-node config", own_options(context))
+    settings, origins = load_with_origins(folder, config=file, flags=flags)
+    rows = [("data", str(settings.data), "--data" if data else "default")]
+    rows += [(key, _text(getattr(settings, key)), str(origins.get(key, "default"))) for key in KEYS]
+    _show(rows, output)
 
 
 def _text(value: object) -> str:
@@ -77,11 +81,8 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _show(rows: Iterable[tuple[str, str, str]], *, as_json: bool) -> None:
-    if as_json:
-        shown: list[SettingRow] = [
-            {"key": key, "value": value, "source": source} for key, value, source in rows
-        ]
-        write_json(shown)
-    else:
-        table(("KEY", "VALUE", "FROM"), [(key, value or "-", source) for key, value, source in rows])
+def _show(rows: Iterable[tuple[str, str, str]], output: OutputOptions) -> None:
+    output.print_rows(
+        [SettingRow(*row) for row in rows],
+        lambda row: {"KEY": row.key, "VALUE": row.value or None, "FROM": row.source},
+    )

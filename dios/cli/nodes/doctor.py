@@ -10,12 +10,14 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import FAILED, JsonOption, reporting, waiting, write_json
+from dios.cli.common.options import option
+from dios.cli.common.output import FAILED, waiting, write_json
+from dios.cli.common.results import OutputOptions
 from dios.cli.nodes.fitness import fitness_at
 from dios.client.locate import default_socket
 from dios.client.node_socket import data_directory
@@ -165,39 +167,31 @@ def _show_all(diagnosis: Diagnosis) -> None:
 
 
 @app.command(
-    epilog="\b\nExamples:\n"
-    "  dios doctor\n"
-    "  dios doctor -v                    (every test and every promise)\n"
-    "  dios doctor --data /var/lib/dios\n"
-    "  dios doctor --json | jq .confined"
+    examples="dios doctor\ndios doctor -v                    (every test and every promise)\n"
+    "dios doctor --data /var/lib/dios\ndios doctor --json | jq .confined",
+    json="dios.node.doctor.diagnosis:Diagnosis",
 )
 def doctor(
     *,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data", metavar="DIR", help="A present or future data directory; default: the default node's."
-        ),
-    ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show every test, every promise and all advice.")
-    ] = False,
-    as_json: JsonOption = False,
+    data: Path | None = option(
+        "--data DIR", "A present or future data directory; default: the default node's."
+    ),
+    verbose: bool = option("-v --verbose", "Show every test, every promise and all advice."),
+    output: OutputOptions,
 ) -> None:
     """Show what this machine can enforce, and what is missing, with the first remedy.
 
     Each mechanism is tried as the user who runs this command, so run it as the node's user. No node needs to
     run. The exit status is 0 if pure tasks are fully confined, else 1.
     """
-    with reporting("dios doctor", as_json=as_json):
-        with waiting("testing this machine"):
-            place = _data_meant(data)
-            diagnosis = replace(examine(place), running_node=_running_node(place))
-        if as_json:
-            write_json(diagnosis)
-        elif verbose:
-            _show_all(diagnosis)
-        else:
-            _show(diagnosis)
-        if not diagnosis.confined:
-            raise typer.Exit(FAILED)
+    with waiting("testing this machine"):
+        place = _data_meant(data)
+        diagnosis = replace(examine(place), running_node=_running_node(place))
+    if output.as_json:
+        write_json(diagnosis)
+    elif verbose:
+        _show_all(diagnosis)
+    else:
+        _show(diagnosis)
+    if not diagnosis.confined:
+        raise typer.Exit(FAILED)

@@ -6,26 +6,28 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import typer
+from msgspec.structs import asdict
 
 from dios.cli.common.application import CommandApplication
+from dios.cli.common.options import argument, option
 from dios.cli.common.output import (
     FAILED,
     NOT_RUNNING,
-    JsonOption,
-    NodeOption,
+    Cells,
     counted,
-    facts,
     progress,
-    reporting,
     say,
-    table,
+    table_of,
+    write_facts,
     write_json,
     write_line,
 )
-from dios.cli.nodes.target import MaybeData, socket_of, time_limit
+from dios.cli.common.results import CommonOptions, OutputOptions
+from dios.cli.common.rows import Row
+from dios.cli.nodes.target import MAYBE_DATA, socket_of, time_limit
 from dios.client.node_socket import start_command
 from dios.client.sync.node import connect
 from dios.errors import InvalidError
@@ -38,14 +40,14 @@ if TYPE_CHECKING:
 
 app: Final = CommandApplication()
 
-Row: TypeAlias = dict[str, int | str]
-StateTables: TypeAlias = dict[str, list[Row]]
+TableRow: TypeAlias = dict[str, int | str]
+StateTables: TypeAlias = dict[str, list[TableRow]]
 """The rows of each table of a node's core."""
 
 _PROGRESS_STEPS: Final = 1_000
 
 
-class StoryRow(TypedDict):
+class StoryRow(Row):
     """A call or event of a recorded node that touched the task or object: its step and its time."""
 
     step: int
@@ -56,7 +58,7 @@ class StoryRow(TypedDict):
     seq: int
 
 
-class ChangeRow(TypedDict):
+class ChangeRow(Row):
     """A row of a table before (-) or after (+) the last step."""
 
     table: str
@@ -64,7 +66,7 @@ class ChangeRow(TypedDict):
     row: dict[str, int | str]
 
 
-class ReplayRow(TypedDict):
+class ReplayRow(Row):
     """A replayed recording. ``difference`` is empty if every step was as recorded, else that of the last."""
 
     steps: int
@@ -75,17 +77,14 @@ class ReplayRow(TypedDict):
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios-node dump\n  dios-node dump tasks\n  dios-node dump 3f2a90c1b7de\n"
-    "  dios-node dump story --json"
+    examples="dios-node dump\ndios-node dump tasks\ndios-node dump 3f2a90c1b7de\ndios-node dump story --json",
+    json=StateTables,
 )
 def dump(
-    subject: Annotated[
-        str, typer.Argument(metavar="[TABLE|ID]", help="A table, or the fingerprint or number of anything.")
-    ] = "",
+    subject: str = argument("[TABLE|ID]", "A table, or the fingerprint or number of anything."),
     *,
-    data: MaybeData = None,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    data: Path | None = MAYBE_DATA,
+    common: CommonOptions,
 ) -> None:
     """Show the tables of a running node: fingerprints, counts and states, never names.
 
@@ -96,53 +95,44 @@ def dump(
     """
     from dios.core.calls.tables import TABLES  # noqa: PLC0415 - starting a node's process loads no core
 
-    with reporting("dios-node dump", as_json=as_json):
-        path = socket_of(data, node)
-        if daemon.find(path) is None:
-            say(f"no node runs at {path}; next: {start_command(path)}")
-            raise typer.Exit(NOT_RUNNING)
-        with time_limit(), connect(str(path), groups=()) as connected:
-            if subject in TABLES:
-                tables = {subject: connected.read_table(subject)}
-            else:
-                tables = connected.read_state()
-        if subject and subject not in TABLES:
-            tables = _mentioning(tables, subject)
-            if not tables:
-                raise InvalidError(f"no table has {subject}. The tables are {', '.join(TABLES)}.")
-        if as_json:
-            write_json(tables)
-        elif subject:
-            _show(tables)
+    path = socket_of(data, common.node)
+    if daemon.find(path) is None:
+        say(f"no node runs at {path}; next: {start_command(path)}")
+        raise typer.Exit(NOT_RUNNING)
+    with time_limit(), connect(str(path), groups=()) as connected:
+        if subject in TABLES:
+            tables = {subject: connected.read_table(subject)}
         else:
-            facts([(name, counted(len(rows), "row")) for name, rows in tables.items()])
+            tables = connected.read_state()
+    if subject and subject not in TABLES:
+        tables = _mentioning(tables, subject)
+        if not tables:
+            raise InvalidError(f"no table has {subject}. The tables are {', '.join(TABLES)}.")
+    if common.as_json:
+        write_json(tables)
+    elif subject:
+        _show(tables)
+    else:
+        write_facts({name: counted(len(rows), "row") for name, rows in tables.items()})
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios-node start --data ./node0 --record ./steps --detach\n"
-    "  dios-node replay ./steps\n  dios-node replay ./steps --until 120 --show 3f2a90c1b7de --diff\n"
-    "  dios-node replay ./steps --story 3f2a90c1b7de"
+    examples="dios-node start --data ./node0 --record ./steps --detach\ndios-node replay ./steps\n"
+    "dios-node replay ./steps --until 120 --show 3f2a90c1b7de --diff\n"
+    "dios-node replay ./steps --story 3f2a90c1b7de",
+    json=ReplayRow,
 )
 def replay(
-    recording: Annotated[Path, typer.Argument(metavar="RECORD", help="The file of the setting `record`.")],
+    recording: Path = argument("RECORD", "The file of the setting `record`."),
     *,
-    until: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Stop after this step; 0 is the end.", show_default=False)
-    ] = 0,
-    show: Annotated[
-        str,
-        typer.Option("--show", metavar="TABLE|ID", help="Show these rows as they are after the last step."),
-    ] = "",
-    diff: Annotated[
-        bool, typer.Option("--diff", help="Show the rows of all tables that the last step changed.")
-    ] = False,
-    story: Annotated[
-        str, typer.Option("--story", metavar="ID", help="Show all steps that touched a task or object.")
-    ] = "",
-    prompt: Annotated[
-        bool, typer.Option("--prompt", help="Open a Python prompt on the node as it is after the last step.")
-    ] = False,
-    as_json: JsonOption = False,
+    until: int = option(
+        "--until N", "Stop after this step; 0 is the end.", default=0, min=0, show_default=False
+    ),
+    show: str = option("--show TABLE|ID", "Show these rows as they are after the last step."),
+    diff: bool = option("--diff", "Show the rows of all tables that the last step changed."),
+    story: str = option("--story ID", "Show all steps that touched a task or object."),
+    prompt: bool = option("--prompt", "Open a Python prompt on the node as it is after the last step."),
+    output: OutputOptions,
 ) -> None:
     """Run the recorded events of a node again, and say if each step does what it did.
 
@@ -155,43 +145,42 @@ def replay(
     """
     from dios.core.replay import Replay  # noqa: PLC0415 - see above
 
-    with reporting("dios-node replay", as_json=as_json):
-        if prompt and as_json:
-            raise InvalidError("a prompt has no JSON form. Leave out --json or --prompt.")
-        content = _content(recording)
-        replayed = Replay(content)
-        steps = replayed.steps()
-        rows: list[StoryRow] = []
-        last: ReplayedStep | None = None
-        with progress("replaying") as tell:
-            for step in steps:
-                last = step
-                rows += _story_rows(step, story)
-                if step.number == until:
-                    break
-                if not step.number % _PROGRESS_STEPS:
-                    tell(f"step {step.number}")
-        if last is None or (until and last.number < until and not last.difference):
-            count = counted(0 if last is None else last.number, "step")
-            raise InvalidError(f"the recording has {count}. Choose an earlier one.")
-        after = _tables_of(replayed.core.state) if show or diff else {}
-        result: ReplayRow = {
-            "steps": last.number,
-            "difference": last.difference,
-            "tables": _chosen(after, show) if show else {},
-            "changes": list(_changes(_tables_before(content, last), after)) if diff else [],
-            "story": rows,
-        }
-        if as_json:
-            write_json(result)
-        else:
-            _show_replay(result, last)
-            if show and not result["tables"]:
-                say(f"no table has {show} after step {last.number}")
-        if prompt:
-            _open_prompt(replayed.core, steps)
-        if last.difference:
-            raise typer.Exit(FAILED)
+    if prompt and output.as_json:
+        raise InvalidError("a prompt has no JSON form. Leave out --json or --prompt.")
+    content = _content(recording)
+    replayed = Replay(content)
+    steps = replayed.steps()
+    rows: list[StoryRow] = []
+    last: ReplayedStep | None = None
+    with progress("replaying") as tell:
+        for step in steps:
+            last = step
+            rows += _story_rows(step, story)
+            if step.number == until:
+                break
+            if not step.number % _PROGRESS_STEPS:
+                tell(f"step {step.number}")
+    if last is None or (until and last.number < until and not last.difference):
+        count = counted(0 if last is None else last.number, "step")
+        raise InvalidError(f"the recording has {count}. Choose an earlier one.")
+    after = _tables_of(replayed.core.state) if show or diff else {}
+    result = ReplayRow(
+        last.number,
+        last.difference,
+        _chosen(after, show) if show else {},
+        list(_changes(_tables_before(content, last), after)) if diff else [],
+        rows,
+    )
+    if output.as_json:
+        write_json(result)
+    else:
+        _show_replay(result, last)
+        if show and not result.tables:
+            say(f"no table has {show} after step {last.number}")
+    if prompt:
+        _open_prompt(replayed.core, steps)
+    if last.difference:
+        raise typer.Exit(FAILED)
 
 
 def _open_prompt(core: Core, steps: Iterator[ReplayedStep]) -> None:
@@ -218,25 +207,27 @@ def _content(recording: Path) -> bytes:
 
 
 def _show_replay(result: ReplayRow, last: ReplayedStep) -> None:
-    verdict = f"{result['difference']} differs" if result["difference"] else "each is as recorded"
-    facts([("steps", f"{result['steps']}, {verdict}"), ("last", type(last.event).__name__)])
-    if result["story"]:
+    verdict = f"{result.difference} differs" if result.difference else "each is as recorded"
+    write_facts({"steps": f"{result.steps}, {verdict}", "last": type(last.event).__name__})
+    if result.story:
         write_line("")
-        columns = ("step", "now_ns", "event", "task", "object", "seq")
-        table(columns, ([str(value) for value in row.values()] for row in result["story"]), whole=True)
-    _show(result["tables"])
-    for change in result["changes"]:
-        cells = "  ".join(f"{name}={value}" for name, value in change["row"].items())
-        write_line(f"{change['sign']} {change['table']}: {cells}")
+        table_of((_text_cells(asdict(row)) for row in result.story), whole=True)
+    _show(result.tables)
+    for change in result.changes:
+        cells = "  ".join(f"{name}={value}" for name, value in change.row.items())
+        write_line(f"{change.sign} {change.table}: {cells}")
 
 
-def _show(tables: Mapping[str, list[Row]]) -> None:
+def _text_cells(row: TableRow) -> Cells:
+    return {name: str(value) for name, value in row.items()}
+
+
+def _show(tables: Mapping[str, list[TableRow]]) -> None:
     """Write tables with their names."""
     for name, rows in tables.items():
         if rows:
             write_line(f"\n{name}")
-            columns = tuple(rows[0])
-            table(columns, ([str(value) for value in row.values()] for row in rows), whole=True)
+            table_of(map(_text_cells, rows), whole=True)
 
 
 def _tables_before(content: bytes, last: ReplayedStep) -> StateTables:
@@ -264,7 +255,7 @@ def _chosen(tables: StateTables, subject: str) -> StateTables:
     return {subject: tables[subject]} if subject in tables else _mentioning(tables, subject)
 
 
-def _mentioning(tables: Mapping[str, list[Row]], subject: str) -> StateTables:
+def _mentioning(tables: Mapping[str, list[TableRow]], subject: str) -> StateTables:
     """Return the rows that have a fingerprint or number, by their table."""
     chosen = {
         name: [row for row in rows if any(subject in str(value).split() for value in row.values())]
@@ -281,7 +272,7 @@ def _changes(before: StateTables, after: StateTables) -> Iterator[ChangeRow]:
             others = {tuple(row.values()) for row in second}
             for row in first:
                 if tuple(row.values()) not in others:
-                    yield {"table": name, "sign": sign, "row": row}
+                    yield ChangeRow(name, sign, row)
 
 
 def _story_rows(step: ReplayedStep, subject: str) -> Iterable[StoryRow]:
@@ -289,11 +280,4 @@ def _story_rows(step: ReplayedStep, subject: str) -> Iterable[StoryRow]:
         return
     for now, event, task, object_, seq in step.story:
         if subject in {task, object_}:
-            yield {
-                "step": step.number,
-                "now_ns": now,
-                "event": event,
-                "task": task,
-                "object": object_,
-                "seq": seq,
-            }
+            yield StoryRow(step.number, now, event, task, object_, seq)

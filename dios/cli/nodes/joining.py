@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, TypedDict
+from typing import Final
 
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import JsonOption, counted, facts, reporting, say, waiting, write_json
+from dios.cli.common.options import option
+from dios.cli.common.output import counted, say, waiting
+from dios.cli.common.results import OutputOptions
+from dios.cli.common.rows import Row
 from dios.cli.nodes.setting_options import seconds_of
-from dios.client.locate import resolve_node
+from dios.cli.nodes.target import data_or_default
 from dios.client.plain_text import plain
 from dios.errors import UnreachableError
 from dios.node.addresses import checked_address
@@ -24,7 +27,7 @@ VALID_DEFAULT: Final = "1h"
 app: Final = CommandApplication()
 
 
-class InvitationRow(TypedDict):
+class InvitationRow(Row):
     """An invitation, which is secret, and the line to type on the machine that joins."""
 
     token: str
@@ -32,7 +35,7 @@ class InvitationRow(TypedDict):
     join: str
 
 
-class MadeClusterRow(InvitationRow):
+class MadeClusterRow(InvitationRow, kw_only=True):
     """A new cluster with its first node."""
 
     name: str
@@ -40,59 +43,29 @@ class MadeClusterRow(InvitationRow):
     data: str
 
 
-InvitationOption = Annotated[
-    str,
-    typer.Option(
-        "--invitation",
-        metavar="TEXT",
-        help="The invitation to join with. All users of this machine can see it while the command runs; use "
-        "--invitation-file or DIOS_TOKEN on shared machines.",
-    ),
-]
-InvitationFileOption = Annotated[
-    Path | None,
-    typer.Option("--invitation-file", metavar="FILE", help="A file with the invitation to join with."),
-]
-JoinOption = Annotated[
-    str,
-    typer.Option(
-        "--join",
-        metavar="HOST:PORT",
-        help="Join the cluster of the node at this address. Later starts remember it.",
-    ),
-]
-
-ValidOption = Annotated[
-    str, typer.Option("--valid", metavar="SPAN", help="How long the invitation is valid: 10min, 1h, 2d.")
-]
-UsesOption = Annotated[
-    int, typer.Option("--uses", metavar="N", min=1, help="The number of machines that may join with it.")
-]
+VALID_OPTION: Final[str] = option(
+    "--valid SPAN", "How long the invitation is valid: 10min, 1h, 2d.", default=VALID_DEFAULT
+)
+USES_OPTION: Final[int] = option(
+    "--uses N", "The number of machines that may join with it.", default=1, min=1
+)
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios-node init --data ./node0 --listen 10.0.0.1:7400\n"
-    "  dios-node init --data /var/lib/dios --listen 0.0.0.0:7400 \\\n      --advertise n1.example:7400"
+    examples="dios-node init --data ./node0 --listen 10.0.0.1:7400\n"
+    "dios-node init --data /var/lib/dios --listen 0.0.0.0:7400 \\\n    --advertise n1.example:7400",
+    json=MadeClusterRow,
 )
 def init(
     *,
-    data: Annotated[
-        Path,
-        typer.Option("--data", metavar="DIR", help="The first node's data directory; created if missing."),
-    ],
-    listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="The address for other nodes.")
-    ] = "",
-    advertise: Annotated[
-        str, typer.Option("--advertise", metavar="HOST:PORT", help="The address that others get instead.")
-    ] = "",
-    name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="The node's name; default: the machine's name.")
-    ] = "",
-    rack: Annotated[str, typer.Option("--rack", metavar="NAME", help="The node's fault domain.")] = "",
-    valid: ValidOption = VALID_DEFAULT,
-    uses: UsesOption = 1,
-    as_json: JsonOption = False,
+    data: Path = option("--data DIR", "The first node's data directory; created if missing."),
+    listen: str = option("--listen HOST:PORT", "The address for other nodes."),
+    advertise: str = option("--advertise HOST:PORT", "The address that others get instead."),
+    name: str = option("--name NAME", "The node's name; default: the machine's name."),
+    rack: str = option("--rack NAME", "The node's fault domain."),
+    valid: str = VALID_OPTION,
+    uses: int = USES_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Make a new cluster: its authority, and its first node's identity in DIR. Nothing is started.
 
@@ -100,44 +73,36 @@ def init(
     and by default works once within an hour; `dios-node invite` makes more. The settings given here are saved
     in DIR/node.toml.
     """
-    with reporting("dios-node init", as_json=as_json):
-        # Imported late, here and below: certificates take a tenth of a second, which most commands save.
-        from dios.node import cluster  # noqa: PLC0415 - see above
+    # Imported late, here and below: certificates take a tenth of a second, which most commands save.
+    from dios.node import cluster  # noqa: PLC0415 - see above
 
-        chosen = {"listen": listen, "advertise": advertise, "name": name, "rack": rack}
-        settings = load(data, flags={key: value or None for key, value in chosen.items()})
-        valid_s = seconds_of(valid, "--valid")
-        own = cluster.create(settings)
-        token, address = cluster.issue(settings.data, uses=uses, valid_s=valid_s)
-        join = cluster.join_command(address, token)
-        if as_json:
-            row: MadeClusterRow = {
-                "name": own.name,
-                "cluster": own.cluster.hex(),
-                "data": str(settings.data),
-                "address": address,
-                "token": token,
-                "join": join,
-            }
-            write_json(row)
-            return
-        facts(
-            [
-                ("cluster", f"made, {own.cluster.hex()[:16]}"),
-                ("node", own.name + (f", rack {settings.rack}" if settings.rack else "")),
-                ("data", str(settings.data)),
-                ("address", address),
-            ]
-        )
-        _tell_next(cluster.advice(settings), data, f"{_machines(uses)} within {valid}")
+    chosen = {"listen": listen, "advertise": advertise, "name": name, "rack": rack}
+    settings = load(data, flags={key: value or None for key, value in chosen.items()})
+    valid_s = seconds_of(valid, "--valid")
+    own = cluster.create(settings)
+    token, address = cluster.issue(settings.data, uses=uses, valid_s=valid_s)
+    join = cluster.join_command(address, token)
+    output.print_row(
+        MadeClusterRow(
+            token=token,
+            address=address,
+            join=join,
+            name=own.name,
+            cluster=own.cluster.hex(),
+            data=str(settings.data),
+        ),
+        *filter(None, [cluster.advice(settings)]),
+        f"next, here:  dios-node start --data {data} --detach",
+        f"next, on {_machines(uses)} within {valid} (its invitation is secret):",
+        facts={
+            "cluster": f"made, {own.cluster.hex()[:16]}",
+            "node": own.name + (f", rack {settings.rack}" if settings.rack else ""),
+            "data": str(settings.data),
+            "address": address,
+        },
+    )
+    if not output.as_json:
         typer.echo(join)
-
-
-def _tell_next(advice: str, data: Path, machines: str) -> None:
-    if advice:
-        say(advice)
-    say(f"next, here:  dios-node start --data {data} --detach")
-    say(f"next, on {machines} (its invitation is secret):")
 
 
 def _machines(uses: int) -> str:
@@ -145,22 +110,18 @@ def _machines(uses: int) -> str:
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios-node invite\n  dios-node invite --data ./node0 --valid 10min --uses 5\n"
-    "  dios-node invite --json | jq -r .token > invitation; chmod 600 invitation"
+    examples="dios-node invite\ndios-node invite --data ./node0 --valid 10min --uses 5\n"
+    "dios-node invite --json | jq -r .token > invitation; chmod 600 invitation",
+    json=InvitationRow,
 )
 def invite(
     *,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            metavar="DIR",
-            help="A node of the cluster; default: the default node. It may be stopped.",
-        ),
-    ] = None,
-    valid: ValidOption = VALID_DEFAULT,
-    uses: UsesOption = 1,
-    as_json: JsonOption = False,
+    data: Path | None = option(
+        "--data DIR", "A node of the cluster; default: the default node. It may be stopped."
+    ),
+    valid: str = VALID_OPTION,
+    uses: int = USES_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Make an invitation with which a machine can join the cluster, and print the line to type there.
 
@@ -168,17 +129,16 @@ def invite(
     and measures the time with its own clock. An invitation is secret. It identifies the cluster's authority,
     so that a machine cannot join the wrong cluster.
     """
-    with reporting("dios-node invite", as_json=as_json):
-        from dios.node import cluster  # noqa: PLC0415 - see init
+    from dios.node import cluster  # noqa: PLC0415 - see init
 
-        folder = resolve_node(None).resolve().parent if data is None else data
-        text, address = cluster.issue(folder, uses=uses, valid_s=seconds_of(valid, "--valid"))
-        join = cluster.join_command(address, text)
-        if as_json:
-            issued: InvitationRow = {"token": text, "address": address, "join": join}
-            write_json(issued)
-            return
-        say(f"on {_machines(uses)}, within {valid}; the invitation is secret:")
+    folder = data_or_default(data)
+    text, address = cluster.issue(folder, uses=uses, valid_s=seconds_of(valid, "--valid"))
+    join = cluster.join_command(address, text)
+    output.print_row(
+        InvitationRow(text, address, join),
+        f"on {_machines(uses)}, within {valid}; the invitation is secret:",
+    )
+    if not output.as_json:
         typer.echo(join)
 
 

@@ -5,23 +5,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypedDict
+from typing import Final
 
 import typer
 
-from dios.cli.common.application import CommandApplication
+from dios.cli.common.application import CommandApplication, calls_group
 from dios.cli.common.context import CommandContext, opened
-from dios.cli.common.output import (
-    JsonOption,
-    NodeOption,
-    reporting,
-    say,
-    size_text,
-    span_text,
-    table,
-    write_json,
-)
+from dios.cli.common.options import argument
+from dios.cli.common.output import Cells, Number, say, size_text, span_text, table_of, write_json
 from dios.cli.common.principals import principal_of, principal_text
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.client.ops.usage import Subject, Usage
 from dios.errors import InvalidError
 from dios.node.limit_text import NONE, WORD_OF, bounds_of
@@ -31,18 +25,28 @@ from dios.wire.types import Resource, Scope
 BAR_CELLS: Final = 10
 _BYTES: Final = frozenset({Resource.BYTES, Resource.MEMORY_BYTES, Resource.VOLATILE_BYTES})
 _SUBJECTS: Final = "uid:1000, a user's name, group:ALIAS or task:FINGERPRINT"
-_HEAD: Final = ("WHO", "WHAT", "USED", "LIMIT", "SHARE", "")
+
 
 app: Final = CommandApplication()
 
 
-def amount_text(resource: Resource, amount: int | None) -> str:
+class UsageRow(Row):
+    """The use and the limits of a subject by resource: bytes, milliseconds, counts; null is no limit."""
+
+    scope: str
+    subject: str
+    label: str
+    used: dict[str, int]
+    limits: dict[str, int | None]
+
+
+def amount_text(resource: Resource, amount: int | None) -> Number:
     """Format an amount of a resource."""
     if amount is None:
-        return NONE
+        return Number(NONE)
     if resource in _BYTES:
         return size_text(amount)
-    return span_text(amount * 1_000_000) if resource is Resource.CPU_MS else f"{amount:,}"
+    return span_text(amount * 1_000_000) if resource is Resource.CPU_MS else Number(f"{amount:,}")
 
 
 def bar_text(used: int, limit: int) -> str:
@@ -51,27 +55,24 @@ def bar_text(used: int, limit: int) -> str:
     return f"[{'#' * max(full, 1 if used else 0):<{BAR_CELLS}}]"
 
 
-def usage_rows(who: str, usage: Usage) -> list[tuple[str, ...]]:
+def usage_lines(who: str, usage: Usage) -> list[Cells]:
     """Return the lines of one subject: its limits and use, without resources that have neither."""
-    rows: list[tuple[str, ...]] = []
+    lines: list[Cells] = []
     for resource, used in usage.used.items():
         limit = usage.limits.get(resource)
-        if not used and limit is None:
-            continue
-        share = "" if limit is None else f"{100 * used // limit if limit else 100} %"
-        bar = "" if limit is None else bar_text(used, limit)
-        first = "" if rows else who
-        rows.append(
-            (
-                first,
-                WORD_OF[resource],
-                amount_text(resource, used),
-                amount_text(resource, limit),
-                share,
-                bar,
+        if used or limit is not None:
+            share = "" if limit is None else f"{100 * used // limit if limit else 100} %"
+            lines.append(
+                {
+                    "WHO": "" if lines else who,
+                    "WHAT": WORD_OF[resource],
+                    "USED": amount_text(resource, used),
+                    "LIMIT": amount_text(resource, limit),
+                    "SHARE": Number(share),
+                    "": "" if limit is None else bar_text(used, limit),
+                }
             )
-        )
-    return rows
+    return lines
 
 
 def who_text(usage: Usage, aliases: dict[str, str]) -> str:
@@ -85,94 +86,68 @@ def who_text(usage: Usage, aliases: dict[str, str]) -> str:
     return f"task:{usage.subject} {usage.label}".strip()
 
 
-class UsageRow(TypedDict):
-    """The use and the limits of a subject by resource: bytes, milliseconds, counts; null is no limit."""
-
-    scope: str
-    subject: str
-    label: str
-    used: dict[str, int]
-    limits: dict[str, int | None]
-
-
-def usage_json(usage: Usage) -> UsageRow:
+def usage_row(usage: Usage) -> UsageRow:
     """Return one subject for JSON."""
-    return {
-        "scope": usage.scope.name.lower(),
-        "subject": usage.subject,
-        "label": usage.label,
-        "used": {resource.name.lower(): used for resource, used in usage.used.items()},
-        "limits": {resource.name.lower(): limit for resource, limit in usage.limits.items()},
-    }
+    return UsageRow.of(usage)
 
 
-def _show(place: CommandContext, usages: list[Usage], *, as_json: bool) -> None:
-    if as_json:
-        write_json([usage_json(usage) for usage in usages])
-        return
+def _show(place: CommandContext, usages: list[Usage], common: CommonOptions, *notices: str) -> None:
     aliases = {fingerprint(name): alias for alias, name in place.keyring.groups.items()}
-    rows = [row for usage in usages for row in usage_rows(who_text(usage, aliases), usage)]
-    if rows:
-        table(_HEAD, rows, right=("USED", "LIMIT", "SHARE"))
-    else:
+    lines = (line for usage in usages for line in usage_lines(who_text(usage, aliases), usage))
+    if common.as_json:
+        write_json(list(map(usage_row, usages)))
+    elif not table_of(lines):
         say("nothing is used, and there are no limits")
+    for notice in () if common.as_json else notices:
+        say(notice)
 
 
 @app.callback(
     invoke_without_command=True,
-    epilog="\b\nExamples:\n  dios limits\n  dios limits --json\n"
-    "  dios limits set uid:1000 objects=10000 bytes=5GiB\n"
-    "  dios limits set group:analytics bytes=none",
+    examples="dios limits\ndios limits --json\ndios limits set uid:1000 objects=10000 bytes=5GiB\n"
+    "dios limits set group:analytics bytes=none",
+    json=[UsageRow],
 )
-def limits(context: typer.Context, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+def limits(context: typer.Context, *, common: CommonOptions) -> None:
     """Show the use and the limits of you, your groups and your running tasks; the node's user sees all users.
 
     A task's line includes the tasks that it started; a user's line includes everything done for that user.
     Lines without use and without limit are left out.
     """
-    with reporting("dios limits", as_json=as_json):
-        if context.invoked_subcommand is not None:
-            if node is not None or as_json:
-                raise InvalidError("put options after the subcommand: dios limits set ... --json")
-            return
-        with opened(node) as place:
-            _show(place, place.node.limits(), as_json=as_json)
+    if calls_group(context):
+        with opened(common.node) as place:
+            _show(place, place.node.limits(), common)
 
 
 @app.command(
     "set",
-    epilog="\b\nExamples:\n  dios limits set uid:1000 objects=10000 bytes=5GiB memory=8GiB\n"
-    "  dios limits set alice tasks=20 cpu=10h\n  dios limits set group:analytics bytes=1GiB\n"
-    "  dios limits set task:3f9a requests=none          (none lifts a limit)",
+    examples="dios limits set uid:1000 objects=10000 bytes=5GiB memory=8GiB\n"
+    "dios limits set alice tasks=20 cpu=10h\ndios limits set group:analytics bytes=1GiB\n"
+    "dios limits set task:3f9a requests=none          (none lifts a limit)",
+    json=[UsageRow],
 )
 def set_limits(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help=f"Whose: {_SUBJECTS}.")],
-    bounds: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="WORD=VALUE...",
-            help="objects, bytes, references, requests, tasks, cpu or memory: a number, a size (1GiB), "
-            "a time (90s, 5min, 10h), or none.",
-        ),
-    ],
+    subject: str = argument("SUBJECT", f"Whose: {_SUBJECTS}."),
+    bounds: list[str] = argument(
+        "WORD=VALUE...",
+        "objects, bytes, references, requests, tasks, cpu or memory: a number, a size (1GiB), "
+        "a time (90s, 5min, 10h), or none.",
+    ),
     *,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    common: CommonOptions,
 ) -> None:
     """Set limits. Only the node's user may do this.
 
     The limits hold at once. Use above a new limit is kept. Limits of users and of durable groups survive a
     restart of the node.
     """
-    with reporting("dios limits set", as_json=as_json):
-        # Before connecting: a mistyped word is an error without any node.
-        wanted = {bound.resource.name.lower(): bound.value for bound in bounds_of(bounds)}
-        principal = _principal_of(subject)
-        with opened(node) as place:
-            target: Subject = principal or _object_of(place, subject)
-            _show(place, place.node.set_limits(target, **wanted), as_json=as_json)
-            if not as_json:
-                say("`dios limits` shows all limits")
+    # Before connecting: a mistyped word is an error without any node.
+    wanted = {bound.resource.name.lower(): bound.value for bound in bounds_of(bounds)}
+    principal = _principal_of(subject)
+    with opened(common.node) as place:
+        target: Subject = principal or _object_of(place, subject)
+        usages = place.node.set_limits(target, **wanted)
+        _show(place, usages, common, "`dios limits` shows all limits")
 
 
 def _principal_of(subject: str) -> str:

@@ -6,21 +6,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import missing_extra
-from dios.cli.common.output import JsonOption, counted, facts, progress, reporting, say, table, write_json
-from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.common.options import option
+from dios.cli.common.output import Number, counted, progress, say, table_of, write_json
+from dios.cli.common.results import OutputOptions
+from dios.cli.common.rows import Row
 from dios.cli.nodes import compose
 from dios.cli.nodes.fitness import KnownFitness, wait_known
+from dios.cli.nodes.machines import COMPOSE, HERE, HOSTS, SLURM, ClusterOptions, MachineOptions, UpOptions
 from dios.cli.nodes.setting_options import SHOWN, own_options, settings_given
 from dios.client.locate import local_cluster as usual_directory
 from dios.errors import DiosError, InvalidError
@@ -34,82 +35,38 @@ _NOT_SHOWN: Final = frozenset(
     {"socket", "name", "rack", "listen", "advertise", "announce", "log-file", "record"}
 )
 
-_HERE: Final = "a cluster on this machine"
-_COMPOSE: Final = "--compose"
-_HOSTS: Final = "--hosts"
-_SLURM: Final = "--on slurm"
-_KUBERNETES: Final = "--on kubernetes"
-_OPTIONS: Final = {
-    _HERE: {"--nodes", "--racks", "--dir", "--delete", "settings"},
-    _COMPOSE: {"--delete"},
-    _HOSTS: {
-        *("--racks", "--prefix", "--port", "--network", "--extras", "--wheelhouse", "--ssh", "--delete"),
-        "settings",
-    },
-    _SLURM: {"--nodes", "--dir", "--port", "--sbatch", "--delete", "settings"},
-    _KUBERNETES: {"--nodes", "--namespace", "--image", "--storage", "--delete", "settings"},
-}
-"""The options that have a meaning for each kind."""
-
 app: Final = CommandApplication()
 
-_SSH: Final = "With --hosts"
-_SYSTEMS: Final = "With --on"
 
-DirOption = Annotated[
-    Path | None,
-    typer.Option("--dir", metavar="DIR", help="Directory of its data; default: ~/.local/state/dios/cluster."),
-]
-HostsOption = Annotated[
-    str,
-    typer.Option(
-        "--hosts", metavar="HOST,…", help="Use these machines over ssh, each as [NAME=]HOST[/RACK]."
-    ),
-]
-PrefixOption = Annotated[
-    str,
-    typer.Option(
-        "--prefix",
-        metavar="DIR",
-        help="With --hosts: the directory there; default: ~/.local/share/dios, of root /opt/dios.",
-        rich_help_panel=_SSH,
-    ),
-]
-SshOption = Annotated[
-    str,
-    typer.Option(
-        "--ssh",
-        metavar="COMMAND",
-        help="With --hosts: the ssh client, like 'ssh -F FILE'.",
-        rich_help_panel=_SSH,
-    ),
-]
-OnOption = Annotated[
-    str, typer.Option("--on", metavar="SYSTEM", help="Use the machines of a system: slurm or kubernetes.")
-]
-NamespaceOption = Annotated[
-    str,
-    typer.Option(
-        "--namespace",
-        metavar="NAME",
-        help="With --on kubernetes: the namespace; default: dios.",
-        rich_help_panel=_SYSTEMS,
-    ),
-]
-DeleteOption = Annotated[
-    bool,
-    typer.Option(
-        "--delete",
-        help="Also delete all data; with --hosts and --on kubernetes, what was installed or applied, too.",
-    ),
-]
-KeepOption = Annotated[
-    bool, typer.Option("--keep", hidden=True, help="No effect: data are kept unless --delete is given.")
-]
-"""Accepted for one more release."""
-ComposeOption = Annotated[
-    bool, typer.Option("--compose", help="Use containers: cluster/compose.yaml and Docker Compose.")
-]
+class LocalNodeRow(Row):
+    """A node of the local cluster; its pid is 0, and its fitness for pure tasks empty, if it does not run."""
+
+    name: str
+    rack: str
+    address: str
+    data: str
+    socket: str
+    pid: int
+    started: bool
+    forgotten: bool
+    fitness: str
+
+
+class LocalClusterRow(Row):
+    """The local cluster; ``new`` if it has no data of before, ``default`` if commands use it by default."""
+
+    directory: str
+    new: bool
+    default: bool
+    nodes: list[LocalNodeRow]
+
+
+class LocalDownRow(Row):
+    """The nodes of the local cluster that were stopped, and True if its data were removed."""
+
+    directory: str
+    stopped: list[str]
+    removed: bool
 
 
 @app.command(
@@ -123,92 +80,15 @@ ComposeOption = Annotated[
     "  dios node ls; dios put data/*.txt --group analytics; dios --help"
     "\f\n\n\b\nSettings of every node (docs/settings.md):\n"
     + "\n".join(f"  --{key:<22} {text}" for key, text in SHOWN.items() if key not in _NOT_SHOWN),
+    json=(
+        LocalClusterRow,
+        compose.ComposeUpRow,
+        "dios.cli.nodes.bringup:HostsUpRow",
+        "dios.cli.nodes.bringup:SlurmUpRow",
+        "dios.cli.nodes.bringup:KubernetesUpRow",
+    ),
 )
-def up(
-    context: typer.Context,
-    *,
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="Number of nodes; default: 3.")
-    ] = None,
-    racks: Annotated[
-        int, typer.Option("--racks", metavar="N", min=0, help="Spread the nodes over N racks.")
-    ] = 0,
-    directory: DirOption = None,
-    keep: KeepOption = False,
-    as_compose: ComposeOption = False,
-    hosts: HostsOption = "",
-    prefix: PrefixOption = "",
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            metavar="N",
-            min=1,
-            max=65_535,
-            help="With --hosts and --on slurm: the port of each node; default: 7400.",
-            rich_help_panel=_SSH,
-        ),
-    ] = None,
-    network: Annotated[
-        str,
-        typer.Option(
-            "--network",
-            metavar="NET",
-            help="With --hosts: nodes use their addresses in this network, like 10.1.0.0/16; default: the "
-            "addresses that ssh reaches.",
-            rich_help_panel=_SSH,
-        ),
-    ] = "",
-    extras: Annotated[
-        str | None,
-        typer.Option(
-            "--extras",
-            metavar="NAMES",
-            help="With --hosts: install these extras; default: cluster; or none.",
-            rich_help_panel=_SSH,
-        ),
-    ] = None,
-    wheelhouse: Annotated[
-        Path | None,
-        typer.Option(
-            "--wheelhouse",
-            metavar="DIR",
-            help="With --hosts: take dependencies from these wheels, not from the index.",
-            rich_help_panel=_SSH,
-        ),
-    ] = None,
-    ssh: SshOption = "",
-    on: OnOption = "",
-    sbatch: Annotated[
-        str,
-        typer.Option(
-            "--sbatch",
-            metavar="OPTIONS",
-            help="With --on slurm: more options for sbatch, like '--time=8:00:00 --cpus-per-task=8'.",
-            rich_help_panel=_SYSTEMS,
-        ),
-    ] = "",
-    namespace: NamespaceOption = "",
-    image: Annotated[
-        str,
-        typer.Option(
-            "--image",
-            metavar="IMAGE",
-            help="With --on kubernetes: the image of a node.",
-            rich_help_panel=_SYSTEMS,
-        ),
-    ] = "",
-    storage: Annotated[
-        str,
-        typer.Option(
-            "--storage",
-            metavar="SIZE",
-            help="With --on kubernetes: the volume of a node; default: 10Gi.",
-            rich_help_panel=_SYSTEMS,
-        ),
-    ] = "",
-    as_json: JsonOption = False,
-) -> None:
+def up(context: typer.Context, *, options: UpOptions, output: OutputOptions) -> None:
     """Start a cluster on this machine, with --hosts on other machines, or with --on in Slurm or Kubernetes.
 
     Here the nodes n1, n2, … are processes of yours. The command returns when all nodes see each other. Other
@@ -223,85 +103,37 @@ def up(
     With --on slurm it submits a job, whose machines become the cluster until the job ends. This installation
     must be at the same path there. With --on kubernetes it applies the manifests with kubectl.
     """
-    del keep
-    with reporting("dios up", as_json=as_json), _ended_by_signals():
-        settings = settings_given(context.args, "dios up", own_options(context))
-        mode = _mode(hosts=hosts, on=on, compose=as_compose)
-        _refuse_foreign(
-            mode,
-            {
-                "--nodes": nodes,
-                "--racks": racks,
-                "--dir": directory,
-                "--prefix": prefix,
-                "--port": port,
-                "--network": network,
-                "--extras": extras,
-                "--wheelhouse": wheelhouse,
-                "--ssh": ssh,
-                "--sbatch": sbatch,
-                "--namespace": namespace,
-                "--image": image,
-                "--storage": storage,
-                "settings": settings,
-            },
-        )
-        if mode == _HERE:
-            _up_here(directory, nodes, racks, settings, as_json=as_json)
-            return
-        if mode == _COMPOSE:
-            compose.up(as_json=as_json)
-            return
-        # Imported late: these modules take a tenth of a second, which other commands save.
-        from dios.cli.nodes import bringup  # noqa: PLC0415 - see above
+    settings = settings_given(context.args, "dios up", own_options(context))
+    mode = options.mode(settings=settings)
+    if mode == HERE:
+        _up_here(options, settings, output)
+        return
+    if mode == COMPOSE:
+        compose.up(output)
+        return
+    # Imported late: these modules take a tenth of a second, which other commands save.
+    from dios.cli.nodes import bringup  # noqa: PLC0415 - see above
 
-        if mode == _HOSTS:
-            wanted = bringup.wanted_hosts(
-                hosts,
-                racks=racks,
-                prefix=prefix,
-                port=port,
-                network=network,
-                extras=extras,
-                wheelhouse=wheelhouse,
-                settings=settings,
-            )
-            bringup.hosts_up(wanted, ssh, as_json=as_json)
-        elif mode == _SLURM:
-            place = _slurm_directory(directory)
-            bringup.slurm_up(
-                place, nodes=nodes or 0, sbatch=sbatch, settings=settings, port=port, as_json=as_json
-            )
-        else:
-            bringup.kubernetes_up(
-                nodes=nodes or NODES_DEFAULT,
-                namespace=namespace,
-                image=image,
-                storage=storage,
-                settings=settings,
-                as_json=as_json,
-            )
+    if mode == HOSTS:
+        bringup.hosts_up(bringup.wanted_hosts(options, settings), options.ssh, output)
+    elif mode == SLURM:
+        bringup.slurm_up(_slurm_directory(options), options, settings, output)
+    else:
+        bringup.kubernetes_up(options, settings, output)
 
 
-def _up_here(
-    directory: Path | None,
-    nodes: int | None,
-    racks: int,
-    settings: dict[str, str],
-    *,
-    as_json: bool,
-) -> None:
+def _up_here(options: UpOptions, settings: dict[str, str], output: OutputOptions) -> None:
     # Imported late: certificates take a tenth of a second, which other commands save.
     from dios.node import local_cluster  # noqa: PLC0415 - see above
 
-    place = _directory(directory)
+    place = _directory(options)
     with local_cluster.locked(place):
         existing = local_cluster.read(place)
         if existing is not None:
-            _refuse_other(existing, nodes, racks, settings)
+            _refuse_other(existing, options, settings)
         with progress("bringing the cluster up") as report:
             cluster = existing or local_cluster.make(
-                place, nodes=nodes or NODES_DEFAULT, racks=racks, settings=settings
+                place, nodes=options.nodes or NODES_DEFAULT, racks=options.racks, settings=settings
             )
             try:
                 started = local_cluster.start(cluster, report=report)
@@ -317,62 +149,29 @@ def _up_here(
                     local_cluster.remove(place)
                 raise
     _link(place)
-    _show(
-        cluster,
-        started,
-        fitness,
-        is_new=existing is None,
-        default=local_cluster.is_default(cluster),
-        as_json=as_json,
-    )
+    _show(cluster, started, fitness, output, is_new=existing is None)
 
 
-def _mode(*, hosts: str, on: str, compose: bool) -> str:
-    """Return the kind of machines. Raise InvalidError for two, or for an unknown one."""
-    if on and f"--on {on}" not in _OPTIONS:
-        raise InvalidError(f"--on must be slurm or kubernetes, not {on!r}")
-    chosen = [_HOSTS] * bool(hosts) + [f"--on {on}"] * bool(on) + [_COMPOSE] * compose
-    if len(chosen) > 1:
-        raise InvalidError(f"{' and '.join(chosen)} exclude each other. Choose one.")
-    return chosen[0] if chosen else _HERE
-
-
-def _refuse_foreign(mode: str, options: Mapping[str, object]) -> None:
-    """Raise InvalidError for an option without a meaning for this kind of machines."""
-    foreign = [name for name, value in options.items() if value and name not in _OPTIONS[mode]]
-    if foreign:
-        why = ": the file has the nodes and their settings" if mode == _COMPOSE else ""
-        raise InvalidError(f"{', '.join(foreign)}: without a meaning for {mode}{why}. Leave it out.")
-
-
-def _slurm_directory(chosen: Path | None) -> Path:
+def _slurm_directory(options: MachineOptions) -> Path:
+    chosen = options.directory
     return (usual_directory().with_name("slurm") if chosen is None else chosen.expanduser()).absolute()
 
 
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end this command like Ctrl-C."""
-    try:
-        with stopped_by_signals():
-            yield
-    except Stopped as stopped:
-        raise typer.Exit(stopped.exit_status) from None
-
-
-def _directory(chosen: Path | None) -> Path:
+def _directory(options: MachineOptions) -> Path:
     """Return the cluster's directory: the given one, else the usual one or the target of its link."""
+    chosen = options.directory
     return (usual_directory() if chosen is None else chosen.expanduser()).absolute().resolve()
 
 
-def _refuse_other(cluster: LocalCluster, nodes: int | None, racks: int, settings: dict[str, str]) -> None:
+def _refuse_other(cluster: LocalCluster, options: UpOptions, settings: dict[str, str]) -> None:
     there = len(cluster.nodes)
-    if nodes not in {None, there}:
+    if options.nodes not in {None, there}:
         raise InvalidError(
             f"the cluster in {cluster.directory} has {counted(there, 'node')}. `dios down --delete` removes "
             "it; another --dir makes a second one; any machine or data directory can join it with "
             "`dios-node invite`"
         )
-    if racks not in {0, len({node.rack for node in cluster.nodes if node.rack})}:
+    if options.racks not in {0, len({node.rack for node in cluster.nodes if node.rack})}:
         raise InvalidError(
             f"the racks in {cluster.directory} were chosen when it was made; leave out --racks"
         )
@@ -395,84 +194,40 @@ def _link(place: Path) -> None:
     fresh.replace(usual)
 
 
-class LocalNodeRow(TypedDict):
-    """A node of the local cluster; its pid is 0, and its fitness for pure tasks empty, if it does not run."""
-
-    name: str
-    rack: str
-    address: str
-    data: str
-    socket: str
-    pid: int
-    started: bool
-    forgotten: bool
-    fitness: str
-
-
-class LocalClusterRow(TypedDict):
-    """The local cluster; ``new`` if it has no data of before, ``default`` if commands use it by default."""
-
-    directory: str
-    new: bool
-    default: bool
-    nodes: list[LocalNodeRow]
-
-
-class LocalDownRow(TypedDict):
-    """The nodes of the local cluster that were stopped, and True if its data were removed."""
-
-    directory: str
-    stopped: list[str]
-    removed: bool
-
-
 def _show(
     cluster: LocalCluster,
     started: list[str],
     fitness: dict[str, KnownFitness],
+    output: OutputOptions,
     *,
     is_new: bool,
-    default: bool,
-    as_json: bool,
 ) -> None:
-    running = cluster.running()
-    forgotten = cluster.forgotten()
-    if as_json:
-        rows: list[LocalNodeRow] = [
-            {
-                "name": node.name,
-                "rack": node.rack,
-                "address": node.address,
-                "data": str(node.data),
-                "socket": str(node.socket),
-                "pid": running[node.name].pid if node.name in running else 0,
-                "started": node.name in started,
-                "forgotten": node.name in forgotten,
-                "fitness": fitness[node.name].fitness.name.lower() if node.name in fitness else "",
-            }
-            for node in cluster.nodes
-        ]
-        row: LocalClusterRow = {
-            "directory": str(cluster.directory),
-            "new": is_new,
-            "default": default,
-            "nodes": rows,
-        }
-        write_json(row)
+    from dios.node import local_cluster  # noqa: PLC0415 - see up
+
+    running, forgotten = cluster.running(), cluster.forgotten()
+    default = local_cluster.is_default(cluster)
+    rows = [
+        LocalNodeRow.of(
+            node,
+            pid=running[node.name].pid if node.name in running else 0,
+            started=node.name in started,
+            forgotten=node.name in forgotten,
+            fitness=fitness[node.name].fitness if node.name in fitness else "",
+        )
+        for node in cluster.nodes
+    ]
+    if output.as_json:
+        write_json(LocalClusterRow(str(cluster.directory), is_new, default, rows))
         return
-    table(
-        ("NODE", "RACK", "ADDRESS", "PROCESS", ""),
-        [
-            (
-                node.name,
-                node.rack or "-",
-                node.address,
-                str(running[node.name].pid) if node.name in running else "-",
-                _state(node.name, started, forgotten),
-            )
-            for node in cluster.nodes
-        ],
-        right=("PROCESS",),
+    table_of(
+        {
+            "NODE": row.name,
+            "RACK": row.rack or None,
+            "ADDRESS": row.address,
+            "PROCESS": Number(row.pid or "-"),
+            "": "forgotten" if row.forgotten else "started" if row.started else "was running",
+        }
+        for row in rows
     )
     for name, known in fitness.items():
         if known.fitness is not Fitness.FIT:
@@ -500,28 +255,25 @@ def _scheduler_missing(cluster: LocalCluster) -> str:
     return (missing_extra("cluster") or reasons[0]) if reasons and all(reasons) else ""
 
 
-def _state(name: str, started: list[str], forgotten: frozenset[str]) -> str:
-    if name in forgotten:
-        return "forgotten"
-    return "started" if name in started else "was running"
-
-
 @app.command(
-    epilog="\b\nExamples:\n  dios down\n  dios down --delete\n  dios down --dir ./cluster\n"
-    "  dios down --hosts n1,n2,n3 --delete\n  dios down --on slurm --delete"
+    examples="dios down\ndios down --delete\ndios down --dir ./cluster\n"
+    "dios down --hosts n1,n2,n3 --delete\ndios down --on slurm --delete",
+    json=(
+        LocalDownRow,
+        compose.ComposeDownRow,
+        "dios.cli.nodes.bringup:HostsDownRow",
+        "dios.cli.nodes.bringup:SlurmDownRow",
+        "dios.cli.nodes.bringup:KubernetesDownRow",
+    ),
 )
 def down(
     *,
-    directory: DirOption = None,
-    keep: KeepOption = False,
-    as_compose: ComposeOption = False,
-    hosts: HostsOption = "",
-    prefix: PrefixOption = "",
-    ssh: SshOption = "",
-    on: OnOption = "",
-    namespace: NamespaceOption = "",
-    delete: DeleteOption = False,
-    as_json: JsonOption = False,
+    options: ClusterOptions,
+    delete: bool = option(
+        "--delete",
+        "Also delete all data; with --hosts and --on kubernetes, what was installed or applied, too.",
+    ),
+    output: OutputOptions,
 ) -> None:
     """Stop all nodes of the cluster that `dios up` made on this machine, and keep its data.
 
@@ -532,48 +284,32 @@ def down(
     the pods. A job of Slurm has its data on the disks of its machines, which it loses when it ends:
     --on slurm ends it only with --delete.
     """
-    del keep
-    with reporting("dios down", as_json=as_json), _ended_by_signals():
-        mode = _mode(hosts=hosts, on=on, compose=as_compose)
-        _refuse_foreign(
-            mode,
-            {
-                "--dir": directory,
-                "--prefix": prefix,
-                "--ssh": ssh,
-                "--namespace": namespace,
-                "--delete": delete,
-            },
-        )
-        if mode == _HERE:
-            _down_here(directory, delete=delete, as_json=as_json)
-            return
-        if mode == _COMPOSE:
-            compose.down(delete=delete, as_json=as_json)
-            return
-        from dios.cli.nodes import bringup  # noqa: PLC0415 - see up
+    mode = options.mode(**{"--delete": delete})
+    if mode == HERE:
+        _down_here(options, output, delete=delete)
+        return
+    if mode == COMPOSE:
+        compose.down(output, delete=delete)
+        return
+    from dios.cli.nodes import bringup  # noqa: PLC0415 - see up
 
-        if mode == _HOSTS:
-            bringup.hosts_down(
-                bringup.wanted_hosts(hosts, prefix=prefix), ssh, delete=delete, as_json=as_json
-            )
-        elif mode == _SLURM:
-            bringup.slurm_down(_slurm_directory(directory), delete=delete, as_json=as_json)
-        else:
-            bringup.kubernetes_down(namespace, delete=delete, as_json=as_json)
+    if mode == HOSTS:
+        chosen = UpOptions(hosts=options.hosts, prefix=options.prefix)
+        bringup.hosts_down(bringup.wanted_hosts(chosen, {}), options.ssh, output, delete=delete)
+    elif mode == SLURM:
+        bringup.slurm_down(_slurm_directory(options), output, delete=delete)
+    else:
+        bringup.kubernetes_down(options.namespace, output, delete=delete)
 
 
-def _down_here(directory: Path | None, *, delete: bool, as_json: bool) -> None:
+def _down_here(options: MachineOptions, output: OutputOptions, *, delete: bool) -> None:
     from dios.node import local_cluster  # noqa: PLC0415 - see up
 
-    place = _directory(directory)
+    place = _directory(options)
     cluster = local_cluster.read(place)
     if cluster is None:
-        if as_json:
-            nothing: LocalDownRow = {"directory": str(place), "stopped": [], "removed": False}
-            write_json(nothing)
-        else:
-            facts([("cluster", "none"), ("directory", str(place))])
+        absent = {"cluster": "none", "directory": str(place)}
+        output.print_row(LocalDownRow(str(place), [], removed=False), facts=absent)
         return
     with local_cluster.locked(place), progress("stopping the cluster"):
         stopped = local_cluster.stop(cluster, say=say)
@@ -581,19 +317,16 @@ def _down_here(directory: Path | None, *, delete: bool, as_json: bool) -> None:
             local_cluster.remove(place)
     if delete:
         _unlink(place)
-    if as_json:
-        row: LocalDownRow = {"directory": str(place), "stopped": stopped, "removed": delete}
-        write_json(row)
-        return
-    facts(
-        [
-            ("stopped", ", ".join(stopped) or "none was running"),
-            ("data", f"deleted: {place}" if delete else f"kept: {place}"),
-        ]
+    at = "" if place == _directory(MachineOptions()) else f" --dir {shlex.quote(str(place))}"
+    kept = f"next: `dios up{at}` continues with these data; `dios down --delete{at}` deletes them"
+    output.print_row(
+        LocalDownRow(str(place), stopped, delete),
+        *(() if delete else (kept,)),
+        facts={
+            "stopped": ", ".join(stopped) or "none was running",
+            "data": f"deleted: {place}" if delete else f"kept: {place}",
+        },
     )
-    if not delete:
-        at = "" if place == _directory(None) else f" --dir {shlex.quote(str(place))}"
-        say(f"next: `dios up{at}` continues with these data; `dios down --delete{at}` deletes them")
 
 
 def _unlink(place: Path) -> None:

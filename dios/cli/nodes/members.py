@@ -5,33 +5,36 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple, TypedDict
+from typing import Final, NamedTuple
 
+import msgspec
 import typer
+from msgspec import field
 
-from dios.cli.common.application import CommandApplication
+from dios.cli.common.application import LINES, CommandApplication
+from dios.cli.common.options import argument, option
 from dios.cli.common.output import (
     FAILED,
-    JsonOption,
-    NodeOption,
+    Cells,
+    Number,
     counted,
-    facts,
     progress,
-    reporting,
     say,
     size_text,
     span_text,
-    table,
+    table_of,
     time_text,
-    write_json,
+    write_json_line,
 )
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.cli.nodes import node_logs
 from dios.cli.nodes.setting_options import seconds_of
 from dios.client.ops.cluster import Member
@@ -39,6 +42,7 @@ from dios.client.sync.node import Node, connect
 from dios.errors import DiosError, InvalidError
 from dios.wire.messages import Info
 from dios.wire.node_labels import text_of
+from dios.wire.replies import KeepersReport
 from dios.wire.types import NodeStatus
 
 WATCH_SECONDS: Final = 0.5
@@ -53,16 +57,16 @@ app: Final = CommandApplication(
 
 app.command(
     "logs",
-    epilog="\b\nExamples:\n  dios node logs --follow --level warning\n  dios node logs n2 --lines 20\n"
-    "  dios node logs --json | jq 'select(.fields.peer == \"n3\")'",
+    examples="dios node logs --follow --level warning\ndios node logs n2 --lines 20\n"
+    "dios node logs --json | jq 'select(.fields.peer == \"n3\")'",
+    json=node_logs.NodeLogRow,
+    note=LINES,
 )(node_logs.node_logs)
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NODE", help="A node's name, as `dios node ls` shows it.")
-]
+NAME_ARGUMENT: Final[str] = argument("NODE", "A node's name, as `dios node ls` shows it.")
 
 
-class NodeRow(TypedDict):
+class NodeRow(Row, kw_only=True):
     """A node as the asked node sees it. ``since`` is when its status began, in nanoseconds since 1970.
 
     ``fitness`` is its ability to run pure tasks: fit, unknown or unfit.
@@ -72,21 +76,21 @@ class NodeRow(TypedDict):
     rack: str
     address: str
     status: str
-    since: int
+    since_ns: int = field(name="since")
     draining: bool
     fitness: str
     here: bool
     epoch: int
     tasks: int
     cpus: int
-    memory: int
+    memory_bytes: int = field(name="memory")
     id: str
     labels: dict[str, str]
     clock_offset_ns: int | None
     clock_error_ns: int | None
 
 
-class NodeCapacityRow(TypedDict):
+class NodeCapacityRow(Row):
     """The capacity of a node's disk or network, null if it is unknown, and its source."""
 
     bytes_s: int | None
@@ -94,7 +98,7 @@ class NodeCapacityRow(TypedDict):
     detail: str
 
 
-class NodeDetailsRow(NodeRow):
+class NodeDetailsRow(NodeRow, kw_only=True):
     """A node with its version, contents, guarantees and capacities, which are empty if it does not answer."""
 
     capacities: dict[str, NodeCapacityRow]
@@ -103,7 +107,7 @@ class NodeDetailsRow(NodeRow):
     guarantees: dict[str, str]
 
 
-class DrainedNodeRow(NodeRow):
+class DrainedNodeRow(NodeRow, kw_only=True):
     """A node after a wait (``node drain --wait``), and what has to leave it still."""
 
     empty: bool
@@ -112,7 +116,7 @@ class DrainedNodeRow(NodeRow):
     bytes_left: int
 
 
-class ReplacedNodeRow(TypedDict):
+class ReplacedNodeRow(Row):
     """A removed node, or null if it was removed before, and the line to type on the new machine."""
 
     replaced: NodeRow | None
@@ -123,24 +127,7 @@ class ReplacedNodeRow(TypedDict):
 
 def described(member: Member) -> NodeRow:
     """Return a node for JSON."""
-    return {
-        "name": member.name,
-        "rack": member.rack,
-        "address": member.address,
-        "status": member.status.name.lower(),
-        "since": member.since_ns,
-        "draining": member.draining,
-        "fitness": member.fitness.name.lower(),
-        "here": member.here,
-        "epoch": member.epoch,
-        "tasks": member.tasks,
-        "cpus": member.cpus,
-        "memory": member.memory_bytes,
-        "id": f"{member.node:016x}",
-        "labels": dict(member.labels),
-        "clock_offset_ns": member.clock_offset_ns,
-        "clock_error_ns": member.clock_error_ns,
-    }
+    return NodeRow.of(member, id=f"{member.node:016x}")
 
 
 def silent(members: list[Member]) -> str:
@@ -148,8 +135,10 @@ def silent(members: list[Member]) -> str:
     return ", ".join(member.name for member in members if not member.usable) or "a node"
 
 
-def _since(member: Member) -> str:
-    return span_text(time.time_ns() - member.since_ns) if member.since_ns else "-"
+def warn_of_silent(node: Node, subject: str, *, incomplete: bool) -> None:
+    """Say which nodes did not answer, so that these subjects are not shown."""
+    if incomplete:
+        say(f"{silent(node.nodes())} did not answer, so {subject} there are not shown; see `dios node ls`")
 
 
 def clock_text(member: Member) -> str:
@@ -163,68 +152,58 @@ def clock_text(member: Member) -> str:
 
 def _capacities(info: Info | None) -> dict[str, NodeCapacityRow]:
     return {
-        capacity.resource: {
-            "bytes_s": capacity.bytes_s or None,
-            "source": capacity.source,
-            "detail": capacity.detail,
-        }
+        capacity.resource: NodeCapacityRow(capacity.bytes_s or None, capacity.source, capacity.detail)
         for capacity in (() if info is None else info.capacities)
     }
 
 
 def capacity_text(row: NodeCapacityRow) -> str:
     """Return a capacity with its source: ``110.4 MiB/s (interface eth0)``."""
-    if row["bytes_s"] is None:
-        return f"capacity unknown: {row['detail']}"
-    more = f", {row['detail']}" if row["detail"] else ""
-    return f"{size_text(row['bytes_s'])}/s ({row['source']}{more})"
+    if row.bytes_s is None:
+        return f"capacity unknown: {row.detail}"
+    more = f", {row.detail}" if row.detail else ""
+    return f"{size_text(row.bytes_s)}/s ({row.source}{more})"
 
 
-def _labels_text(member: Member) -> str:
-    return ", ".join(f"{key}={value}" for key, value in member.labels.items())
+def _cells(member: Member) -> Cells:
+    return {
+        "NODE": member.name + (" *" if member.here else ""),
+        "RACK": member.rack or None,
+        "STATUS": member.condition,
+        "FOR": str(span_text(time.time_ns() - member.since_ns)) if member.since_ns else None,
+        "TASKS": member.tasks,
+        "CPUS": Number(member.cpus or "-"),
+        "FREE": size_text(member.memory_bytes) if member.memory_bytes else Number("-"),
+        "CLOCK": Number(clock_text(member)),
+        "ADDRESS": member.address or None,
+    }
 
 
-def _show(members: list[Member], *, as_json: bool) -> None:
-    if as_json:
-        write_json([described(member) for member in members])
-        return
-    table(
-        ("NODE", "RACK", "STATUS", "FOR", "TASKS", "CPUS", "FREE", "CLOCK", "ADDRESS"),
-        [
-            (
-                member.name + (" *" if member.here else ""),
-                member.rack or "-",
-                member.condition,
-                _since(member),
-                str(member.tasks),
-                str(member.cpus or "-"),
-                size_text(member.memory_bytes) if member.memory_bytes else "-",
-                clock_text(member),
-                member.address or "-",
-            )
-            for member in members
-        ],
-        right=("TASKS", "CPUS", "FREE", "CLOCK"),
-    )
+def _absences(members: list[Member]) -> list[str]:
+    return [
+        f"{member.name} is {member.status.name.lower()}{_since(member)}"
+        for member in members
+        if not member.usable
+    ]
 
 
-def _tell_absent(members: list[Member]) -> None:
-    for member in members:
-        if not member.usable:
-            when = f" since {time_text(member.since_ns)}" if member.since_ns else ""
-            say(f"{member.name} is {member.status.name.lower()}{when}")
+def _since(member: Member) -> str:
+    return f" since {time_text(member.since_ns)}" if member.since_ns else ""
+
+
+def _connected(common: CommonOptions) -> AbstractContextManager[Node]:
+    return connect(common.node, groups=(), start=False)
 
 
 @app.command(
     "ls",
-    epilog="\b\nExamples:\n  dios node ls\n  dios node ls --watch\n  dios node ls --json | jq -r .[].name\n"
-    "  dios node ls --node n2          (as n2 sees it)",
+    examples="dios node ls\ndios node ls --watch\ndios node ls --json | jq -r .[].name\n"
+    "dios node ls --node n2          (as n2 sees it)",
+    json=[NodeRow],
+    note="With --watch each line is such a document.",
 )
 def list_nodes(
-    *,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show changes until Ctrl-C.")] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    *, watch: bool = option("-w --watch", "Show changes until Ctrl-C."), common: CommonOptions
 ) -> None:
     """List the nodes, as the asked node sees them; `*` marks that node itself.
 
@@ -232,18 +211,18 @@ def list_nodes(
     free memory are those that each node reported last. CLOCK is how far a node's clock is ahead of the asked
     node's, measured with the pings between them. With --watch --json each change is one line.
     """
-    with reporting("dios node ls", as_json=as_json), connect(node, groups=(), start=False) as connected:
+    with _connected(common) as connected:
         if watch:
-            _watch(connected, as_json=as_json)
+            _watch(connected, as_json=common.as_json)
         members = connected.nodes()
-        if not members and not as_json:
-            say(
-                "this node is in no cluster. `dios up` makes one here, `dios-node init` one of more machines."
-            )
-            return
-        _show(members, as_json=as_json)
-        if not as_json:
-            _tell_absent(members)
+        common.print_rows(
+            members,
+            _cells,
+            _absences(members),
+            described=described,
+            empty="this node is in no cluster. `dios up` makes one here, `dios-node init` one of more "
+            "machines.",
+        )
 
 
 def _watch(connected: Node, *, as_json: bool) -> None:
@@ -256,9 +235,9 @@ def _watch(connected: Node, *, as_json: bool) -> None:
             sys.stdout.write(_CLEAR)
         # The error of a clock grows all the time; it is shown with the next change of anything else.
         if as_json and _steady(members) != _steady(seen):
-            sys.stdout.write(json.dumps([described(member) for member in members]) + "\n")
+            write_json_line(list(map(described, members)))
         elif terminal or (not as_json and _steady(members) != _steady(seen)):
-            _show(members, as_json=False)
+            table_of(map(_cells, members))
         sys.stdout.flush()
         seen = members
         time.sleep(WATCH_SECONDS)
@@ -276,57 +255,52 @@ def _member(members: list[Member], name: str) -> Member:
     raise InvalidError(f"there is no node {name!r}. `dios node ls` lists them: {known}")
 
 
-@app.command(epilog="\b\nExamples:\n  dios node describe n2\n  dios node describe n2 --json")
-def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+@app.command(examples="dios node describe n2\ndios node describe n2 --json", json=NodeDetailsRow)
+def describe(name: str = NAME_ARGUMENT, *, common: CommonOptions) -> None:
     """Show details of one node: its address, contents and guarantees."""
-    with reporting("dios node describe", as_json=as_json), connect(node, groups=(), start=False) as connected:
+    with _connected(common) as connected:
         member = _member(connected.nodes(), name)
         info = connected.info(host="" if member.here else name) if member.usable else None
-        if as_json:
-            details: NodeDetailsRow = {
-                **described(member),
-                "capacities": _capacities(info),
-                "version": "" if info is None else info.version,
-                "counts": {} if info is None else dict(info.counts),
-                "guarantees": {} if info is None else dict(info.guarantees),
-            }
-            write_json(details)
-            return
-        when = f" since {time_text(member.since_ns)}" if member.since_ns else ""
-        facts(
-            [
-                ("node", f"{member.name}{', the asked node' if member.here else ''}"),
-                ("id", f"{member.node:016x}, epoch {member.epoch}"),
-                ("rack", member.rack or "-"),
-                ("labels", _labels_text(member) or "-"),
-                ("clock", "of the asked node" if member.here else clock_text(member)),
-                ("address", member.address or "-"),
-                ("status", member.condition + when),
-                ("tasks", f"{member.tasks} on {counted(member.cpus, 'processor')}"),
-                ("memory", f"{size_text(member.memory_bytes)} free"),
-                *((name, capacity_text(capacity)) for name, capacity in _capacities(info).items()),
-                *(() if info is None else (("version", info.version),)),
-                *sorted((key, str(count)) for key, count in ({} if info is None else info.counts).items()),
-                *sorted((f"{key}:", text) for key, text in ({} if info is None else info.guarantees).items()),
-            ]
+        capacities = _capacities(info)
+        counts, guarantees = ({}, {}) if info is None else (info.counts, info.guarantees)
+        common.print_row(
+            NodeDetailsRow.of(
+                member,
+                id=f"{member.node:016x}",
+                capacities=capacities,
+                version="" if info is None else info.version,
+                counts=counts,
+                guarantees=guarantees,
+            ),
+            *(() if info else (f"{name} does not answer, so its contents are unknown",)),
+            facts={
+                "node": f"{member.name}{', the asked node' if member.here else ''}",
+                "id": f"{member.node:016x}, epoch {member.epoch}",
+                "rack": member.rack or "-",
+                "labels": ", ".join(f"{key}={value}" for key, value in member.labels.items()) or "-",
+                "clock": "of the asked node" if member.here else clock_text(member),
+                "address": member.address or "-",
+                "status": member.condition + _since(member),
+                "tasks": f"{member.tasks} on {counted(member.cpus, 'processor')}",
+                "memory": f"{size_text(member.memory_bytes)} free",
+                **{resource: capacity_text(capacity) for resource, capacity in capacities.items()},
+                "version": None if info is None else info.version,
+                **dict(sorted(counts.items())),
+                **{f"{key}:": text for key, text in sorted(guarantees.items())},
+            },
         )
-        if info is None:
-            say(f"{name} does not answer, so its contents are unknown")
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios node label n2 rack=r7 ssd=yes\n"
-    "  dios node label n2 ssd-        (removes it)\n  dios node label n2             (shows them)"
+    examples="dios node label n2 rack=r7 ssd=yes\ndios node label n2 ssd-        (removes it)\n"
+    "dios node label n2             (shows them)",
+    json=NodeRow,
 )
 def label(
-    name: NameArgument,
-    changes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE | KEY-]...", help="Labels to set and remove."),
-    ] = None,
+    name: str = NAME_ARGUMENT,
+    changes: list[str] | None = argument("[KEY=VALUE | KEY-]...", "Labels to set and remove."),
     *,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    common: CommonOptions,
 ) -> None:
     """Change labels of a running node, or its rack: the label `rack` is the node's fault domain.
 
@@ -334,7 +308,7 @@ def label(
     apart, and on all nodes. It is stored, and from then on counts more than the node's settings, also after
     restarts. Only the user who runs the nodes may do this.
     """
-    with reporting("dios node label", as_json=as_json), connect(node, groups=(), start=False) as connected:
+    with _connected(common) as connected:
         wanted = dict(_change(text) for text in changes or ())
         if wanted:
             connected.label_node(name, wanted)
@@ -343,10 +317,9 @@ def label(
             # The asked node learns the new labels of another one a moment later.
             time.sleep(WATCH_SECONDS / 5)
             member = _member(connected.nodes(), name)
-        if as_json:
-            write_json(described(member))
-        else:
-            facts([("node", member.name), ("rack", member.rack or "-"), *member.labels.items()])
+        common.print_row(
+            described(member), facts={"node": member.name, "rack": member.rack or "-", **dict(member.labels)}
+        )
 
 
 def _change(text: str) -> tuple[str, str | None]:
@@ -388,21 +361,16 @@ class _Left(NamedTuple):
 
 @app.command(
     epilog="\b\nExamples:\n  dios node drain n2 --wait --timeout 10min\n  dios node drain n2 --undo\n\n"
-    "The exit status is 4 if --timeout ended the wait."
+    "The exit status is 4 if --timeout ended the wait.",
+    json=(NodeRow, DrainedNodeRow),
 )
 def drain(
-    name: NameArgument,
+    name: str = NAME_ARGUMENT,
     *,
-    undo: Annotated[bool, typer.Option("--undo", help="Accept new tasks again.")] = False,
-    wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Return when no task runs there, and no kept replica has to leave it."),
-    ] = False,
-    timeout: Annotated[
-        str, typer.Option("--timeout", metavar="SPAN", help="Wait at most this long: 90s, 10min, 1h.")
-    ] = "",
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    undo: bool = option("--undo", "Accept new tasks again."),
+    wait: bool = option("--wait", "Return when no task runs there, and no kept replica has to leave it."),
+    timeout: str = option("--timeout SPAN", "Wait at most this long: 90s, 10min, 1h."),
+    common: CommonOptions,
 ) -> None:
     """Place no new tasks on a node, for example before work on its machine, and move away what can move.
 
@@ -413,7 +381,7 @@ def drain(
 
     A wait that ends early, by --timeout or Ctrl-C, leaves the node draining.
     """
-    with reporting("dios node drain", as_json=as_json), connect(node, groups=(), start=False) as connected:
+    with _connected(common) as connected:
         if undo and wait:
             raise InvalidError("--wait has no meaning with --undo; leave out one of them")
         if timeout and not wait:
@@ -430,32 +398,31 @@ def drain(
                 left = _wait_empty(connected, name, report, seconds)
             member = _member(connected.nodes(), name)
         late = left is not None and not left.done
-        if as_json:
-            write_json(described(member) if left is None else _drained(member, left))
-        elif late:
-            say(
+        row = described(member)
+        if left is not None:
+            row = DrainedNodeRow.of(
+                member,
+                id=row.id,
+                empty=left.done,
+                tasks_left=left.tasks,
+                replicas_left=left.replicas,
+                bytes_left=left.size,
+            )
+        if late:
+            outcome = (
                 f"{name} is not empty after {timeout}: {left}. It keeps draining; `dios node drain {name} "
                 f"--wait` waits again, `dios node drain {name} --undo` ends that."
             )
         elif left is not None:
-            say(f"{name} takes no new tasks; none run there now, and no kept replica has to leave it")
+            outcome = f"{name} takes no new tasks; none run there now, and no kept replica has to leave it"
         else:
             moving = 0 if undo else _moving(connected, member)
             leave = f", of which {moving} must leave" if moving else ""
             takes = "tasks again" if undo else "no new tasks"
-            say(f"{name} takes {takes}; {member.tasks} run there now{leave}")
+            outcome = f"{name} takes {takes}; {member.tasks} run there now{leave}"
+        common.print_row(row, outcome)
         if late:
             raise typer.Exit(TIME_IS_OVER)
-
-
-def _drained(member: Member, left: _Left) -> DrainedNodeRow:
-    return {
-        **described(member),
-        "empty": left.done,
-        "tasks_left": left.tasks,
-        "replicas_left": left.replicas,
-        "bytes_left": left.size,
-    }
 
 
 def _may_answer(member: Member) -> bool:
@@ -463,12 +430,18 @@ def _may_answer(member: Member) -> bool:
     return member.here or member.status in {NodeStatus.ALIVE, NodeStatus.SUSPECT}
 
 
+def _info_of(connected: Node, member: Member) -> Info | None:
+    """Return the description of a node; None if it does not answer."""
+    try:
+        return connected.info(host="" if member.here else member.name)
+    except DiosError:
+        return None
+
+
 def _moving(connected: Node, member: Member) -> int:
     """Return how many tasks have to leave a node; 0 if the node does not answer."""
-    try:
-        return connected.info(host="" if member.here else member.name).counts.get("moving", 0)
-    except DiosError:
-        return 0
+    info = _info_of(connected, member)
+    return 0 if info is None else info.counts.get("moving", 0)
 
 
 def _wait_empty(connected: Node, name: str, report: Callable[[str], None], seconds: int | None) -> _Left:
@@ -500,40 +473,31 @@ def _left(connected: Node, members: list[Member], member: Member) -> _Left:
     Replicas are counted for all draining nodes together.
     """
     draining = sum(other.draining and other.usable for other in members)
-    moving = keepers = leading = replicas = size = 0
-    settled, tasks = True, member.tasks
-    for node in members:
-        if not node.usable:
-            continue
-        try:
-            counts = connected.info(host="" if node.here else node.name).counts
-        except DiosError:
-            settled = False
-            continue
-        if node.name == member.name:
-            moving = counts.get("moving", 0)
-            # The node's row has the tasks of up to a second ago.
-            tasks = counts.get("tasks_of_users", tasks)
-        keepers = max(keepers, counts.get("keepers", 0))
-        leading += counts.get("keepers_leading", 0)
-        replicas += counts.get("leaving_replicas", 0)
-        size += counts.get("leaving_bytes", 0)
-        if counts.get("keepers_leading", 0):
-            knows = counts.get("leaving_nodes", 0) >= draining
-            settled = settled and knows and not counts.get("leaving_unchecked", 0)
-    return _Left(tasks, moving, replicas, size, settled and leading >= keepers)
+    infos = {node.name: _info_of(connected, node) for node in members if node.usable}
+    own = infos.get(member.name)
+    counts = {} if own is None else own.counts
+    reports = [msgspec.convert(info.counts, KeepersReport) for info in infos.values() if info is not None]
+    leading = [report for report in reports if report.keepers_leading]
+    return _Left(
+        # The node's row has the tasks of up to a second ago.
+        tasks=counts.get("tasks_of_users", member.tasks),
+        moving=counts.get("moving", 0),
+        replicas=sum(report.leaving_replicas for report in reports),
+        size=sum(report.leaving_bytes for report in reports),
+        settled=None not in infos.values()
+        and all(report.leaving_nodes >= draining and not report.leaving_unchecked for report in leading)
+        and sum(report.keepers_leading for report in leading)
+        >= max((report.keepers for report in reports), default=0),
+    )
 
 
-@app.command(epilog="\b\nExamples:\n  dios node forget n2\n  dios node forget n2 --yes     (asks nothing)")
+@app.command(examples="dios node forget n2\ndios node forget n2 --yes     (asks nothing)", json=[NodeRow])
 def forget(
-    name: NameArgument,
+    name: str = NAME_ARGUMENT,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    taken_over: Annotated[
-        bool, typer.Option("--taken-over", help="Make the nodes that it had removed members again.")
-    ] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    yes: bool = option("-y --yes", "Do not ask for confirmation."),
+    taken_over: bool = option("--taken-over", "Make the nodes that it had removed members again."),
+    common: CommonOptions,
 ) -> None:
     """Remove a node from the cluster for good: all nodes refuse its certificate from now on.
 
@@ -543,7 +507,7 @@ def forget(
     deleted on its disk. Its machine can come back as a new node, with an invitation and an empty data
     directory.
     """
-    with reporting("dios node forget", as_json=as_json), connect(node, groups=(), start=False) as connected:
+    with _connected(common) as connected:
         members = connected.nodes()
         # A node that is removed here, but not on every other node, is not among them.
         member = next((candidate for candidate in members if candidate.name == name), None)
@@ -552,10 +516,8 @@ def forget(
         if not yes and not _confirmed(member or _member(members, name), "forget"):
             raise typer.Exit(FAILED)
         left = connected.set_node(name, "restore" if taken_over else "forget")
-        if as_json:
-            write_json([described(other) for other in left])
-        else:
-            say(f"{name} is forgotten; remaining nodes: {', '.join(other.name for other in left)}")
+        remaining = ", ".join(other.name for other in left)
+        common.print_row(list(map(described, left)), f"{name} is forgotten; remaining nodes: {remaining}")
 
 
 def _confirmed(member: Member, action: str) -> bool:
@@ -566,26 +528,20 @@ def _confirmed(member: Member, action: str) -> bool:
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios node replace n3\n  dios node replace n3 --yes --json | jq -r .join"
+    examples="dios node replace n3\ndios node replace n3 --yes --json | jq -r .join", json=ReplacedNodeRow
 )
 def replace(
-    name: NameArgument,
+    name: str = NAME_ARGUMENT,
     *,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Also if it lives: its tasks end, and objects without a replica elsewhere are lost to the "
-            "cluster.",
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    valid: Annotated[
-        str,
-        typer.Option("--valid", metavar="SPAN", help="The invitation is valid for this time: 10min, 1h, 2d."),
-    ] = _VALID,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    force: bool = option(
+        "--force",
+        "Also if it lives: its tasks end, and objects without a replica elsewhere are lost to the cluster.",
+    ),
+    yes: bool = option("-y --yes", "Do not ask for confirmation."),
+    valid: str = option(
+        "--valid SPAN", "The invitation is valid for this time: 10min, 1h, 2d.", default=_VALID
+    ),
+    common: CommonOptions,
 ) -> None:
     """Give the place of a node that is lost to a new machine: print the line to type on that machine.
 
@@ -596,7 +552,7 @@ def replace(
     The command can be repeated, for example when the invitation has expired. The asked node makes it,
     and the new machine joins there.
     """
-    with reporting("dios node replace", as_json=as_json), connect(node, groups=(), start=False) as connected:
+    with _connected(common) as connected:
         from dios.node import cluster  # noqa: PLC0415 - certificates take a tenth of a second
 
         members = connected.nodes()
@@ -615,20 +571,17 @@ def replace(
             settings |= {"rack": member.rack, "labels": text_of(member.labels.items())}
         words = [f"--{key} {shlex.quote(value)}" for key, value in settings.items() if value]
         join = " ".join([cluster.join_command(address, token), *words])
-        if as_json:
-            former = None if member is None else described(member)
-            row: ReplacedNodeRow = {"replaced": former, "token": token, "address": address, "join": join}
-            write_json(row)
-            return
-        if member is None:
-            say(
-                f"{name} was removed before. If it had a rack and labels, add --rack NAME --labels KEY=VALUE."
-            )
-        say(
-            f"{name} is removed for good. On the machine that takes its place, within {valid}; the "
-            "invitation is secret:"
+        before = (
+            f"{name} was removed before. If it had a rack and labels, add --rack NAME --labels KEY=VALUE."
         )
-        typer.echo(join)
+        common.print_row(
+            ReplacedNodeRow(None if member is None else described(member), token, address, join),
+            *((before,) if member is None else ()),
+            f"{name} is removed for good. On the machine that takes its place, within {valid}; the "
+            "invitation is secret:",
+        )
+        if not common.as_json:
+            typer.echo(join)
 
 
 def _refuse_living(member: Member, *, force: bool) -> None:

@@ -7,11 +7,14 @@ import re
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Annotated, Final, TypedDict
+from typing import Final
 
 import typer
 
-from dios.cli.common.output import FAILED, JsonOption, NodeOption, counted, reporting, say
+from dios.cli.common.options import argument, option
+from dios.cli.common.output import FAILED, counted, say, write_json_line
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.client.plain_text import plain
 from dios.client.sync.node import Node, connect
 from dios.client.tracing.contexts import read_traceparent
@@ -23,7 +26,7 @@ _POLL_S: Final = 0.5
 _RANKS: Final = {"debug": 0, "info": 1, "warning": 2, "error": 3, "critical": 4}
 
 
-class NodeLogRow(TypedDict):
+class NodeLogRow(Row):
     """A record of a node's log. ``time`` is in nanoseconds since 1970, ``number`` counts from the start."""
 
     node: str
@@ -58,7 +61,7 @@ class _Reader:
         """Return the records that came since the last time, in the order of their times."""
         self._look_for_nodes()
         rows = [row for place in self.places.values() for row in self._read_one(place)]
-        return sorted(rows, key=lambda row: row["time"])
+        return sorted(rows, key=lambda row: row.time)
 
     def _look_for_nodes(self) -> None:
         members = self.connected.nodes()
@@ -89,48 +92,31 @@ class _Reader:
         for record in records:
             number = int(record["number"])
             if place.number and number > place.number + 1:
-                say(
-                    f"{place.name or 'the node'} dropped "
-                    f"{counted(number - place.number - 1, 'unread record')}"
-                )
+                dropped = counted(number - place.number - 1, "unread record")
+                say(f"{place.name or 'the node'} dropped {dropped}")
             place.position, place.number = int(record["position"]) + 1, number
             rows.append(
-                {
-                    "node": place.name,
-                    "time": int(record["position"]),
-                    "number": number,
-                    "level": str(record["level"]),
-                    "source": str(record["from"]),
-                    "message": str(record["message"]),
-                    "fields": json.loads(str(record["fields"])),
-                }
+                NodeLogRow(
+                    place.name,
+                    int(record["position"]),
+                    number,
+                    str(record["level"]),
+                    str(record["from"]),
+                    str(record["message"]),
+                    json.loads(str(record["fields"])),
+                )
             )
         return rows
 
 
 def node_logs(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NODE]...", help="Only these nodes; default: every node of the cluster."),
-    ] = None,
+    names: list[str] | None = argument("[NODE]...", "Only these nodes; default: every node of the cluster."),
     *,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new records until Ctrl-C.")
-    ] = False,
-    level: Annotated[
-        LogLevel, typer.Option("--level", "-l", help="The least severe record to show.")
-    ] = LogLevel.DEBUG,
-    lines: Annotated[
-        int | None, typer.Option("--lines", "-n", metavar="N", min=0, help="Begin with the newest N records.")
-    ] = None,
-    trace: Annotated[
-        str | None,
-        typer.Option(
-            "--trace", "-t", metavar="ID", help="Only records of this trace: its id, or a `traceparent`."
-        ),
-    ] = None,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    follow: bool = option("-f --follow", "Go on with new records until Ctrl-C."),
+    level: LogLevel = option("-l --level", "The least severe record to show.", default=LogLevel.DEBUG),
+    lines: int | None = option("-n --lines N", "Begin with the newest N records.", min=0),
+    trace: str | None = option("-t --trace ID", "Only records of this trace: its id, or a `traceparent`."),
+    common: CommonOptions,
 ) -> None:
     """Show the newest records of the nodes' own logs, merged by time.
 
@@ -144,14 +130,14 @@ def node_logs(
 
     With --json each record is one line. The exit status is 1 if a node could not be read.
     """
-    with reporting("dios node logs", as_json=as_json), connect(node, groups=(), start=False) as connected:
+    with connect(common.node, groups=(), start=False) as connected:
         reader = _Reader(connected, frozenset(names or ()))
         wanted = None if trace is None else _trace_id(trace)
         rows = _chosen(reader.read(), level, wanted)
-        _show(rows if lines is None else rows[len(rows) - min(lines, len(rows)) :], as_json=as_json)
+        _show(rows if lines is None else rows[len(rows) - min(lines, len(rows)) :], as_json=common.as_json)
         while follow:
             time.sleep(_POLL_S)
-            _show(_chosen(reader.read(), level, wanted), as_json=as_json)
+            _show(_chosen(reader.read(), level, wanted), as_json=common.as_json)
         if any(place.trouble for place in reader.places.values()):
             raise typer.Exit(FAILED)
 
@@ -161,7 +147,7 @@ def _chosen(rows: list[NodeLogRow], level: LogLevel, trace: str | None) -> list[
     return [
         row
         for row in rows
-        if _RANKS.get(row["level"], 0) >= least and (trace is None or row["fields"].get("trace_id") == trace)
+        if _RANKS.get(row.level, 0) >= least and (trace is None or row.fields.get("trace_id") == trace)
     ]
 
 
@@ -179,13 +165,16 @@ def _trace_id(text: str) -> str:
 
 def _show(rows: list[NodeLogRow], *, as_json: bool) -> None:
     for row in rows:
-        sys.stdout.write((json.dumps(row) if as_json else _text(row)) + "\n")
+        if as_json:
+            write_json_line(row)
+        else:
+            sys.stdout.write(_text(row) + "\n")
     sys.stdout.flush()
 
 
 def _text(row: NodeLogRow) -> str:
-    whole, rest = divmod(row["time"], 1_000_000_000)
+    whole, rest = divmod(row.time, 1_000_000_000)
     when = time.strftime("%m-%d %H:%M:%S", time.localtime(whole))
-    fields = "".join(f" {key}={one_word(value)}" for key, value in row["fields"].items() if key != "node")
-    said = f"{row['source'].removeprefix('dios.')}: {row['message']}{fields}"
-    return plain(f"{when}.{rest // 1_000_000:03} {row['node'] or '-'} {row['level']:<7} {said}")
+    fields = "".join(f" {key}={one_word(value)}" for key, value in row.fields.items() if key != "node")
+    said = f"{row.source.removeprefix('dios.')}: {row.message}{fields}"
+    return plain(f"{when}.{rest // 1_000_000:03} {row.node or '-'} {row.level:<7} {said}")

@@ -8,6 +8,7 @@ from typing import Final
 import typer
 
 from dios.errors import InvalidError
+from dios.node.limit_text import parse_size
 from dios.node.settings import KEYS, SettingsError
 from dios.wire.suggestions import near_word
 
@@ -40,6 +41,7 @@ SHOWN: Final = {
     "audit-bytes": "SIZE     most that the audit log keeps: '16GiB', none",
     "audit-age": "TIME     age at which audit records go: '90d', none",
     "audit-rate": "SIZE     bytes/s of audit records of each user",
+    "audit-heads": "PATH     file for signed heads of the audit log",
     "record": "PATH     record every event there, for replay",
     "traces": "yes | no  answer traced calls with times of their parts",
     "name": "NAME     of this node; default: the machine's",
@@ -60,6 +62,7 @@ SHOWN: Final = {
     "labels": "LABELS   for constraints of tasks: gpu=yes,zone=a",
     "devices": "DEVICES  devices for tasks: 'gpu=auto licence=3'",
     "metrics": "ADDRESS  serve metrics for Prometheus: 127.0.0.1:9464",
+    "metrics-uids": "UIDS     users who may read metrics on loopback: 112",
     "metrics-tls": "PATHS    certificate,key,authority: with other machines",
 }
 """The settings with their help texts; ``dios.node.settings`` reads them."""
@@ -103,6 +106,14 @@ def own_options(context: typer.Context) -> list[str]:
     """Return the long options of a command without their dashes."""
     names = [name for option in context.command.params for name in option.opts]
     return [name.removeprefix("--") for name in names if name.startswith("--")]
+
+
+def size_of(text: str, option: str) -> int:
+    """Parse a size like ``512 MiB``; 0 for an empty text. Raise InvalidError with the option's name."""
+    try:
+        return parse_size(text) if text else 0
+    except ValueError as error:
+        raise InvalidError(f"{option} must be {error}, not {text!r}") from None
 
 
 def seconds_of(text: str, option: str) -> int:

@@ -7,18 +7,15 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
-
-import typer
+from typing import Final, NoReturn
 
 from dios import limits
+from dios.cli.common.options import option
 from dios.client.locate import resolve_node
 from dios.errors import TimeLimitError
 from dios.node.settings import load
 
-MaybeData = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="The node with this data directory.")
-]
+MAYBE_DATA: Final[Path | None] = option("--data DIR", "The node with this data directory.")
 
 
 class _TooLate(BaseException):
@@ -42,6 +39,16 @@ def time_limit(limit_ms: int = limits.NODE_ANSWER_MS_MAX) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+DATA_OPTION: Final[Path | None] = option(
+    "--data DIR", "The node's data directory; default: the default node's."
+)
+
+
+def data_or_default(data: Path | None) -> Path:
+    """Return the given data directory, else that of the default node."""
+    return resolve_node(None).resolve().parent if data is None else data
 
 
 def socket_of(data: Path | None, node: str | None) -> Path:

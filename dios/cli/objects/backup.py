@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, TypedDict
+from typing import Final
 
 import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.failures import Failures, say_first
+from dios.cli.common.options import argument, option
 from dios.cli.common.output import (
     FAILED,
-    JsonOption,
-    NodeOption,
+    Cells,
     counted,
-    facts,
-    reporting,
     say,
     size_text,
-    table,
+    table_of,
     time_text,
     transfer,
     waiting,
     write_json,
 )
-from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.common.results import CommonOptions, OutputOptions
+from dios.cli.common.rows import Row
 from dios.client.keyring import Keyring, check_group_alias
 from dios.client.sync.node import connect
 from dios.errors import DamagedError, DiosError, InvalidError, UnreachableError
-from dios.lib.backup.create import Created, Source, Writer
+from dios.lib.backup.create import Source, Writer
 from dios.lib.backup.prune import prune as prune_repository
 from dios.lib.backup.records import GroupRecord, Snapshot
 from dios.lib.backup.repository import (
@@ -40,7 +39,7 @@ from dios.lib.backup.repository import (
     rollback_sign,
 )
 from dios.lib.backup.restore import Restored, require_free, restore_group, restore_names
-from dios.lib.backup.verify import Verification, Verified
+from dios.lib.backup.verify import Verification
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
 from dios.lib.kept.promises import KeptStatus, Promises
@@ -58,25 +57,20 @@ _SHOWN_MAX: Final = 20
 _GROUPS_PER_SESSION: Final = 64
 """The number of groups that a session restores: it is a member of each, and memberships are bounded."""
 
-TargetArgument = Annotated[
-    str, typer.Argument(metavar="TARGET", help="A directory, or a URL such as s3://bucket/folder.")
-]
-KeyOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--key", metavar="FILE", help="The private key; default: this machine's own, if it makes the backup."
-    ),
-]
+TARGET_ARGUMENT: Final[str] = argument("TARGET", "A directory, or a URL such as s3://bucket/folder.")
+KEY_OPTION: Final[Path | None] = option(
+    "--key FILE", "The private key; default: this machine's own, if it makes the backup."
+)
 
 
-class BackupKeyRow(TypedDict):
+class BackupKeyRow(Row):
     """A new key pair: the file of the private key, and the recipient."""
 
     key: str
     recipient: str
 
 
-class CreatedBackupRow(TypedDict):
+class CreatedBackupRow(Row):
     """A new snapshot; ``left_out`` has at most 1,000 files and groups that could not be read, and why."""
 
     sequence: int
@@ -91,7 +85,7 @@ class CreatedBackupRow(TypedDict):
     notices: list[str]
 
 
-class StoredGroupRow(TypedDict):
+class StoredGroupRow(Row):
     """A group of a snapshot: its files and their bytes."""
 
     alias: str
@@ -99,7 +93,7 @@ class StoredGroupRow(TypedDict):
     size: int
 
 
-class SnapshotRow(TypedDict):
+class SnapshotRow(Row):
     """A snapshot; ``left_out`` is the number of files and groups that could not be read."""
 
     snapshot: int
@@ -108,7 +102,7 @@ class SnapshotRow(TypedDict):
     groups: list[StoredGroupRow]
 
 
-class SnapshotsRow(TypedDict):
+class SnapshotsRow(Row):
     """The snapshots of a backup, the newest first, and its damages as sentences."""
 
     target: str
@@ -116,7 +110,7 @@ class SnapshotsRow(TypedDict):
     damages: list[str]
 
 
-class VerifiedRow(TypedDict):
+class VerifiedRow(Row):
     """The data of a backup that was read, and at most 1,000 of its damages as sentences."""
 
     target: str
@@ -131,7 +125,7 @@ class VerifiedRow(TypedDict):
     damage_count: int
 
 
-class RestoredNamesRow(TypedDict):
+class RestoredNamesRow(Row):
     """The number of names that were added to the keyring, and the aliases that it had with other names."""
 
     snapshot: int
@@ -139,7 +133,7 @@ class RestoredNamesRow(TypedDict):
     taken: list[str]
 
 
-class RestoredRow(TypedDict):
+class RestoredRow(Row):
     """The groups that were restored from a snapshot; ``failed`` has groups and files that are damaged."""
 
     snapshot: int
@@ -149,7 +143,7 @@ class RestoredRow(TypedDict):
     failed: dict[str, str]
 
 
-class PrunedRow(TypedDict):
+class PrunedRow(Row):
     """The numbers of snapshots and packs that were removed, and of those that stay."""
 
     snapshots: int
@@ -158,76 +152,70 @@ class PrunedRow(TypedDict):
     packs_left: int
 
 
-@app.command(epilog="\b\nExamples:\n  dios backup keygen ./backup.key")
+@app.command(examples="dios backup keygen ./backup.key", json=BackupKeyRow)
 def keygen(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of the private key, made now.")],
-    *,
-    as_json: JsonOption = False,
+    file: Path = argument("FILE", "The file of the private key, made now."), *, output: OutputOptions
 ) -> None:
     """Make a key pair: FILE reads backups, and FILE.pub makes them.
 
     Keep copies of FILE where neither the cluster nor the backups are. Without it nobody can restore anything
     when the machine that makes the backups is lost.
     """
-    with reporting("dios backup keygen", as_json=as_json):
-        recipient = save_pair(file, generate())
-        if as_json:
-            row: BackupKeyRow = {"key": str(file), "recipient": str(recipient)}
-            write_json(row)
-            return
-        facts([("private key", str(file)), ("recipient", str(recipient))])
-        say(f"copy {file} to a safe place; next: dios backup create TARGET --recipient {recipient}")
+    recipient = save_pair(file, generate())
+    output.print_row(
+        BackupKeyRow(str(file), str(recipient)),
+        f"copy {file} to a safe place; next: dios backup create TARGET --recipient {recipient}",
+        facts={"private key": str(file), "recipient": str(recipient)},
+    )
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios backup create /mnt/backups --recipient backup.key.pub\n"
-    "  dios backup create s3://bucket/dios --group papers --group results"
+    examples="dios backup create /mnt/backups --recipient backup.key.pub\n"
+    "dios backup create s3://bucket/dios --group papers --group results",
+    json=CreatedBackupRow,
 )
 def create(
-    target: TargetArgument,
+    target: str = TARGET_ARGUMENT,
     *,
-    group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="Only this group.")
-    ] = None,
-    recipient: Annotated[
-        Path | None,
-        typer.Option("--recipient", metavar="FILE", help="The recipient's file; needed for a new backup."),
-    ] = None,
-    key: KeyOption = None,
-    accept_rollback: Annotated[
-        bool, typer.Option("--accept-rollback", help="Continue although the target lost snapshots.")
-    ] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    group: list[str] | None = option("-g --group ALIAS", "Only this group."),
+    recipient: Path | None = option("--recipient FILE", "The recipient's file; needed for a new backup."),
+    key: Path | None = KEY_OPTION,
+    accept_rollback: bool = option("--accept-rollback", "Continue although the target lost snapshots."),
+    common: CommonOptions,
 ) -> None:
     """Store a snapshot of your groups: their files, journals and promised replicas, and your keyring's names.
 
     Only what is new since the last snapshots is stored, encrypted. The snapshot becomes visible by its last
     write. Files that cannot be read are left out, listed, and make the exit status 1.
     """
-    with reporting("dios backup create", as_json=as_json):
-        place = open_target(target)
-        reader = None if recipient is None else load_recipient(recipient)
-        try:
-            with stopped_by_signals(), opened(node, group or ()) as context, StateFile(place.place).locked():
-                with waiting("reading the last snapshots"):
-                    writer = Writer(
-                        place, recipient=reader, key=_private(key), accept_rollback=accept_rollback
-                    )
-                sources = _sources(context, group)
-                entries = [entry for source in sources for entry in _entries(source)]
-                total = sum(entry.size for entry in entries)
-                with transfer("backup", total, steps=len(entries)) as moved:
-                    created = writer.create(
-                        sources, context.keyring, promises=_promises(context), moved=moved
-                    )
-                left = _not_covered(context, sources, group)
-                without_room = 0 if group else context.keyring.not_presented
-        except Stopped as stopped:
-            raise typer.Exit(stopped.exit_status) from None
-        _show_created(created, sources, left, as_json=as_json)
-        if created.left_out_count or without_room:
-            raise typer.Exit(FAILED)
+    place = open_target(target)
+    reader = None if recipient is None else load_recipient(recipient)
+    with opened(common.node, group or ()) as context, StateFile(place.place).locked():
+        with waiting("reading the last snapshots"):
+            writer = Writer(place, recipient=reader, key=_private(key), accept_rollback=accept_rollback)
+        sources = _sources(context, group)
+        entries = [entry for source in sources for entry in _entries(source)]
+        total = sum(entry.size for entry in entries)
+        with transfer("backup", total, steps=len(entries)) as moved:
+            created = writer.create(sources, context.keyring, promises=_promises(context), moved=moved)
+        notices = _not_covered(context, sources, group)
+        without_room = 0 if group else context.keyring.not_presented
+    groups = [source.alias for source in sources]
+    common.print_row(
+        CreatedBackupRow.of(created, groups=groups, notices=notices),
+        *notices,
+        facts={
+            "snapshot": f"{created.sequence}, {time_text(created.time_ns)}",
+            "groups": ", ".join(groups) or "none",
+            "files": f"{created.files} ({size_text(created.size)})",
+            "read": size_text(created.read_bytes),
+            "stored": size_text(created.stored_bytes),
+        },
+    )
+    if not common.as_json:
+        say_first("left out", created.left_out, created.left_out_count)
+    if created.left_out_count or without_room:
+        raise typer.Exit(FAILED)
 
 
 def _entries(source: Source) -> tuple[CatalogueEntry, ...]:
@@ -293,62 +281,27 @@ def _not_covered(context: CommandContext, sources: list[Source], aliases: list[s
     return notices
 
 
-def _show_created(created: Created, sources: list[Source], notices: list[str], *, as_json: bool) -> None:
-    if as_json:
-        row: CreatedBackupRow = {
-            "sequence": created.sequence,
-            "time_ns": created.time_ns,
-            "files": created.files,
-            "size": created.size,
-            "read_bytes": created.read_bytes,
-            "stored_bytes": created.stored_bytes,
-            "left_out": created.left_out,
-            "left_out_count": created.left_out_count,
-            "groups": [source.alias for source in sources],
-            "notices": notices,
-        }
-        write_json(row)
-        return
-    facts(
-        [
-            ("snapshot", f"{created.sequence}, {time_text(created.time_ns)}"),
-            ("groups", ", ".join(source.alias for source in sources) or "none"),
-            ("files", f"{created.files} ({size_text(created.size)})"),
-            ("read", size_text(created.read_bytes)),
-            ("stored", size_text(created.stored_bytes)),
-        ]
-    )
-    for notice in notices:
-        say(notice)
-    say_first("left out", created.left_out, created.left_out_count)
-
-
-@app.command("ls", epilog="\b\nExamples:\n  dios backup ls /mnt/backups\n  dios backup ls s3://b/f --json")
-def list_snapshots(target: TargetArgument, *, key: KeyOption = None, as_json: JsonOption = False) -> None:
+@app.command("ls", examples="dios backup ls /mnt/backups\ndios backup ls s3://b/f --json", json=SnapshotsRow)
+def list_snapshots(
+    target: str = TARGET_ARGUMENT, *, key: Path | None = KEY_OPTION, output: OutputOptions
+) -> None:
     """List the snapshots of a backup with their groups."""
-    with reporting("dios backup ls", as_json=as_json):
-        repository = open_repository(open_target(target), _private(key))
-        damaged: list[str] = []
-        with waiting("reading the snapshots"):
-            snapshots = list(repository.readable(damaged))[::-1]
-        damaged += _signs(repository, snapshots[-1] if snapshots else None)
-        if as_json:
-            row: SnapshotsRow = {
-                "target": repository.target.place,
-                "snapshots": [_described(stored.snapshot) for stored in snapshots],
-                "damages": damaged,
-            }
-            write_json(row)
-        else:
-            table(
-                ("SNAPSHOT", "TIME", "GROUPS", "FILES", "SIZE", "LEFT OUT"),
-                [_row(stored.snapshot) for stored in snapshots],
-                right=("SNAPSHOT", "FILES", "SIZE", "LEFT OUT"),
-            )
-            for text in damaged:
-                say(text)
-        if damaged:
-            raise typer.Exit(FAILED)
+    repository = open_repository(open_target(target), _private(key))
+    damaged: list[str] = []
+    with waiting("reading the snapshots"):
+        snapshots = list(repository.readable(damaged))[::-1]
+    damaged += _signs(repository, snapshots[-1] if snapshots else None)
+    rows = [
+        SnapshotRow.of(
+            stored.snapshot,
+            snapshot=stored.snapshot.sequence,
+            groups=[StoredGroupRow.of(group) for group in stored.snapshot.groups],
+        )
+        for stored in snapshots
+    ]
+    output.print_row(SnapshotsRow(repository.target.place, rows, damaged), *damaged, table=map(_cells, rows))
+    if damaged:
+        raise typer.Exit(FAILED)
 
 
 def _signs(repository: Repository, newest: ReadSnapshot | None) -> list[str]:
@@ -361,105 +314,66 @@ def _signs(repository: Repository, newest: ReadSnapshot | None) -> list[str]:
     return [*signs, f"the backup was rolled back: {sign}"] if sign else signs
 
 
-def _described(snapshot: Snapshot) -> SnapshotRow:
+def _cells(row: SnapshotRow) -> Cells:
     return {
-        "snapshot": snapshot.sequence,
-        "time_ns": snapshot.time_ns,
-        "left_out": snapshot.left_out,
-        "groups": [
-            {"alias": group.alias, "files": group.files, "size": group.size} for group in snapshot.groups
-        ],
+        "SNAPSHOT": row.snapshot,
+        "TIME": time_text(row.time_ns),
+        "GROUPS": ", ".join(group.alias for group in row.groups[:_SHOWN_MAX]),
+        "FILES": sum(group.files for group in row.groups),
+        "SIZE": size_text(sum(group.size for group in row.groups)),
+        "LEFT OUT": row.left_out,
     }
-
-
-def _row(snapshot: Snapshot) -> tuple[str, ...]:
-    return (
-        str(snapshot.sequence),
-        time_text(snapshot.time_ns),
-        ", ".join(group.alias for group in snapshot.groups[:_SHOWN_MAX]),
-        str(sum(group.files for group in snapshot.groups)),
-        size_text(sum(group.size for group in snapshot.groups)),
-        str(snapshot.left_out),
-    )
-
-
-def _verified(target: str, verified: Verified) -> VerifiedRow:
-    return {
-        "target": target,
-        "snapshots": verified.snapshots,
-        "files": verified.files,
-        "chunks": verified.chunks,
-        "read_bytes": verified.read_bytes,
-        "unused_packs": verified.unused_packs,
-        "newest": verified.newest,
-        "newest_ns": verified.newest_ns,
-        "damages": verified.damages,
-        "damage_count": verified.damage_count,
-    }
-
-
-SnapshotOption = Annotated[
-    int | None, typer.Option("--snapshot", metavar="N", min=1, help="A snapshot; default: the newest.")
-]
-
-
-@app.command(epilog="\b\nExamples:\n  dios backup verify /mnt/backups\n  dios backup verify s3://b/f --key k")
-def verify(
-    target: TargetArgument,
-    *,
-    key: KeyOption = None,
-    snapshot: Annotated[
-        int | None, typer.Option("--snapshot", metavar="N", min=1, help="Only this snapshot; default: all.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Read everything that a backup has, and compare all digests. The exit status 1 means damage."""
-    with reporting("dios backup verify", as_json=as_json):
-        repository = open_repository(open_target(target), _private(key))
-        with waiting("reading the lists of files"):
-            verification = Verification(repository, only=snapshot)
-        with transfer("verify", verification.total, steps=verification.chunks) as moved:
-            verified = verification.read(moved)
-        if as_json:
-            write_json(_verified(repository.target.place, verified))
-        else:
-            newest = f"{verified.newest}, {time_text(verified.newest_ns)}" if verified.newest else "none"
-            facts(
-                [
-                    ("snapshots", str(verified.snapshots)),
-                    ("newest", newest),
-                    ("files", str(verified.files)),
-                    ("read", f"{counted(verified.chunks, 'chunk')} ({size_text(verified.read_bytes)})"),
-                    ("unused", f"{counted(verified.unused_packs, 'pack')}, of runs that broke off"),
-                    ("damages", str(verified.damage_count)),
-                ]
-            )
-            say_first("damaged", verified.damages, verified.damage_count)
-        if verified.damage_count:
-            raise typer.Exit(FAILED)
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios backup restore /mnt/backups --key backup.key\n"
-    "  dios backup restore /mnt/backups --key backup.key --group papers --as papers-monday --snapshot 3\n"
-    "  dios backup restore /mnt/backups --key backup.key --names     (only the keyring was lost)"
+    examples="dios backup verify /mnt/backups\ndios backup verify s3://b/f --key k", json=VerifiedRow
+)
+def verify(
+    target: str = TARGET_ARGUMENT,
+    *,
+    key: Path | None = KEY_OPTION,
+    snapshot: int | None = option("--snapshot N", "Only this snapshot; default: all.", min=1),
+    output: OutputOptions,
+) -> None:
+    """Read everything that a backup has, and compare all digests. The exit status 1 means damage."""
+    repository = open_repository(open_target(target), _private(key))
+    with waiting("reading the lists of files"):
+        verification = Verification(repository, only=snapshot)
+    with transfer("verify", verification.total, steps=verification.chunks) as moved:
+        verified = verification.read(moved)
+    newest = f"{verified.newest}, {time_text(verified.newest_ns)}" if verified.newest else "none"
+    output.print_row(
+        VerifiedRow.of(verified, target=repository.target.place),
+        facts={
+            "snapshots": verified.snapshots,
+            "newest": newest,
+            "files": verified.files,
+            "read": f"{counted(verified.chunks, 'chunk')} ({size_text(verified.read_bytes)})",
+            "unused": f"{counted(verified.unused_packs, 'pack')}, of runs that broke off",
+            "damages": verified.damage_count,
+        },
+    )
+    if not output.as_json:
+        say_first("damaged", verified.damages, verified.damage_count)
+    if verified.damage_count:
+        raise typer.Exit(FAILED)
+
+
+@app.command(
+    examples="dios backup restore /mnt/backups --key backup.key\n"
+    "dios backup restore /mnt/backups --key backup.key --group papers --as papers-monday --snapshot 3\n"
+    "dios backup restore /mnt/backups --key backup.key --names     (only the keyring was lost)",
+    json=(RestoredRow, RestoredNamesRow),
 )
 def restore(
-    target: TargetArgument,
+    target: str = TARGET_ARGUMENT,
     *,
-    key: KeyOption = None,
-    group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="Only this group.")
-    ] = None,
-    new_alias: Annotated[
-        str, typer.Option("--as", metavar="ALIAS", help="Restore a single group under this alias.")
-    ] = "",
-    snapshot: SnapshotOption = None,
-    names: Annotated[
-        bool, typer.Option("--names", help="Restore no bytes, only the names in your keyring.")
-    ] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    key: Path | None = KEY_OPTION,
+    group: list[str] | None = option("-g --group ALIAS", "Only this group."),
+    new_alias: str = option("--as ALIAS", "Restore a single group under this alias."),
+    snapshot: int | None = option("--snapshot N", "A snapshot; default: the newest.", min=1),
+    names: bool = option("--names", "Restore no bytes, only the names in your keyring."),
+    common: CommonOptions,
 ) -> None:
     """Restore groups of a snapshot as new groups with the same files, and add them to your keyring.
 
@@ -469,29 +383,24 @@ def restore(
 
     Files and groups that are damaged in the backup are left out and listed, and make the exit status 1.
     """
-    with reporting("dios backup restore", as_json=as_json):
-        if new_alias and (names or group is None or len(group) != 1):
-            raise InvalidError("--as is for a single group; name it with --group")
-        repository = open_repository(open_target(target), _private(key))
-        with waiting("reading the snapshot"):
-            chosen = _chosen(repository, snapshot)
-        for sign in [] if snapshot else _signs(repository, chosen):
-            say(sign)
-        if names:
-            _restore_names(chosen.snapshot, as_json=as_json)
-            return
-        records = _records(chosen.snapshot, group)
-        if new_alias:
-            check_group_alias(new_alias)
-        wanted = [(record, new_alias or record.alias) for record in records]
-        try:
-            with stopped_by_signals():
-                failures = Failures("not restored")
-                done = _restore_all(repository, wanted, node, failures)
-        except Stopped as stopped:
-            raise typer.Exit(stopped.exit_status) from None
-        _show_restored(chosen.snapshot, done, failures, as_json=as_json)
-        failures.end()
+    if new_alias and (names or group is None or len(group) != 1):
+        raise InvalidError("--as is for a single group; name it with --group")
+    repository = open_repository(open_target(target), _private(key))
+    with waiting("reading the snapshot"):
+        chosen = _chosen(repository, snapshot)
+    for sign in [] if snapshot else _signs(repository, chosen):
+        say(sign)
+    if names:
+        _restore_names(chosen.snapshot, common)
+        return
+    records = _records(chosen.snapshot, group)
+    if new_alias:
+        check_group_alias(new_alias)
+    wanted = [(record, new_alias or record.alias) for record in records]
+    failures = Failures("not restored")
+    done = _restore_all(repository, wanted, common.node, failures)
+    _show_restored(chosen.snapshot, done, failures, common)
+    failures.end()
 
 
 def _restore_all(
@@ -548,35 +457,27 @@ def _records(snapshot: Snapshot, aliases: list[str] | None) -> list[GroupRecord]
     return [known[alias] for alias in dict.fromkeys(known if aliases is None else aliases)]
 
 
-def _restore_names(snapshot: Snapshot, *, as_json: bool) -> None:
+def _restore_names(snapshot: Snapshot, common: CommonOptions) -> None:
     added, taken = restore_names(snapshot, Keyring.load())
-    if as_json:
-        row: RestoredNamesRow = {"snapshot": snapshot.sequence, "added": added, "taken": taken}
-        write_json(row)
-    else:
-        say(f"{added} names were added to your keyring; next: dios group ls")
-        for alias in taken[:_SHOWN_MAX]:
-            say(f"{alias} was left alone: your keyring has another name under it")
+    common.print_row(
+        RestoredNamesRow(snapshot.sequence, added, taken),
+        f"{added} names were added to your keyring; next: dios group ls",
+        *(f"{alias} was left alone: your keyring has another name under it" for alias in taken[:_SHOWN_MAX]),
+    )
     if taken:
         raise typer.Exit(FAILED)
 
 
-def _show_restored(snapshot: Snapshot, done: list[Restored], failures: Failures, *, as_json: bool) -> None:
-    if as_json:
-        row: RestoredRow = {
-            "snapshot": snapshot.sequence,
-            "time_ns": snapshot.time_ns,
-            "left_out": snapshot.left_out,
-            "groups": done,
-            "failed": dict(failures.reasons),
-        }
-        write_json(row)
+def _show_restored(
+    snapshot: Snapshot, done: list[Restored], failures: Failures, common: CommonOptions
+) -> None:
+    if common.as_json:
+        write_json(RestoredRow.of(snapshot, snapshot=snapshot.sequence, groups=done, failed=failures.reasons))
         return
     say(f"snapshot {snapshot.sequence} of {time_text(snapshot.time_ns)}")
-    table(
-        ("GROUP", "FILES", "SIZE"),
-        [(restored.alias, str(restored.files), size_text(restored.size)) for restored in done],
-        right=("FILES", "SIZE"),
+    table_of(
+        {"GROUP": restored.alias, "FILES": restored.files, "SIZE": size_text(restored.size)}
+        for restored in done
     )
     for notice in (notice for restored in done for notice in restored.notices):
         say(notice)
@@ -586,33 +487,24 @@ def _show_restored(snapshot: Snapshot, done: list[Restored], failures: Failures,
         )
 
 
-@app.command(epilog="\b\nExamples:\n  dios backup prune /mnt/backups --keep 30")
+@app.command(examples="dios backup prune /mnt/backups --keep 30", json=PrunedRow)
 def prune(
-    target: TargetArgument,
+    target: str = TARGET_ARGUMENT,
     *,
-    keep: Annotated[int, typer.Option("--keep", metavar="N", min=1, help="The newest snapshots that stay.")],
-    key: KeyOption = None,
-    as_json: JsonOption = False,
+    keep: int = option("--keep N", "The newest snapshots that stay.", min=1),
+    key: Path | None = KEY_OPTION,
+    output: OutputOptions,
 ) -> None:
     """Remove all but the newest N snapshots, and the packs that none of these needs.
 
     Run it on the machine that makes the backup: a snapshot that another machine makes at the same time could
     lose its packs.
     """
-    with reporting("dios backup prune", as_json=as_json):
-        place = open_target(target)
-        with StateFile(place.place).locked(), waiting("reading the snapshots"):
-            done = prune_repository(open_repository(place, _private(key)), keep)
-        if as_json:
-            row: PrunedRow = {
-                "snapshots": done.snapshots,
-                "packs": done.packs,
-                "snapshots_left": done.snapshots_left,
-                "packs_left": done.packs_left,
-            }
-            write_json(row)
-        else:
-            say(
-                f"removed {counted(done.snapshots, 'snapshot')} and {counted(done.packs, 'pack')}; kept "
-                f"{counted(done.snapshots_left, 'snapshot')} and {counted(done.packs_left, 'pack')}"
-            )
+    place = open_target(target)
+    with StateFile(place.place).locked(), waiting("reading the snapshots"):
+        done = prune_repository(open_repository(place, _private(key)), keep)
+    output.print_row(
+        PrunedRow.of(done),
+        f"removed {counted(done.snapshots, 'snapshot')} and {counted(done.packs, 'pack')}; kept "
+        f"{counted(done.snapshots_left, 'snapshot')} and {counted(done.packs_left, 'pack')}",
+    )

@@ -4,48 +4,36 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+from msgspec import UNSET, UnsetType
 
-from dios.cli.common.application import CommandApplication
+from dios.cli.common.application import CommandApplication, Output
 from dios.cli.common.context import CataloguedFile, CommandContext, opened
-from dios.cli.common.failures import Failures
-from dios.cli.common.json_rows import (
-    DirectoryRow,
-    FailedRow,
-    FileRow,
-    RemovedRow,
-    SyncRow,
-    UnfinishedRow,
-    UseRow,
-    WrittenRow,
-)
+from dios.cli.common.failures import FailedRow, Failures
+from dios.cli.common.options import argument, option
 from dios.cli.common.output import (
     BytesOutput,
-    InGroupOption,
-    JsonOption,
-    NodeOption,
-    YesOption,
+    Cells,
+    Number,
     bytes_output,
     confirm,
     counted,
     progress,
-    reporting,
     say,
     size_text,
-    table,
     time_text,
     transfer,
     waiting,
     write_json,
-    write_json_list,
     write_line,
 )
+from dios.cli.common.results import IN_GROUP_OPTION, YES_OPTION, CommonOptions
+from dios.cli.common.rows import Row
 from dios.cli.objects.removal import (
     Target,
     all_targets,
@@ -57,14 +45,14 @@ from dios.cli.objects.removal import (
 from dios.client.written_files import naming
 from dios.core.model.names import KEPT, SERVICES, special_name
 from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, UnreachableError
-from dios.lib.catalogue import CatalogueEntry, UnfinishedFile, shown_path
+from dios.lib.catalogue import CatalogueEntry, shown_path
 from dios.lib.files import downloads, synchronize
 from dios.lib.files.disks import FileDisks, file_disks
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
 from dios.lib.files.sources import Moved
 from dios.lib.files.staging import StagedFiles
-from dios.lib.files.synchronize import LocalFile, SyncPlan
+from dios.lib.files.synchronize import LocalFile
 from dios.lib.files.tree import is_directory
 from dios.lib.kept.promises import Promises
 from dios.wire.nametext import fingerprint, format_name
@@ -76,65 +64,140 @@ _FILES_AT_ONCE: Final = 1_024
 
 app: Final = CommandApplication()
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="A path group/FILE, a file as put, a fingerprint or a name.")
-]
-NamesOption = Annotated[bool, typer.Option("--names", help="Also show the names, which are secret.")]
+NAMES_OPTION: Final[bool] = option("--names", "Also show the names, which are secret.")
+SECRECY_OPTION: Final[list[str] | None] = option(
+    "--secrecy TAG", "Label the objects: tasks that read them write only where the tag may go."
+)
 
 
-SecrecyOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--secrecy",
-        metavar="TAG",
-        help="Label the objects: tasks that read them write only where the tag may go.",
-    ),
-]
+class FileRow(Row, kw_only=True):
+    """A file of a group. ``put`` is the time of its storage in nanoseconds; ``name`` comes with --names.
+
+    ``ls`` adds ``group_secrecy``, the tags of the group's label, if the group has one.
+    A tiered file has the ``store`` where its bytes are. With --long it adds the number of ``disks`` that have
+    each object of the file, and the number that is ``promised``, null without a promise.
+    """
+
+    group: str
+    file: str
+    path: str
+    fingerprint: str
+    size: int
+    put: int
+    name: str | UnsetType = UNSET
+    group_secrecy: list[str] | UnsetType = UNSET
+    store: str | UnsetType = UNSET
+    disks: int | UnsetType = UNSET
+    promised: int | UnsetType | None = UNSET
+
+    def cells(self) -> Cells:
+        """Return the line of the table; DISKS and NAME are columns if they are known."""
+        size = size_text(self.size)
+        return {
+            "FILE": self.file,
+            "SIZE": size if self.store is UNSET else Number(f"{size} (tiered)"),
+            "PUT": time_text(self.put),
+            **({} if self.disks is UNSET else {"DISKS": self._disks_text()}),
+            "GROUP": self.group,
+            "FINGERPRINT": self.fingerprint,
+            **({} if self.name is UNSET else {"NAME": self.name}),
+        }
+
+    def _disks_text(self) -> str:
+        if self.store is not UNSET:
+            return self.store
+        return str(self.disks) if self.promised is None else f"{self.disks} of {self.promised}"
+
+
+class DirectoryRow(Row):
+    """A directory of a group."""
+
+    group: str
+    directory: str
+    path: str
+
+
+class OrphanRow(Row):
+    """A stored object that no catalogue lists (``ls --orphans``)."""
+
+    fingerprint: str
+    size: int
+
+
+class UseRow(Row):
+    """The number of files at or below a path, and of their bytes.
+
+    ``tiered`` is the number of further bytes, which are in stores outside of the cluster, if there are any.
+    """
+
+    path: str
+    files: int
+    size: int
+    tiered: int | UnsetType = UNSET
+
+
+class WrittenRow(Row):
+    """A local file that was written, with the fingerprint of its object unless a directory was fetched."""
+
+    file: str
+    size: int
+    fingerprint: str | UnsetType = UNSET
+
+
+class RemovedRow(Row):
+    """A name to destroy: ``incomplete`` if a node that may have a replica did not answer."""
+
+    argument: str
+    destroyed: bool
+    replicas: int
+    incomplete: bool
+
+
+class UnfinishedRow(Row):
+    """A file of which some bytes are ``stored``; ``size`` is null if it is not known."""
+
+    group: str
+    file: str
+    path: str
+    stored: int
+    size: int | None
+    begun: int
+
+
+class SyncRow(Row):
+    """The differences that were, or with ``dry_run`` would be, carried over; ``failed`` has the reasons."""
+
+    copied: list[str]
+    size: int
+    directories: list[str]
+    deleted: list[str]
+    unchanged: int
+    dry_run: bool
+    failed: dict[str, str]
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios put data/*.txt --group analytics\n"
-    "  dios put report.pdf --group analytics --as july/report.pdf\n"
-    "  dios put data --recursive --group analytics\n"
-    "  dios put report.pdf --group analytics --replace\n"
-    "  pg_dump shop | dios put - --group backups --as shop.sql\n"
-    "  dios put results.csv --group analytics --acknowledge 2\n"
-    "  dios put pay.csv --group hr --secrecy payroll\n"
-    "  dios put big.csv --group analytics --json | jq -r .[].fingerprint"
+    examples="dios put data/*.txt --group analytics\n"
+    "dios put report.pdf --group analytics --as july/report.pdf\n"
+    "dios put data --recursive --group analytics\ndios put report.pdf --group analytics --replace\n"
+    "pg_dump shop | dios put - --group backups --as shop.sql\n"
+    "dios put results.csv --group analytics --acknowledge 2\n"
+    "dios put pay.csv --group hr --secrecy payroll\n"
+    "dios put big.csv --group analytics --json | jq -r .[].fingerprint",
+    json=[FileRow, FailedRow],
 )
 def put(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Files to store; - is standard input.")
-    ],
+    files: list[Path] = argument("FILE...", "Files to store; - is standard input."),
     *,
-    group: Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group of the objects.")],
-    label: Annotated[
-        str, typer.Option("--as", metavar="PATH", help="Store a single file or directory under this path.")
-    ] = "",
-    recursive: Annotated[
-        bool, typer.Option("--recursive", "-r", help="Store directories with everything in them.")
-    ] = False,
-    replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace files that have these paths, when the new ones are kept."),
-    ] = False,
-    acknowledge: Annotated[
-        int | None,
-        typer.Option(
-            "--acknowledge",
-            metavar="N",
-            min=1,
-            help="End when N nodes have the files.",
-        ),
-    ] = None,
-    replicas: Annotated[
-        int | None,
-        typer.Option("--replicas", metavar="N", min=1, help="Promise N replicas of each of these files."),
-    ] = None,
-    secrecy: SecrecyOption = None,
-    names: NamesOption = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    group: str = option("-g --group ALIAS", "The group of the objects.", required=True),
+    label: str = option("--as PATH", "Store a single file or directory under this path."),
+    recursive: bool = option("-r --recursive", "Store directories with everything in them."),
+    replace: bool = option("--replace", "Replace files that have these paths, when the new ones are kept."),
+    acknowledge: int | None = option("--acknowledge N", "End when N nodes have the files.", min=1),
+    replicas: int | None = option("--replicas N", "Promise N replicas of each of these files.", min=1),
+    secrecy: list[str] | None = SECRECY_OPTION,
+    names: bool = NAMES_OPTION,
+    common: CommonOptions,
 ) -> None:
     """Store files as durable objects, and add them to the group's catalogue.
 
@@ -150,50 +213,53 @@ def put(
     With --recursive, what cannot be stored is left out and named, with exit status 1: names that are no UTF-8
     text, devices, pipes, sockets, links to nothing, and what you may not read.
     """
-    with reporting("dios put", as_json=as_json):
-        if label and len(files) != 1:
-            raise InvalidError("--as is for a single file or directory; put the others separately")
-        with opened(node, [group]) as place:
-            left_out = Failures("left out")
-            local = [
-                local_file
-                for path in files
-                for local_file in _local_files(path, label, left_out, recursive=recursive)
-            ]
-            staged = StagedFiles(place.files(group), secrecy=secrecy, disks=acknowledge)
-            if not replace:
-                _require_new(staged, group, local)
-            total = sum(local_file.size or 0 for local_file in local)
-            try:
-                with transfer("put", total, steps=len(local)) as moved:
-                    for path, stored, size in local:
-                        if size is None:
-                            staged.add_directory(stored)
-                            continue
-                        if path == _STANDARD_INPUT:
-                            staged.add_pipe(stored, sys.stdin.buffer, moved)
-                            continue
-                        with path.open("rb", buffering=0) as file:
-                            staged.add_file(stored, file, size, moved)
-                if replicas is not None:
-                    # A promise for objects that are discarded ends with them.
-                    labels = {
-                        name: entry.file[-_LABEL_CHARACTERS:]
-                        for entry in staged.stored()
-                        for name in entry.names
-                    }
-                    Promises(place.node).keep_objects(place.group(group), labels, replicas=replicas)
-            except BaseException:
-                kept = staged.suspend()
-                if kept:
-                    say(
-                        f"{size_text(kept)} of large files stay stored. The same command continues with "
-                        "them; `dios ls --unfinished` shows them, and `dios rm` removes them."
-                    )
-                raise
-            stored_entries = [entry for entry in staged.publish() if entry.name]
-            _show_put(group, stored_entries, left_out, names=names, as_json=as_json)
-        left_out.end()
+    if label and len(files) != 1:
+        raise InvalidError("--as is for a single file or directory; put the others separately")
+    with opened(common.node, [group]) as place:
+        left_out = Failures("left out")
+        local = [
+            local_file
+            for path in files
+            for local_file in _local_files(path, label, left_out, recursive=recursive)
+        ]
+        staged = StagedFiles(place.files(group), secrecy=secrecy, disks=acknowledge)
+        if not replace:
+            _require_new(staged, group, local)
+        total = sum(local_file.size or 0 for local_file in local)
+        try:
+            with transfer("put", total, steps=len(local)) as moved:
+                for path, stored, size in local:
+                    if size is None:
+                        staged.add_directory(stored)
+                        continue
+                    if path == _STANDARD_INPUT:
+                        staged.add_pipe(stored, sys.stdin.buffer, moved)
+                        continue
+                    with path.open("rb", buffering=0) as file:
+                        staged.add_file(stored, file, size, moved)
+            if replicas is not None:
+                # A promise for objects that are discarded ends with them.
+                labels = {
+                    name: entry.file[-_LABEL_CHARACTERS:] for entry in staged.stored() for name in entry.names
+                }
+                Promises(place.node).keep_objects(place.group(group), labels, replicas=replicas)
+        except BaseException:
+            kept = staged.suspend()
+            if kept:
+                say(
+                    f"{size_text(kept)} of large files stay stored. The same command continues with "
+                    "them; `dios ls --unfinished` shows them, and `dios rm` removes them."
+                )
+            raise
+        stored_entries = [entry for entry in staged.publish() if entry.name]
+        if common.as_json:
+            described = [_file_row(CataloguedFile(group, entry), names=names) for entry in stored_entries]
+            write_json([*described, *left_out.rows()])
+        else:
+            for entry in stored_entries:
+                shown = f"  {format_name(entry.name)}" if names else ""
+                write_line(f"{fingerprint(entry.name)}{shown}  {group}/{entry.file}")
+    left_out.end()
 
 
 def _require_new(staged: StagedFiles, group: str, local: list[LocalFile]) -> None:
@@ -243,61 +309,39 @@ def _path_of_local(path: Path) -> str:
         raise InvalidError(f"{error.message}. Put it alone, under another path: --as PATH.") from None
 
 
-def _show_put(
-    group: str, stored: list[CatalogueEntry], left_out: Failures, *, names: bool, as_json: bool
-) -> None:
-    if as_json:
-        described = [_described(CataloguedFile(group, entry), names=names) for entry in stored]
-        write_json([*described, *left_out.rows()])
-        return
-    for entry in stored:
-        shown = f"  {format_name(entry.name)}" if names else ""
-        write_line(f"{fingerprint(entry.name)}{shown}  {group}/{entry.file}")
-
-
-def _described(item: CataloguedFile, *, names: bool) -> FileRow:
-    entry = item.entry
-    described: FileRow = {
-        "group": item.group,
-        "file": item.path,
-        "path": f"{item.group}/{item.path}",
-        "fingerprint": item.fingerprint,
-        "size": entry.size,
-        "put": entry.put_ns,
-    }
-    if names:
-        described["name"] = format_name(entry.name)
-    if entry.tier is not None and entry.tiered:
-        described["store"] = entry.tier.place
-    return described
+def _file_row(
+    file: CataloguedFile, *, names: bool, disks: FileDisks | None = None, secrecy: Sequence[str] = ()
+) -> FileRow:
+    entry = file.entry
+    return FileRow(
+        group=file.group,
+        file=file.path,
+        path=f"{file.group}/{file.path}",
+        fingerprint=file.fingerprint,
+        size=entry.size,
+        put=entry.put_ns,
+        name=format_name(entry.name) if names else UNSET,
+        group_secrecy=list(secrecy) or UNSET,
+        store=entry.tier.place if entry.tier is not None and entry.tiered else UNSET,
+        disks=UNSET if disks is None else disks.disks,
+        promised=UNSET if disks is None else disks.promised,
+    )
 
 
 @app.command(
     "ls",
-    epilog="\b\nExamples:\n  dios ls\n  dios ls analytics/data\n  dios ls --group analytics --json\n"
-    "  dios ls analytics --long",
+    examples="dios ls\ndios ls analytics/data\ndios ls --group analytics --json\ndios ls analytics --long",
+    json=[FileRow, DirectoryRow, OrphanRow, UnfinishedRow, FailedRow],
 )
 def list_objects(
-    path: Annotated[
-        str, typer.Argument(metavar="[PATH]", help="A group, or group/DIRECTORY: list what is in it.")
-    ] = "",
+    path: str = argument("[PATH]", "A group, or group/DIRECTORY: list what is in it."),
     *,
-    group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="Only this group.")
-    ] = None,
-    orphans: Annotated[
-        bool, typer.Option("--orphans", help="List your stored objects that no catalogue or keyring has.")
-    ] = False,
-    unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="List large files whose storing was interrupted, or goes on.")
-    ] = False,
-    long: Annotated[
-        bool,
-        typer.Option("--long", "-l", help="Also show on how many disks each file is, of those promised."),
-    ] = False,
-    names: NamesOption = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    group: list[str] | None = option("-g --group ALIAS", "Only this group."),
+    orphans: bool = option("--orphans", "List your stored objects that no catalogue or keyring has."),
+    unfinished: bool = option("--unfinished", "List large files whose storing was interrupted, or goes on."),
+    long: bool = option("-l --long", "Also show on how many disks each file is, of those promised."),
+    names: bool = NAMES_OPTION,
+    common: CommonOptions,
 ) -> None:
     """List the files that were put into your groups, from the groups' catalogues.
 
@@ -316,44 +360,27 @@ def list_objects(
     Programs may have their names. Objects in use are not listed. Those that an interrupted `dios put` left
     are of no use: `dios-node orphans` removes objects from a stopped node.
     """
-    with reporting("dios ls", as_json=as_json), opened(node, group or ()) as place:
+    with opened(common.node, group or ()) as place:
         if orphans:
-            _list_orphans(place, as_json=as_json)
-            return
-        if unfinished:
-            _list_unfinished(place, group or ([path] if path else None), as_json=as_json)
-            return
-        if path:
-            _list_directory(place, path, names=names, long=long, as_json=as_json)
-            return
-        for alias in group or ():
-            place.group(alias)
-        aliases = place.reachable_groups() if group is None else group
-        catalogued = place.catalogued(aliases)
-        items = _with_disks(place, catalogued) if long else ((item, None) for item in catalogued)
-        if as_json:
-            write_json_list(_all_listed(place, items, names=names))
-            place.unlisted.end()
-            return
-        rows = (_row(item, disks, names=names) for item, disks in items)
-        first = next(rows, None)
-        if first is not None:
-            columns = ("FILE", "SIZE", "PUT", *(("DISKS",) if long else ()), "GROUP", "FINGERPRINT")
-            head = (*columns, *(("NAME",) if names else ()))
-            table(head, chain([first], rows), right=("SIZE",), whole=names)
-        elif not place.unlisted.reasons:
-            say("there are no files yet; next: dios put FILE --group ALIAS")
-        _show_labels(place, aliases)
-        place.unlisted.end()
-
-
-def _all_listed(
-    place: CommandContext, items: Iterable[tuple[CataloguedFile, FileDisks | None]], *, names: bool
-) -> Iterator[FileRow | FailedRow]:
-    """Yield the files of groups for JSON, and at the end the groups that could not be listed."""
-    for item, disks in items:
-        yield _listed(place, item, disks, names=names)
-    yield from place.unlisted.rows()
+            _list_orphans(place, common)
+        elif unfinished:
+            _list_unfinished(place, group or ([path] if path else None), common)
+        elif path:
+            _list_directory(place, path, common, names=names, long=long)
+        else:
+            for alias in group or ():
+                place.group(alias)
+            aliases = place.reachable_groups() if group is None else group
+            catalogued = place.catalogued(aliases)
+            items = _with_disks(place, catalogued) if long else ((item, None) for item in catalogued)
+            common.print_rows(
+                (_listed(place, item, disks, names=names) for item, disks in items),
+                FileRow.cells,
+                _labels(place, aliases),
+                empty="there are no files yet; next: dios put FILE --group ALIAS",
+                failures=place.unlisted,
+                whole=names,
+            )
 
 
 def _with_disks(
@@ -378,69 +405,50 @@ def _with_disks(
         count += len(some)
 
 
-def _listed(place: CommandContext, item: CataloguedFile, disks: FileDisks | None, *, names: bool) -> FileRow:
-    """Return a file of `dios ls` for JSON."""
-    described = _described(item, names=names)
-    if disks is not None:
-        described["disks"], described["promised"] = disks
-    secrecy = place.files(item.group).secrecy
-    if secrecy:
-        described["group_secrecy"] = list(secrecy)
-    return described
+def _listed(place: CommandContext, file: CataloguedFile, disks: FileDisks | None, *, names: bool) -> FileRow:
+    return _file_row(file, names=names, disks=disks, secrecy=place.files(file.group).secrecy)
 
 
-def _show_labels(place: CommandContext, groups: Iterable[str]) -> None:
-    """Show the label of each group that has one; its files have these tags, too."""
+def _labels(place: CommandContext, groups: Iterable[str]) -> Iterator[str]:
+    """Yield a line about each group that has a label; its files have these tags, too."""
     for alias in groups:
-        try:
-            secrecy = place.files(alias).secrecy
-        except (UnreachableError, DamagedError):
-            continue  # a notice has said so
-        if secrecy:
-            say(f"group {alias} is labelled {' '.join(secrecy)}, and so are its files")
+        with suppress(UnreachableError, DamagedError):  # a notice has said so
+            if secrecy := place.files(alias).secrecy:
+                yield f"group {alias} is labelled {' '.join(secrecy)}, and so are its files"
 
 
-def _list_unfinished(place: CommandContext, groups: list[str] | None, *, as_json: bool) -> None:
+def _list_unfinished(place: CommandContext, groups: list[str] | None, common: CommonOptions) -> None:
     """List the large files of groups that are not stored completely, with what is stored of them."""
-    unfinished: list[tuple[str, UnfinishedFile]] = []
+    rows: list[UnfinishedRow] = []
     for alias in place.reachable_groups() if groups is None else groups:
         with place.unlisted.going_on(alias):
-            unfinished += [(alias, file) for file in place.files(alias).tree().unfinished.values()]
-    if as_json:
-        shown: list[UnfinishedRow] = [
-            {
-                "group": alias,
-                "file": file.file,
-                "path": f"{alias}/{file.file}",
-                "stored": file.stored_bytes,
-                "size": file.size or None,
-                "begun": file.begun_ns,
-            }
-            for alias, file in unfinished
-        ]
-        write_json([*shown, *place.unlisted.rows()])
-    elif unfinished:
-        table(
-            ("FILE", "STORED", "SIZE", "BEGUN", "GROUP"),
-            [
-                (
-                    file.file,
-                    size_text(file.stored_bytes),
-                    size_text(file.size) if file.size else "-",
-                    time_text(file.begun_ns),
+            rows += [
+                UnfinishedRow(
                     alias,
+                    file.file,
+                    f"{alias}/{file.file}",
+                    file.stored_bytes,
+                    file.size or None,
+                    file.begun_ns,
                 )
-                for alias, file in unfinished
-            ],
-            right=("STORED", "SIZE"),
-        )
-        say("put a file again to continue it, or remove it: dios rm GROUP/FILE")
-    elif not place.unlisted.reasons:
-        say("no file of yours is unfinished")
-    place.unlisted.end()
+                for file in place.files(alias).tree().unfinished.values()
+            ]
+    common.print_rows(
+        rows,
+        lambda row: {
+            "FILE": row.file,
+            "STORED": size_text(row.stored),
+            "SIZE": Number("-") if row.size is None else size_text(row.size),
+            "BEGUN": time_text(row.begun),
+            "GROUP": row.group,
+        },
+        ["put a file again to continue it, or remove it: dios rm GROUP/FILE"],
+        empty="no file of yours is unfinished",
+        failures=place.unlisted,
+    )
 
 
-def _list_orphans(place: CommandContext, *, as_json: bool) -> None:
+def _list_orphans(place: CommandContext, common: CommonOptions) -> None:
     """List this user's durable blobs on this node that nobody uses and no catalogue or alias leads to."""
     known = {fingerprint(name) for name in place.catalogued_names()}
     known |= {fingerprint(name) for name in place.keyring.objects.values()}
@@ -448,59 +456,51 @@ def _list_orphans(place: CommandContext, *, as_json: bool) -> None:
         known |= {record.fingerprint for record in place.node.lookup(special_name(records))}
     owner = f"uid:{os.getuid()}"
     rows = [
-        (str(row["fingerprint"]), int(row["size"]))
+        OrphanRow(str(row["fingerprint"]), int(row["size"]))
         for row in place.node.read_table("objects")
         if row["type"] == ObjectType.DURABLE_BLOB.name
         and row["owner"] == owner
         and row["fingerprint"] not in known
         and not row["references"]
     ]
-    if as_json:
-        write_json([{"fingerprint": mark, "size": size} for mark, size in rows])
-    elif rows:
-        table(("FINGERPRINT", "SIZE"), [(mark, size_text(size)) for mark, size in rows], right=("SIZE",))
-    else:
-        say("every stored object of yours on this node is in a catalogue or in your keyring")
+    common.print_rows(
+        rows,
+        lambda row: {"FINGERPRINT": row.fingerprint, "SIZE": size_text(row.size)},
+        empty="every stored object of yours on this node is in a catalogue or in your keyring",
+    )
 
 
-def _list_directory(place: CommandContext, text: str, *, names: bool, long: bool, as_json: bool) -> None:
+def _list_directory(
+    place: CommandContext, text: str, common: CommonOptions, *, names: bool, long: bool
+) -> None:
     alias, inner = _path(place, text)
     tree = place.files(alias).tree()
     shown = [inner] if tree.is_file(inner) else tree.children(inner)
-    items = {
-        file_path: CataloguedFile(alias, tree.files[file_path])
-        for file_path in shown
-        if tree.is_file(file_path)
-    }
-    counted_disks = {item.path: disks for item, disks in _with_disks(place, items.values())} if long else {}
+    files = [CataloguedFile(alias, tree.files[path]) for path in shown if tree.is_file(path)]
+    items = _with_disks(place, files) if long else ((file, None) for file in files)
+    listed = {file.path: _listed(place, file, disks, names=names) for file, disks in items}
     place.note_conflict(alias)
-    if as_json:
-        described: list[FileRow | DirectoryRow] = [
-            _listed(place, items[listed_path], counted_disks.get(listed_path), names=names)
-            if listed_path in items
-            else {"group": alias, "directory": listed_path, "path": f"{alias}/{listed_path}"}
-            for listed_path in shown
-        ]
-        write_json([*described, *place.unlisted.rows()])
-        place.unlisted.end()
-        return
-    rows = []
-    columns = ("FILE", "SIZE", "PUT", *(("DISKS",) if long else ()), "FINGERPRINT")
-    head = (*columns, *(("NAME",) if names else ()))
-    for path in shown:
-        name = path.rpartition("/")[2]
-        if path in items:
-            row = _row(items[path], counted_disks.get(path), names=names)
-            group = 4 if long else 3
-            rows.append((name, *row[1:group], *row[group + 1 :]))
-        else:
-            rows.append((f"{name}/", *("" for _ in head[1:])))
-    if rows:
-        table(head, rows, right=("SIZE",), whole=names)
-    else:
-        say(f"{text} is empty")
-    _show_labels(place, [alias])
-    place.unlisted.end()
+    # A directory has an empty line with the columns of the files.
+    columns: Cells = {"FILE": "", "SIZE": Number(), "PUT": "", "FINGERPRINT": ""}
+    columns = next((row.cells() for row in listed.values()), columns)
+    blank: Cells = {
+        heading: Number() if isinstance(cell, Number) else "" for heading, cell in columns.items()
+    }
+
+    def cells(row: FileRow | DirectoryRow) -> Cells:
+        name = row.path.rpartition("/")[2]
+        line = row.cells() if isinstance(row, FileRow) else blank
+        whole = {**line, "FILE": name if isinstance(row, FileRow) else f"{name}/"}
+        return {heading: cell for heading, cell in whole.items() if heading != "GROUP"}
+
+    common.print_rows(
+        [listed.get(path) or DirectoryRow(alias, path, f"{alias}/{path}") for path in shown],
+        cells,
+        _labels(place, [alias]),
+        empty=f"{text} is empty",
+        failures=place.unlisted,
+        whole=names,
+    )
 
 
 def _path(place: CommandContext, text: str) -> tuple[str, str]:
@@ -524,115 +524,66 @@ def _no_such_path(text: str) -> InvalidError:
     return InvalidError(f"there is no file or directory {text!r}. `dios ls` lists all files.")
 
 
-def _row(item: CataloguedFile, disks: FileDisks | None, *, names: bool) -> tuple[str, ...]:
-    entry = item.entry
-    size = f"{size_text(entry.size)} (tiered)" if entry.tiered else size_text(entry.size)
-    on = () if disks is None else (_disks_text(entry, disks),)
-    row = (item.path, size, time_text(entry.put_ns), *on, item.group, item.fingerprint)
-    return (*row, format_name(entry.name)) if names else row
-
-
-def _disks_text(entry: CatalogueEntry, disks: FileDisks) -> str:
-    if entry.tier is not None and entry.tiered:
-        return entry.tier.place
-    return str(disks.disks) if disks.promised is None else f"{disks.disks} of {disks.promised}"
-
-
-@app.command(epilog="\b\nExamples:\n  dios du\n  dios du analytics\n  dios du analytics/data --json")
+@app.command(examples="dios du\ndios du analytics\ndios du analytics/data --json", json=[UseRow, FailedRow])
 def du(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PATH]...", help="Groups, directories or files; default: all groups."),
-    ] = None,
+    paths: list[str] | None = argument("[PATH]...", "Groups, directories or files; default: all groups."),
     *,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    common: CommonOptions,
 ) -> None:
     """Show the number of files and of bytes in groups and directories, from the groups' catalogues.
 
     The bytes of tiered files are counted apart.
     """
-    with reporting("dios du", as_json=as_json), opened(node) as place:
-        rows: list[tuple[str, int, int, int]] = []
+    with opened(common.node) as place:
+        rows: list[UseRow] = []
         for text in paths or place.reachable_groups():
             with place.unlisted.going_on(text):
-                rows.append((text, *_use_below(place, text)))
-        if as_json:
-            used: list[UseRow | FailedRow] = []
-            for path, files, size, tiered in rows:
-                row: UseRow = {"path": path, "files": files, "size": size}
-                if tiered:
-                    row["tiered"] = tiered
-                used.append(row)
-            write_json([*used, *place.unlisted.rows()])
-            place.unlisted.end()
-            return
-        anywhere = any(tiered for *_, tiered in rows)
-        table(
-            ("PATH", "FILES", "SIZE", *(("TIERED",) if anywhere else ())),
-            [
-                (path, str(files), size_text(size), *((size_text(tiered),) if anywhere else ()))
-                for path, files, size, tiered in rows
-            ],
-            right=("FILES", "SIZE", "TIERED") if anywhere else ("FILES", "SIZE"),
+                rows.append(_use_below(place, text))
+        anywhere = any(row.tiered for row in rows)
+        common.print_rows(
+            rows,
+            lambda row: {
+                "PATH": row.path,
+                "FILES": row.files,
+                "SIZE": size_text(row.size),
+                **({"TIERED": size_text(row.tiered or 0)} if anywhere else {}),
+            },
+            failures=place.unlisted,
         )
-        place.unlisted.end()
 
 
-def _use_below(place: CommandContext, text: str) -> tuple[int, int, int]:
-    """Return the number of files below a path, and of their bytes here and in stores.
-
-    Raise InvalidError without such a path.
-    """
+def _use_below(place: CommandContext, text: str) -> UseRow:
+    """Return the use of a path; of two entries with one path the later counts. Raise InvalidError."""
     alias, inner = _group_of(place, text)
-    use = _use_of(place.files(alias).entries(), inner)
-    if use is None:
-        raise _no_such_path(text)
-    place.note_conflict(alias)
-    return use
-
-
-def _use_of(entries: Iterable[CatalogueEntry], inner: str) -> tuple[int, int, int] | None:
-    """Return the number of files at or below a path, and of their bytes here and in stores.
-
-    None if nothing is there.
-    """
     sizes: dict[str, tuple[int, int]] = {}
     exists = not inner
-    for entry in entries:
+    for entry in place.files(alias).entries():
         path = stored_path(entry.file)
         if not inner or path == inner or path.startswith(f"{inner}/"):
             exists = True
             if not is_directory(entry):
-                # Of two entries with one path the later counts.
                 sizes[path] = (0, entry.size) if entry.tiered else (entry.size, 0)
-    local, tiered = (sum(column) for column in zip(*sizes.values(), strict=True)) if sizes else (0, 0)
-    return (len(sizes), local, tiered) if exists else None
+    if not exists:
+        raise _no_such_path(text)
+    place.note_conflict(alias)
+    tiered = sum(size for _, size in sizes.values())
+    return UseRow(text, len(sizes), sum(size for size, _ in sizes.values()), tiered or UNSET)
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios sync ./data analytics/data\n  dios sync analytics/data ./copy\n"
-    "  dios sync ./data analytics/data --delete --dry-run\n"
-    "  dios sync ./site dios://web/site --delete --json | jq .copied"
+    examples="dios sync ./data analytics/data\ndios sync analytics/data ./copy\n"
+    "dios sync ./data analytics/data --delete --dry-run\n"
+    "dios sync ./site dios://web/site --delete --json | jq .copied",
+    json=SyncRow,
 )
 def sync(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="A local directory, or group[/DIRECTORY].")],
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TO", help="The directory to change: a group's if FROM is local, else a local one."
-        ),
-    ],
+    source: str = argument("FROM", "A local directory, or group[/DIRECTORY]."),
+    target: str = argument("TO", "The directory to change: a group's if FROM is local, else a local one."),
     *,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Also delete what is in TO and not in FROM, except journals.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Only show what would be copied and deleted.")
-    ] = False,
-    secrecy: SecrecyOption = None,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    delete: bool = option("--delete", "Also delete what is in TO and not in FROM, except journals."),
+    dry_run: bool = option("-n --dry-run", "Only show what would be copied and deleted."),
+    secrecy: list[str] | None = SECRECY_OPTION,
+    common: CommonOptions,
 ) -> None:
     """Make one directory equal to another: copy the files whose size or BLAKE3 digest differs.
 
@@ -642,7 +593,7 @@ def sync(
 
     A file that cannot be read is left out and named, and the exit status is 1. Then nothing is deleted.
     """
-    with reporting("dios sync", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         local = [_is_local(text) for text in (source, target)]
         if local[0] is local[1]:
             raise InvalidError(
@@ -673,37 +624,22 @@ def sync(
                     plan = synchronize.put(root, files, inner, plan, note, moved, secrecy=secrecy)
                 else:
                     plan = synchronize.get(files, inner, root, plan, moved, going_on=failures.going_on)
-        _show_plan(plan, failures, dry_run=dry_run, as_json=as_json)
+        would = "would be " if dry_run else ""
+        if dry_run and not common.as_json:
+            for path in plan.copied:
+                write_line(f"copy    {path}")
+            for path in plan.deleted:
+                write_line(f"delete  {path}")
+        common.print_row(
+            SyncRow.of(plan, copied=list(plan.copied), dry_run=dry_run, failed=failures.reasons),
+            f"{counted(len(plan.copied), 'file')} ({size_text(plan.size)}) {would}copied, "
+            f"{len(plan.deleted)} {would}deleted, {plan.unchanged} unchanged",
+        )
         failures.end()
 
 
 def _is_local(text: str) -> bool:
     return text.startswith(("/", "./", "../", "~")) or text in {".", ".."}
-
-
-def _show_plan(plan: SyncPlan, failures: Failures, *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        shown: SyncRow = {
-            "copied": list(plan.copied),
-            "size": plan.size,
-            "directories": plan.directories,
-            "deleted": plan.deleted,
-            "unchanged": plan.unchanged,
-            "dry_run": dry_run,
-            "failed": dict(failures.reasons),
-        }
-        write_json(shown)
-        return
-    if dry_run:
-        for path in plan.copied:
-            write_line(f"copy    {path}")
-        for path in plan.deleted:
-            write_line(f"delete  {path}")
-    would = "would be " if dry_run else ""
-    say(
-        f"{counted(len(plan.copied), 'file')} ({size_text(plan.size)}) {would}copied, "
-        f"{len(plan.deleted)} {would}deleted, {plan.unchanged} unchanged"
-    )
 
 
 @contextmanager
@@ -745,25 +681,18 @@ def _get_file(files: GroupFiles, entry: CatalogueEntry, output: Path | None, mov
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios get a.txt\n  dios get analytics/data/a.txt --output copy.txt\n"
-    "  dios get analytics/data --recursive --output ./data\n  dios get 3f9a1c | wc"
+    examples="dios get a.txt\ndios get analytics/data/a.txt --output copy.txt\n"
+    "dios get analytics/data --recursive --output ./data\ndios get 3f9a1c | wc",
+    json=Output((WrittenRow, FailedRow), many=None),
 )
 def get(
-    name: NameArgument,
+    name: str = argument("NAME", "A path group/FILE, a file as put, a fingerprint or a name."),
     *,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write to FILE; default: standard output."),
-    ] = None,
-    recursive: Annotated[
-        bool, typer.Option("--recursive", "-r", help="Write a directory into the directory of --output.")
-    ] = False,
-    former: Annotated[
-        bool, typer.Option("--former", help="Write the former version of group/FILE that is still stored.")
-    ] = False,
-    group: InGroupOption = "",
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    output: Path | None = option("-o --output FILE", "Write to FILE; default: standard output."),
+    recursive: bool = option("-r --recursive", "Write a directory into the directory of --output."),
+    former: bool = option("--former", "Write the former version of group/FILE that is still stored."),
+    group: str = IN_GROUP_OPTION,
+    common: CommonOptions,
 ) -> None:
     """Write the bytes of an object to a file or to standard output.
 
@@ -777,51 +706,41 @@ def get(
     With --former it writes the latest version before the present one: it stays until the present one has the
     promised replicas.
     """
-    with reporting("dios get", as_json=as_json):
-        if as_json and output is None:
-            raise InvalidError(
-                "--json would mix with the object's bytes on standard output; add --output FILE"
-            )
-        with opened(node) as place, _showing_former(place, name, group):
-            if recursive:
-                failures = Failures("failed")
-                written = _get_directory(place, f"{group}/{name}" if group else name, output, failures)
-                if as_json:
-                    rows: list[WrittenRow] = [{"file": str(file), "size": size} for file, size in written]
-                    write_json([*rows, *failures.rows()])
-                failures.end()
-                return
-            if former:
-                entry = _get_former(place, f"{group}/{name}" if group else name, output)
-                if as_json:
-                    write_json(
-                        {"file": str(output), "size": entry.size, "fingerprint": fingerprint(entry.name)}
-                    )
-                return
-            listed = place.find(name, group)[1]
-            if listed is not None and listed.entry.in_store:
-                with waiting("bringing the file back"):
-                    listed = place.brought_back(listed)
-                name, group = listed.path, listed.group
-            if listed is not None and listed.entry.digest:
-                with transfer(output.name if output else "get", listed.entry.size) as moved:
-                    _get_file(place.files(listed.group), listed.entry, output, moved)
-                if as_json:
-                    write_json(
-                        {"file": str(output), "size": listed.entry.size, "fingerprint": listed.fingerprint}
-                    )
-                return
-            reference = place.object(name, group)
-            size = reference.size
-            with (
-                reference.read(Semantics.MRSW) as request,
-                _destination(output) as file,
-                transfer(output.name if output else "get", size) as moved,
-            ):
-                size = len(request.view)
-                downloads.copy_view(request.view, file, moved)
-            if as_json:
-                write_json({"file": str(output), "size": size, "fingerprint": reference.fingerprint})
+    if common.as_json and output is None:
+        raise InvalidError("--json would mix with the object's bytes on standard output; add --output FILE")
+    with opened(common.node) as place, _showing_former(place, name, group):
+        if recursive:
+            failures = Failures("failed")
+            written = _get_directory(place, f"{group}/{name}" if group else name, output, failures)
+            if common.as_json:
+                write_json([*written, *failures.rows()])
+            failures.end()
+        elif former:
+            entry = _get_former(place, f"{group}/{name}" if group else name, output)
+            common.print_row(WrittenRow(str(output), entry.size, fingerprint(entry.name)))
+        else:
+            common.print_row(_get_one(place, name, group, output))
+
+
+def _get_one(place: CommandContext, name: str, group: str, output: Path | None) -> WrittenRow:
+    """Write a file, or an object that no catalogue has."""
+    listed = place.find(name, group)[1]
+    if listed is not None and listed.entry.in_store:
+        with waiting("bringing the file back"):
+            listed = place.brought_back(listed)
+        name, group = listed.path, listed.group
+    if listed is not None and listed.entry.digest:
+        with transfer(output.name if output else "get", listed.entry.size) as moved:
+            _get_file(place.files(listed.group), listed.entry, output, moved)
+        return WrittenRow(str(output), listed.entry.size, listed.fingerprint)
+    reference = place.object(name, group)
+    with (
+        reference.read(Semantics.MRSW) as request,
+        _destination(output) as file,
+        transfer(output.name if output else "get", reference.size) as moved,
+    ):
+        downloads.copy_view(request.view, file, moved)
+        return WrittenRow(str(output), len(request.view), reference.fingerprint)
 
 
 @contextmanager
@@ -858,8 +777,8 @@ def _get_former(place: CommandContext, text: str, output: Path | None) -> Catalo
 
 def _get_directory(
     place: CommandContext, text: str, output: Path | None, failures: Failures
-) -> list[tuple[Path, int]]:
-    """Write the files below a directory; return the written files with their sizes, and note the others."""
+) -> list[WrittenRow]:
+    """Write the files below a directory; return the written files, and note the others."""
     if output is None:
         raise InvalidError("--recursive writes several files; add --output DIRECTORY")
     alias, inner = _path(place, text)
@@ -869,7 +788,7 @@ def _get_directory(
     start = len(inner) + 1 if inner and tree.is_directory(inner) else len(inner.rpartition("/")[0])
     total = sum(tree.files[file_path].size for file_path in below if tree.is_file(file_path))
     output.mkdir(parents=True, exist_ok=True)
-    written: list[tuple[Path, int]] = []
+    written: list[WrittenRow] = []
     with transfer("get", total, steps=len(below)) as moved:
         for path in below:
             # A path of the catalogue has no "..": it stays inside of the directory.
@@ -880,30 +799,23 @@ def _get_directory(
                     continue
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _get_file(files, tree.files[path], target, moved)
-                written.append((target, tree.files[path].size))
+                written.append(WrittenRow(str(target), tree.files[path].size))
     return written
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios rm a.txt b.txt\n  dios rm analytics/data --recursive\n  dios rm 3f9a1c\n"
-    "  dios rm --group analytics --all"
+    examples="dios rm a.txt b.txt\ndios rm analytics/data --recursive\ndios rm 3f9a1c\n"
+    "dios rm --group analytics --all",
+    json=[RemovedRow, FailedRow],
 )
 def rm(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Paths group/FILE, files as put, fingerprints or names."),
-    ] = None,
+    names: list[str] | None = argument("[NAME]...", "Paths group/FILE, files as put, fingerprints or names."),
     *,
-    recursive: Annotated[
-        bool, typer.Option("--recursive", "-r", help="Destroy everything below group/DIRECTORY.")
-    ] = False,
-    group: InGroupOption = "",
-    everything: Annotated[
-        bool, typer.Option("--all", help="Destroy all files and directories of the group of --group.")
-    ] = False,
-    yes: YesOption = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    recursive: bool = option("-r --recursive", "Destroy everything below group/DIRECTORY."),
+    group: str = IN_GROUP_OPTION,
+    everything: bool = option("--all", "Destroy all files and directories of the group of --group."),
+    yes: bool = YES_OPTION,
+    common: CommonOptions,
 ) -> None:
     """Destroy objects with all their replicas, for all users, and remove them from the catalogues.
 
@@ -913,7 +825,7 @@ def rm(
     store, and these files stay if it does not answer. Files that stay are listed at the end, and make the
     exit status 1. --all asks first.
     """
-    with reporting("dios rm", as_json=as_json), opened(node, [group] if group else ()) as place:
+    with opened(common.node, [group] if group else ()) as place:
         # Look up all names first, so that an error in the last one destroys nothing.
         if everything:
             if not group or names:
@@ -929,15 +841,15 @@ def rm(
             ]
         failures = Failures("not removed")
         gone, later = destroy_targets(place, targets, failures)
-        if as_json:
-            removed: list[RemovedRow] = [
-                {
-                    "argument": target.text,
-                    "destroyed": outcome.replicas > 0
+        if common.as_json:
+            removed = [
+                RemovedRow(
+                    target.text,
+                    outcome.replicas > 0
                     or (target.file is not None and target.file.entry.tiered and outcome.complete),
-                    "replicas": outcome.replicas,
-                    "incomplete": not outcome.complete,
-                }
+                    outcome.replicas,
+                    not outcome.complete,
+                )
                 for target, outcome in gone
             ]
             write_json([*removed, *failures.rows()])

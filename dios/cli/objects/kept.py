@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dios.cli.common.output import counted, time_text
 from dios.lib.kept.promises import KeptStatus
-from dios.lib.kept.report import ShortObject
 
 
 def kept_text(promise: KeptStatus) -> str:
@@ -26,10 +27,6 @@ def kept_text(promise: KeptStatus) -> str:
     return f"{kept}; the bytes of {promise.unverified} of them are still being compared"
 
 
-def why_text(short_object: ShortObject) -> str:
+def why_text(reason: str, conflict: Sequence[str]) -> str:
     """Return why an object is short of its promise, with the versions of replicas in conflict."""
-    return (
-        f"{short_object.reason} ({', '.join(short_object.conflict)})"
-        if short_object.conflict
-        else short_object.reason
-    )
+    return f"{reason} ({', '.join(conflict)})" if conflict else reason

@@ -6,17 +6,19 @@
 from __future__ import annotations
 
 import base64
-import json
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Final, NotRequired, TypedDict
+from typing import Final
 
-import typer
+from msgspec import UNSET, UnsetType
 
 from dios import limits
-from dios.cli.common.application import CommandApplication
+from dios.cli.common.application import LINES, CommandApplication
 from dios.cli.common.context import CommandContext, opened
-from dios.cli.common.output import JsonOption, NodeOption, facts, reporting, say, write_json, write_line
+from dios.cli.common.options import argument, option
+from dios.cli.common.output import write_json_line, write_line
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.client.ops.logs import Entry
 from dios.client.sync.node import Log
 from dios.errors import InvalidError
@@ -31,13 +33,13 @@ app: Final = CommandApplication(
 
 _BATCH: Final = 256
 
-LogArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name, a path, or a fingerprint.")]
-PositionOption = Annotated[
-    int, typer.Option("--from", metavar="POSITION", min=0, help="Begin here; `read --json` shows positions.")
-]
+LOG_ARGUMENT: Final[str] = argument("NAME", "A name, a path, or a fingerprint.")
+POSITION_OPTION: Final[int] = option(
+    "--from POSITION", "Begin here; `read --json` shows positions.", default=0, min=0
+)
 
 
-class CreatedLogRow(TypedDict):
+class CreatedLogRow(Row):
     """A new journal, with its secret name."""
 
     label: str
@@ -45,20 +47,20 @@ class CreatedLogRow(TypedDict):
     name: str
 
 
-class AppendedRow(TypedDict):
+class AppendedRow(Row):
     """The number of entries that were appended, and the number of the last, 0 without any."""
 
     appended: int
     last: int
 
 
-class EntryRow(TypedDict):
+class EntryRow(Row):
     """An entry of a journal, and the position of the next. It has base64 if it is not text."""
 
     position: int
     next: int
-    text: NotRequired[str]
-    base64: NotRequired[str]
+    text: str | UnsetType = UNSET
+    base64: str | UnsetType = UNSET
 
 
 def _log(place: CommandContext, text: str) -> Log:
@@ -70,16 +72,15 @@ def _log(place: CommandContext, text: str) -> Log:
     return log
 
 
-@app.command(epilog="\b\nExamples:\n  dios journal create events --group analytics")
+@app.command(examples="dios journal create events --group analytics", json=CreatedLogRow)
 def create(
-    label: Annotated[str, typer.Argument(metavar="PATH", help="Its path in the group.")],
+    label: str = argument("PATH", "Its path in the group."),
     *,
-    group: Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group of the journal.")],
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    group: str = option("-g --group ALIAS", "The group of the journal.", required=True),
+    common: CommonOptions,
 ) -> None:
     """Make an empty journal in a group. It exists until `dios rm` removes it."""
-    with reporting("dios journal create", as_json=as_json), opened(node, [group]) as place:
+    with opened(common.node, [group]) as place:
         checked = checked_path(label)
         staged = StagedFiles(place.files(group))
         staged.require_new(checked)
@@ -87,44 +88,32 @@ def create(
         name = log.name or b""
         staged.add_object(checked, name)
         staged.publish()
-        if as_json:
-            created: CreatedLogRow = {
-                "label": checked,
-                "fingerprint": log.fingerprint,
-                "name": format_name(name),
-            }
-            write_json(created)
-            return
-        facts([("journal", checked), ("group", group), ("fingerprint", log.fingerprint)])
-        say(f"next: dios journal append {checked} TEXT")
+        common.print_row(
+            CreatedLogRow(checked, log.fingerprint, format_name(name)),
+            f"next: dios journal append {checked} TEXT",
+            facts={"journal": checked, "group": group, "fingerprint": log.fingerprint},
+        )
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios journal append events 'it began'\n"
-    "  tail -f app.log | dios journal append events"
+    examples="dios journal append events 'it began'\ntail -f app.log | dios journal append events",
+    json=AppendedRow,
 )
 def append(
-    name: LogArgument,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="One entry each; default: each line of standard input."),
-    ] = None,
+    name: str = LOG_ARGUMENT,
+    texts: list[str] | None = argument("[TEXT]...", "One entry each; default: each line of standard input."),
     *,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    common: CommonOptions,
 ) -> None:
     """Append entries to a journal. They are on disk when the command returns."""
-    with reporting("dios journal append", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         log = _log(place, name)
         count = number = 0
         for batch in _batches(texts):
             number = log.append_all(batch)
             count += len(batch)
-        if as_json:
-            row: AppendedRow = {"appended": count, "last": number}
-            write_json(row)
-        else:
-            say(f"{count} appended" + (f", the last is number {number}" if count else ""))
+        more = f", the last is number {number}" if count else ""
+        common.print_row(AppendedRow(count, number), f"{count} appended{more}")
 
 
 def _batches(texts: list[str] | None) -> Iterator[list[bytes]]:
@@ -138,42 +127,37 @@ def _batches(texts: list[str] | None) -> Iterator[list[bytes]]:
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios journal read events\n  dios journal read events --from 8192 --json"
+    examples="dios journal read events\ndios journal read events --from 8192 --json",
+    json=EntryRow,
+    note=LINES,
 )
-def read(
-    name: LogArgument,
-    *,
-    position: PositionOption = 0,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def read(name: str = LOG_ARGUMENT, *, position: int = POSITION_OPTION, common: CommonOptions) -> None:
     """Print the entries of a journal, one per line, up to its present end.
 
     --json prints an object for each entry: its text (base64 if it is not text), its position, and the
     position of the next entry.
     """
-    with reporting("dios journal read", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         for entry in _log(place, name).entries(position):
-            _show(entry, as_json=as_json)
+            _show(entry, as_json=common.as_json)
 
 
-@app.command(epilog="\b\nExamples:\n  dios journal follow events\n  dios journal follow events --new --json")
+@app.command(
+    examples="dios journal follow events\ndios journal follow events --new --json", json=EntryRow, note=LINES
+)
 def follow(
-    name: LogArgument,
+    name: str = LOG_ARGUMENT,
     *,
-    position: PositionOption = 0,
-    new: Annotated[bool, typer.Option("--new", help="Only entries appended from now on.")] = False,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="End after N entries.")
-    ] = None,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    position: int = POSITION_OPTION,
+    new: bool = option("--new", "Only entries appended from now on."),
+    count: int | None = option("-n --count N", "End after N entries.", min=1),
+    common: CommonOptions,
 ) -> None:
     """Print the entries of a journal and new ones until Ctrl-C, in the format of `dios journal read`."""
-    with reporting("dios journal follow", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         log = _log(place, name)
         for shown, entry in enumerate(log.follow(log.size if new else position), 1):
-            _show(entry, as_json=as_json)
+            _show(entry, as_json=common.as_json)
             sys.stdout.flush()
             if shown == count:
                 return
@@ -181,7 +165,7 @@ def follow(
 
 def _show(entry: Entry, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(_described(entry)) + "\n")
+        write_json_line(_described(entry))
     elif sys.stdout.isatty():
         write_line(entry.data.decode(errors="backslashreplace"))
     else:
@@ -189,9 +173,7 @@ def _show(entry: Entry, *, as_json: bool) -> None:
 
 
 def _described(entry: Entry) -> EntryRow:
-    row: EntryRow = {"position": entry.position, "next": entry.next}
     try:
-        row["text"] = entry.data.decode()
+        return EntryRow(entry.position, entry.next, text=entry.data.decode())
     except UnicodeDecodeError:
-        row["base64"] = base64.b64encode(entry.data).decode()
-    return row
+        return EntryRow(entry.position, entry.next, base64=base64.b64encode(entry.data).decode())

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, TypedDict
+from typing import Final
 
-import typer
-
-from dios.cli.common.application import CommandApplication
+from dios.cli.common.application import CommandApplication, Output
 from dios.cli.common.context import CataloguedFile, CommandContext, opened
-from dios.cli.common.failures import Failures
+from dios.cli.common.failures import FailedRow, Failures
+from dios.cli.common.options import argument, option
 from dios.cli.common.output import (
-    InGroupOption,
-    JsonOption,
-    NodeOption,
+    Cells,
     counted,
-    facts,
-    reporting,
-    say,
     size_text,
-    table,
     time_text,
     transfer,
     waiting,
-    write_json,
 )
+from dios.cli.common.results import IN_GROUP_OPTION, CommonOptions
+from dios.cli.common.rows import Row
 from dios.cli.nodes.members import silent
 from dios.cli.objects.kept import why_text
+from dios.client.ops.cluster import Gathered
 from dios.client.sync.node import Reference
 from dios.errors import DiosError
 from dios.lib.kept.promises import Promises
@@ -36,10 +30,10 @@ from dios.wire.types import Persistence
 
 app: Final = CommandApplication()
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name, a file as put, or a fingerprint.")]
+NAME_ARGUMENT: Final[str] = argument("NAME", "A name, a file as put, or a fingerprint.")
 
 
-class AttributesRow(TypedDict):
+class AttributesRow(Row):
     """The attributes of a physical object. v_r and v_w count commits, a_r and a_w active reads and writes."""
 
     persistence: str
@@ -80,7 +74,7 @@ class StatRow(AttributesRow):
     short: ShortObject | None
 
 
-class PartsPlaceRow(TypedDict):
+class PartsPlaceRow(Row):
     """The parts of a large file that a node has, with the bytes of their replicas."""
 
     node: str
@@ -89,7 +83,7 @@ class PartsPlaceRow(TypedDict):
     size: int
 
 
-class PartsRow(TypedDict):
+class PartsRow(Row):
     """A file in parts: their number, and the nodes that have some of them.
 
     ``lost`` is the number of parts that no node has which answered; ``short`` lists the parts with fewer
@@ -108,7 +102,7 @@ class PartsRow(TypedDict):
     short: list[ShortObject]
 
 
-class TieredRow(TypedDict):
+class TieredRow(Row):
     """A tiered file, which has no object in the cluster: the store where its bytes are."""
 
     type: str
@@ -119,37 +113,19 @@ class TieredRow(TypedDict):
     local_left: bool
 
 
-def _attributes(replica: Reference) -> AttributesRow:
-    return {
-        "persistence": replica.persistence.name.lower(),
-        "proximity": replica.proximity.name.lower(),
-        "size": replica.size,
-        "v_r": replica.v_r,
-        "v_w": replica.v_w,
-        "a_r": replica.a_r,
-        "a_w": replica.a_w,
-    }
+def _replica_row(replica: Reference) -> ReplicaRow:
+    return ReplicaRow.of(replica, id=f"{replica.object_id:016x}")
 
 
-def _where(replica: Reference) -> ReplicaRow:
-    return {
-        "node": replica.node,
-        "rack": replica.rack,
-        **_attributes(replica),
-        "id": f"{replica.object_id:016x}",
-    }
-
-
-@app.command(epilog="\b\nExamples:\n  dios stat a.txt\n  dios stat dios1… --json | jq .replicas")
+@app.command(
+    examples="dios stat a.txt\ndios stat dios1… --json | jq .replicas", json=(StatRow, PartsRow, TieredRow)
+)
 def stat(
-    name: NameArgument,
+    name: str = NAME_ARGUMENT,
     *,
-    group: InGroupOption = "",
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also show how often it was read and written.")
-    ] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    group: str = IN_GROUP_OPTION,
+    verbose: bool = option("-v --verbose", "Also show how often it was read and written."),
+    common: CommonOptions,
 ) -> None:
     """Show the public attributes of an object, and in a cluster each of its replicas.
 
@@ -160,84 +136,96 @@ def stat(
     With --verbose the versions follow: v_r and v_w count the committed reads and writes of the replica, and
     a_r and a_w those that are active now.
     """
-    with reporting("dios stat", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         listed = place.find(name, group)[1]
         if listed is not None and listed.entry.tiered:
-            _stat_tiered(listed, as_json=as_json)
-            return
-        if listed is not None and listed.entry.in_parts:
-            _stat_parts(place, listed, as_json=as_json)
-            return
-        replicas = place.replicas(name, group)
-        nearest = replicas[0]
-        replica_rows = [_where(replica) for replica in replicas]
-        short = _short(place, nearest.fingerprint)
-        row: StatRow = {
-            "type": nearest.type.name,
-            "fingerprint": nearest.fingerprint,
-            "permissions": [right.name.lower() for right in nearest.permissions if right.name],
-            "secrecy": list(nearest.secrecy),
-            **_attributes(nearest),
-            "replicas": replica_rows,
-            "incomplete": replicas.incomplete,
-            "short": short,
-        }
-        if as_json:
-            write_json(row)
-            return
-        size = f"{counted(nearest.size, 'byte')} ({size_text(nearest.size)})"
-        facts(
-            [
-                ("type", row["type"]),
-                ("fingerprint", row["fingerprint"]),
-                ("permissions", " ".join(row["permissions"])),
-                ("secrecy", " ".join(row["secrecy"]) or "none"),
-                ("persistence", replica_rows[0]["persistence"]),
-                ("proximity", replica_rows[0]["proximity"]),
-                ("size", size),
-                *(_versions(nearest) if verbose else ()),
-            ]
-        )
-        if nearest.node or len(replicas) > 1:
-            _show_replicas(replica_rows, verbose=verbose)
-        if short is not None:
-            since = time_text(short.since * 10**9)
-            say(
-                f"{short.current} of {counted(short.wanted, 'promised replica')}, since {since}: "
-                f"{why_text(short)}"
-            )
-        if replicas.incomplete:
-            say(f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`")
+            _stat_tiered(listed, common)
+        elif listed is not None and listed.entry.in_parts:
+            _stat_parts(place, listed, common)
+        else:
+            _stat_object(place, place.replicas(name, group), common, verbose=verbose)
 
 
-def _stat_tiered(listed: CataloguedFile, *, as_json: bool) -> None:
-    """Show a tiered file: the place of its bytes."""
-    entry = listed.entry
-    row: TieredRow = {
-        "type": "TIERED",
-        "path": f"{listed.group}/{listed.path}",
-        "fingerprint": listed.fingerprint,
-        "size": entry.size,
-        "store": entry.tier.place if entry.tier else "",
-        "local_left": entry.tier is not None and entry.tier.left,
-    }
-    if as_json:
-        write_json(row)
-        return
-    facts(
-        [
-            ("type", "TIERED"),
-            ("path", row["path"]),
-            ("fingerprint", row["fingerprint"]),
-            ("size", f"{counted(entry.size, 'byte')} ({size_text(entry.size)})"),
-            ("store", row["store"]),
-        ]
+def _stat_object(
+    place: CommandContext, replicas: Gathered[Reference], common: CommonOptions, *, verbose: bool
+) -> None:
+    """Show an object and its replicas."""
+    nearest = replicas[0]
+    short = next((short for short in _all_short(place) if short.fingerprint == nearest.fingerprint), None)
+    row = StatRow.of(
+        nearest,
+        type=nearest.type.name,
+        permissions=[right.name.lower() for right in nearest.permissions if right.name],
+        replicas=[_replica_row(replica) for replica in replicas],
+        incomplete=replicas.incomplete,
+        short=short,
     )
-    if row["local_left"]:
-        say("local objects may remain, because a run broke off; next: the same `dios tier out` again")
+    notices = []
+    if short is not None:
+        since, why = time_text(short.since * 10**9), why_text(short.reason, short.conflict)
+        promised = counted(short.wanted, "promised replica")
+        notices.append(f"{short.current} of {promised}, since {since}: {why}")
+    if replicas.incomplete and not common.as_json:
+        notices.append(_incomplete_text(place))
+    several = bool(nearest.node) or len(replicas) > 1
+    common.print_row(
+        row,
+        *notices,
+        facts={
+            "type": row.type,
+            "fingerprint": row.fingerprint,
+            "permissions": " ".join(row.permissions),
+            "secrecy": " ".join(row.secrecy) or "none",
+            "persistence": row.persistence,
+            "proximity": row.proximity,
+            "size": _size_text(row.size),
+            "reads": f"committed (v_r): {row.v_r}, active (a_r): {row.a_r}" if verbose else None,
+            "writes": f"committed (v_w): {row.v_w}, active (a_w): {row.a_w}" if verbose else None,
+        },
+        table=(_replica_cells(replica, verbose=verbose) for replica in row.replicas if several),
+    )
 
 
-def _stat_parts(place: CommandContext, listed: CataloguedFile, *, as_json: bool) -> None:
+def _replica_cells(row: ReplicaRow, *, verbose: bool) -> Cells:
+    versions: Cells = {"V_R": row.v_r, "V_W": row.v_w, "ID": row.id}
+    return {
+        "NODE": row.node or None,
+        "RACK": row.rack or None,
+        "PERSISTENCE": row.persistence,
+        "PROXIMITY": row.proximity,
+        "SIZE": row.size,
+        **(versions if verbose else {}),
+    }
+
+
+def _size_text(size: int) -> str:
+    return f"{counted(size, 'byte')} ({size_text(size)})"
+
+
+def _incomplete_text(place: CommandContext) -> str:
+    return f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`"
+
+
+def _stat_tiered(listed: CataloguedFile, common: CommonOptions) -> None:
+    """Show a tiered file: the place of its bytes."""
+    tier, size = listed.entry.tier, listed.entry.size
+    path, store = f"{listed.group}/{listed.path}", tier.place if tier else ""
+    row = TieredRow("TIERED", path, listed.fingerprint, size, store, bool(tier and tier.left))
+    left = ["local objects may remain, because a run broke off; next: the same `dios tier out` again"]
+    common.print_row(
+        row,
+        *(left if row.local_left else ()),
+        facts={
+            "type": row.type,
+            "path": path,
+            "fingerprint": row.fingerprint,
+            "size": _size_text(size),
+            "store": store,
+        },
+    )
+
+
+def _stat_parts(place: CommandContext, listed: CataloguedFile, common: CommonOptions) -> None:
     """Show a file in parts: the nodes with the number of parts that each has."""
     entry, files = listed.entry, place.files(listed.group)
     on: dict[tuple[str, str], list[int]] = {}
@@ -251,59 +239,47 @@ def _stat_parts(place: CommandContext, listed: CataloguedFile, *, as_json: bool)
                 on.setdefault((replica.node, replica.rack), []).append(replica.size)
                 replica.close()
     marks = {fingerprint(name) for name in entry.names}
-    row: PartsRow = {
-        "type": "FILE",
-        "path": f"{listed.group}/{listed.path}",
-        "fingerprint": listed.fingerprint,
-        "size": entry.size,
-        "parts": len(marks),
-        "part_bytes": entry.part_bytes,
-        "replicas": [
-            {"node": node, "rack": rack, "parts": len(sizes), "size": sum(sizes)}
-            for (node, rack), sizes in sorted(on.items())
+    row = PartsRow(
+        type="FILE",
+        path=f"{listed.group}/{listed.path}",
+        fingerprint=listed.fingerprint,
+        size=entry.size,
+        parts=len(marks),
+        part_bytes=entry.part_bytes,
+        replicas=[
+            PartsPlaceRow(node, rack, len(sizes), sum(sizes)) for (node, rack), sizes in sorted(on.items())
         ],
-        "lost": lost,
-        "incomplete": incomplete,
-        "short": [short_object for short_object in _all_short(place) if short_object.fingerprint in marks],
-    }
-    if as_json:
-        write_json(row)
-        return
-    facts(
-        [
-            ("type", "FILE"),
-            ("path", row["path"]),
-            ("fingerprint", row["fingerprint"]),
-            ("size", f"{counted(entry.size, 'byte')} ({size_text(entry.size)})"),
-            ("parts", f"{len(marks)} of {size_text(entry.part_bytes)}"),
-        ]
+        lost=lost,
+        incomplete=incomplete,
+        short=[short for short in _all_short(place) if short.fingerprint in marks],
     )
-    table(
-        ("NODE", "RACK", "PARTS", "SIZE"),
-        [
-            (
-                node_row["node"] or "-",
-                node_row["rack"] or "-",
-                str(node_row["parts"]),
-                size_text(node_row["size"]),
-            )
-            for node_row in row["replicas"]
-        ],
-        right=("PARTS", "SIZE"),
-    )
-    if row["short"]:
-        parts = counted(len(row["short"]), "part")
-        say(f"fewer replicas than promised: {parts}, {why_text(row['short'][0])}")
+    notices = []
+    if row.short:
+        why = why_text(row.short[0].reason, row.short[0].conflict)
+        notices.append(f"fewer replicas than promised: {counted(len(row.short), 'part')}, {why}")
     if lost:
-        say(f"on no node that answers: {counted(lost, 'part')}")
-    if incomplete:
-        say(f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`")
-
-
-def _short(place: CommandContext, mark: str) -> ShortObject | None:
-    """Return how the object is short of its promise, as far as the keeper says so."""
-    return next(
-        (short_object for short_object in _all_short(place) if short_object.fingerprint == mark), None
+        notices.append(f"on no node that answers: {counted(lost, 'part')}")
+    if incomplete and not common.as_json:
+        notices.append(_incomplete_text(place))
+    common.print_row(
+        row,
+        *notices,
+        facts={
+            "type": row.type,
+            "path": row.path,
+            "fingerprint": row.fingerprint,
+            "size": _size_text(row.size),
+            "parts": f"{row.parts} of {size_text(row.part_bytes)}",
+        },
+        table=(
+            {
+                "NODE": holder.node or None,
+                "RACK": holder.rack or None,
+                "PARTS": holder.parts,
+                "SIZE": size_text(holder.size),
+            }
+            for holder in row.replicas
+        ),
     )
 
 
@@ -315,56 +291,47 @@ def _all_short(place: CommandContext) -> list[ShortObject]:
         return []
 
 
-def _versions(replica: Reference) -> list[tuple[str, str]]:
-    return [
-        ("reads", f"committed (v_r): {replica.v_r}, active (a_r): {replica.a_r}"),
-        ("writes", f"committed (v_w): {replica.v_w}, active (a_w): {replica.a_w}"),
-    ]
-
-
-def _show_replicas(rows: Sequence[Mapping[str, object]], *, verbose: bool) -> None:
-    shown = ("node", "rack", "persistence", "proximity", "size", *(("v_r", "v_w", "id") if verbose else ()))
-    table(
-        tuple(key.upper() for key in shown),
-        [tuple(str(row[key]) or "-" for key in shown) for row in rows],
-        right=("SIZE", "V_R", "V_W") if verbose else ("SIZE",),
-    )
-
-
-@app.command(epilog="\b\nExamples:\n  dios replicate a.txt --on n2\n  dios replicate a.txt --on n3 --durable")
+@app.command(
+    examples="dios replicate a.txt --on n2\ndios replicate a.txt --on n3 --durable",
+    json=Output(
+        (
+            MadeReplicaRow,
+            FailedRow,
+        ),
+        many=None,
+    ),
+)
 def replicate(
-    name: NameArgument,
+    name: str = NAME_ARGUMENT,
     *,
-    on: Annotated[str, typer.Option("--on", metavar="NODE", help="The node of the new replica.")],
-    durable: Annotated[
-        bool, typer.Option("--durable", help="Store it on disk; default: like the copied object.")
-    ] = False,
-    group: InGroupOption = "",
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    on: str = option("--on NODE", "The node of the new replica.", required=True),
+    durable: bool = option("--durable", "Store it on disk; default: like the copied object."),
+    group: str = IN_GROUP_OPTION,
+    common: CommonOptions,
 ) -> None:
     """Make a replica of an object on another node: same name, same groups, same bytes.
 
     The bytes come from a replica that can be read, and are verified on arrival. The replicas are independent:
     a write to one does not change the others.
     """
-    with reporting("dios replicate", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         persistence = Persistence.DURABLE if durable else None
         listed = place.find(name, group)[1]
         if listed is not None and listed.entry.in_parts:
-            _replicate_parts(place, listed, on, persistence, as_json=as_json)
+            _replicate_parts(place, listed, on, persistence, common)
             return
         source = place.object(name, group)
         with waiting(f"copying {size_text(source.size)} to {on}"):
             copy = source.copy(host=on, persistence=persistence)
-        if as_json:
-            row: MadeReplicaRow = {"fingerprint": copy.fingerprint, **_where(copy)}
-            write_json(row)
-        else:
-            say(
-                f"{size_text(copy.size)} {copy.persistence.name.lower()} on {copy.node or on}; "
-                f"next: dios stat {copy.fingerprint}"
-            )
+        common.print_row(
+            _copy_row(copy),
+            f"{size_text(copy.size)} {copy.persistence.name.lower()} on {copy.node or on}; "
+            f"next: dios stat {copy.fingerprint}",
+        )
+
+
+def _copy_row(copy: Reference) -> MadeReplicaRow:
+    return MadeReplicaRow.of(copy, id=f"{copy.object_id:016x}")
 
 
 def _replicate_parts(
@@ -372,8 +339,7 @@ def _replicate_parts(
     listed: CataloguedFile,
     to: str,
     persistence: Persistence | None,
-    *,
-    as_json: bool,
+    common: CommonOptions,
 ) -> None:
     """Make a replica of each part of a large file that the node does not have yet."""
     entry, files = listed.entry, place.files(listed.group)
@@ -390,14 +356,12 @@ def _replicate_parts(
                         parts.reference(number) as source,
                         source.copy(host=to, persistence=persistence) as copy,
                     ):
-                        copies.append({"fingerprint": copy.fingerprint, **_where(copy)})
+                        copies.append(_copy_row(copy))
             moved(entry.size_of_part(number))
-    if as_json:
-        write_json([*copies, *failures.rows()])
-    else:
-        size = sum(row["size"] for row in copies)
-        say(
-            f"copied {counted(len(copies), 'part')} ({size_text(size)}) to {to}; "
-            f"next: dios stat {listed.fingerprint}"
-        )
+    size = sum(row.size for row in copies)
+    common.print_row(
+        [*copies, *failures.rows()],
+        f"copied {counted(len(copies), 'part')} ({size_text(size)}) to {to}; "
+        f"next: dios stat {listed.fingerprint}",
+    )
     failures.end()

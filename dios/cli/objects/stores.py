@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypedDict
-
-import typer
+from collections.abc import Iterable
+from typing import Final
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
-from dios.cli.common.output import (
-    JsonOption,
-    NodeOption,
-    counted,
-    reporting,
-    say,
-    table,
-    waiting,
-    write_json,
-)
+from dios.cli.common.options import argument, option
+from dios.cli.common.output import Cells, Number, counted, waiting
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.client.keyring import Keyring, check_alias
 from dios.errors import DiosError, ExistsError, InvalidError, UnreachableError
 from dios.ids import Name
@@ -33,10 +26,10 @@ app: Final = CommandApplication(
     help="Key-value stores: the nodes that have them, and what is lost of them.",
 )
 
-StoreArgument = Annotated[str, typer.Argument(metavar="GROUP/STORE", help="A store of your keyring.")]
+STORE_ARGUMENT: Final[str] = argument("GROUP/STORE", "A store of your keyring.")
 
 
-class StoreRow(TypedDict):
+class StoreRow(Row):
     """A store: its nodes, those of them that do not answer, and its keys, null if no majority answers."""
 
     store: str
@@ -46,8 +39,18 @@ class StoreRow(TypedDict):
     keys: int | None
     problem: str
 
+    def cells(self) -> Cells:
+        """Return the line of the table."""
+        return {
+            "STORE": self.store,
+            "HOSTS": ", ".join(host or "this node" for host in self.hosts) or None,
+            "AWAY": ", ".join(self.away) or None,
+            "KEYS": Number("-" if self.keys is None else self.keys),
+            "FINGERPRINT": self.fingerprint,
+        }
 
-class RepairedStoreRow(TypedDict):
+
+class RepairedStoreRow(Row):
     """The outcome of a repair: the values that got a replica back, and the parts of the index that moved.
 
     ``behind`` is the number of copies of the index that do not answer.
@@ -63,20 +66,16 @@ class RepairedStoreRow(TypedDict):
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios store create papers/users --on n1,n2,n3\n"
-    "  dios store create papers/users --on n1,n2,n3 --keep"
+    examples="dios store create papers/users --on n1,n2,n3\n"
+    "dios store create papers/users --on n1,n2,n3 --keep",
+    json=StoreRow,
 )
 def create(
-    store: StoreArgument,
+    store: str = STORE_ARGUMENT,
     *,
-    on: Annotated[
-        str, typer.Option("--on", metavar="NODE,…", help="The nodes of the store; default: this node.")
-    ] = "",
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Replace nodes that do not answer for ten minutes, from now on.")
-    ] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    on: str = option("--on NODE,…", "The nodes of the store; default: this node."),
+    keep: bool = option("--keep", "Replace nodes that do not answer for ten minutes, from now on."),
+    common: CommonOptions,
 ) -> None:
     """Create a key-value store on several nodes, and add its name to your keyring.
 
@@ -84,7 +83,7 @@ def create(
     that replaces lost nodes; `dios service ls` shows it. Programs open the store with dios.lib.keyvalue.
     """
     alias, short = _split(store)
-    with reporting("dios store create", as_json=as_json), opened(node, [alias]) as place:
+    with opened(common.node, [alias]) as place:
         keyring = Keyring.load()
         if _entry(alias, short) in keyring.objects:
             raise ExistsError(f"your keyring already has a store {store!r}. Choose another name.")
@@ -94,51 +93,52 @@ def create(
         keyring.add(_entry(alias, short), Name(kv_store.name), section="objects")
         if keep:
             keep_store(place.node, group, kv_store)
-        _show([_described(store, kv_store)], as_json=as_json, many=False)
+        row = _described(store, kv_store)
+        common.print_row(row, *_problems([row]), table=[row.cells()])
 
 
-@app.command("add", epilog="\b\nExamples:\n  dios store add papers/users dios1…")
+@app.command("add", examples="dios store add papers/users dios1…", json=StoreRow)
 def add_store(
-    store: StoreArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The store's name, which its program has.")],
+    store: str = STORE_ARGUMENT,
+    name: str = argument("NAME", "The store's name, which its program has."),
     *,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    common: CommonOptions,
 ) -> None:
     """Add a store that a program created to your keyring, so that the other commands find it."""
     alias, short = _split(store)
-    with reporting("dios store add", as_json=as_json), opened(node, [alias]) as place:
+    with opened(common.node, [alias]) as place:
         kv_store = open_store(place.node, place.group(alias), parse_name(name))
         Keyring.load().add(_entry(alias, short), Name(kv_store.name), section="objects")
-        _show([_described(store, kv_store)], as_json=as_json, many=False)
+        row = _described(store, kv_store)
+        common.print_row(row, *_problems([row]), table=[row.cells()])
 
 
-@app.command("ls", epilog="\b\nExamples:\n  dios store ls\n  dios store ls --json | jq '.[].away'")
-def list_stores(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
+@app.command("ls", examples="dios store ls\ndios store ls --json | jq '.[].away'", json=[StoreRow])
+def list_stores(common: CommonOptions) -> None:
     """List the key-value stores of your keyring, with their nodes and those that do not answer."""
-    with reporting("dios store ls", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         known = [entry for entry in place.keyring.objects if entry.startswith(STORE_ALIAS)]
         with waiting("asking the nodes of the stores"):
             rows = [_looked_at(place, entry.removeprefix(STORE_ALIAS)) for entry in sorted(known)]
-        _show(rows, as_json=as_json)
+        common.print_rows(
+            rows,
+            StoreRow.cells,
+            _problems(rows),
+            empty="there are no stores yet; next: dios store create GROUP/STORE --on NODE,NODE,NODE",
+        )
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios store repair papers/users\n  dios store repair papers/users --replace n3\n"
-    "  dios store repair papers/users --replace n3 --with n5"
+    examples="dios store repair papers/users\ndios store repair papers/users --replace n3\n"
+    "dios store repair papers/users --replace n3 --with n5",
+    json=RepairedStoreRow,
 )
 def repair(
-    store: StoreArgument,
+    store: str = STORE_ARGUMENT,
     *,
-    replace: Annotated[
-        str, typer.Option("--replace", metavar="NODE", help="Replace this node, which is lost for good.")
-    ] = "",
-    new: Annotated[
-        str,
-        typer.Option("--with", metavar="NODE", help="The node in its place; default: one in another rack."),
-    ] = "",
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    replace: str = option("--replace NODE", "Replace this node, which is lost for good."),
+    new: str = option("--with NODE", "The node in its place; default: one in another rack."),
+    common: CommonOptions,
 ) -> None:
     """Bring a key-value store up to date on all of its nodes, after one of them was away.
 
@@ -146,7 +146,7 @@ def repair(
     meanwhile, and a lost node that returns harms nobody. Most nodes of the store have to answer. If the
     command is interrupted, type it again.
     """
-    with reporting("dios store repair", as_json=as_json), opened(node, [_split(store)[0]]) as place:
+    with opened(common.node, [_split(store)[0]]) as place:
         if new and not replace:
             raise InvalidError("--with NODE takes the place of another node. Add --replace NODE.")
         kv_store = _open(place, store)
@@ -156,27 +156,17 @@ def repair(
                 by = new or _spare(place, kv_store, replace)
                 moved = _replaced(place, kv_store, store, replace, by)
             restored, behind = kv_store.repair()
-        row: RepairedStoreRow = {
-            "store": store,
-            "hosts": list(kv_store.hosts),
-            "restored": restored,
-            "behind": behind,
-            "replaced": replace or None,
-            "by": by,
-            "moved": moved,
-        }
-        if as_json:
-            write_json(row)
-            return
-        if replace:
-            say(f"{by} has taken the place of {replace} in {store}")
-        say(f"restored {counted(restored, 'replica')} of values on {', '.join(kv_store.hosts)}")
-        if behind:
+        hosts = list(kv_store.hosts)
+        notices = [f"{by} has taken the place of {replace} in {store}"] if replace else []
+        notices.append(f"restored {counted(restored, 'replica')} of values on {', '.join(hosts)}")
+        if behind and not common.as_json:
             away = ", ".join(sorted(kv_store.away())) or "a node"
-            say(
+            notices.append(
                 f"{away} does not answer; if it is lost for good: dios store repair {store} "
                 f"--replace {away.partition(',')[0]}"
             )
+        row = RepairedStoreRow(store, hosts, restored, behind, replace or None, by, moved)
+        common.print_row(row, *notices)
 
 
 def _replaced(place: CommandContext, kv_store: KeyValueStore, store: str, lost: str, by: str) -> int:
@@ -227,53 +217,18 @@ def _looked_at(place: CommandContext, store: str) -> StoreRow:
     except DiosError as error:
         alias, short = _split(store)
         mark = fingerprint(place.keyring.objects[_entry(alias, short)])
-        return _row(store, mark, [], [], None, error.message)
+        return StoreRow(store, mark, [], [], None, error.message)
 
 
 def _described(store: str, kv_store: KeyValueStore) -> StoreRow:
     away = sorted(kv_store.away())
-    mark = fingerprint(kv_store.name)
+    row = StoreRow(store, fingerprint(kv_store.name), list(kv_store.hosts), away, None, "")
     try:
-        keys = sum(1 for _ in kv_store)
+        row.keys = sum(1 for _ in kv_store)
     except UnreachableError as error:
-        return _row(store, mark, list(kv_store.hosts), away, None, error.message)
-    return _row(store, mark, list(kv_store.hosts), away, keys, "")
+        row.problem = error.message
+    return row
 
 
-def _row(
-    store: str, mark: str, hosts: list[str], away: list[str], keys: int | None, problem: str
-) -> StoreRow:
-    return {
-        "store": store,
-        "fingerprint": mark,
-        "hosts": hosts,
-        "away": away,
-        "keys": keys,
-        "problem": problem,
-    }
-
-
-def _show(rows: list[StoreRow], *, as_json: bool, many: bool = True) -> None:
-    if as_json:
-        write_json(rows if many else rows[0])
-        return
-    if not rows:
-        say("there are no stores yet; next: dios store create GROUP/STORE --on NODE,NODE,NODE")
-        return
-    table(
-        ("STORE", "HOSTS", "AWAY", "KEYS", "FINGERPRINT"),
-        [
-            (
-                row["store"],
-                ", ".join(host or "this node" for host in row["hosts"]) or "-",
-                ", ".join(row["away"]) or "-",
-                "-" if row["keys"] is None else str(row["keys"]),
-                row["fingerprint"],
-            )
-            for row in rows
-        ],
-        right=("KEYS",),
-    )
-    for row in rows:
-        if row["problem"]:
-            say(f"{row['store']}: {row['problem']}")
+def _problems(rows: Iterable[StoreRow]) -> list[str]:
+    return [f"{row.store}: {row.problem}" for row in rows if row.problem]

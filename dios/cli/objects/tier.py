@@ -3,59 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, TypedDict
-
-import typer
+from typing import Final
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CataloguedFile, CommandContext, opened
-from dios.cli.common.failures import Failures
+from dios.cli.common.failures import FailedRow, Failures
+from dios.cli.common.options import argument, option
 from dios.cli.common.output import (
-    InGroupOption,
-    JsonOption,
-    NodeOption,
-    YesOption,
     confirm,
     counted,
-    facts,
-    reporting,
     say,
     size_text,
-    table,
     transfer,
     waiting,
     write_json,
 )
-from dios.cli.common.signals import Stopped, stopped_by_signals
-from dios.cli.nodes.setting_options import seconds_of
+from dios.cli.common.results import IN_GROUP_OPTION, YES_OPTION, CommonOptions, OutputOptions
+from dios.cli.common.rows import Row
+from dios.cli.nodes.setting_options import seconds_of, size_of
 from dios.errors import InvalidError
+from dios.lib.catalogue import Tiered
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
 from dios.lib.files.tier.entries import forget as forget_store
 from dios.lib.files.tier.inward import bring_back, leave_store
-from dios.lib.files.tier.outward import Moved, chosen, tier_out
+from dios.lib.files.tier.outward import chosen, tier_out
 from dios.lib.files.tier.removal import prune as prune_store
 from dios.lib.packs.keys import load_private, load_recipient
 from dios.lib.packs.tier_store import begin_store, open_store
-from dios.node.limit_text import parse_size
 
 app: Final = CommandApplication(
     no_args_is_help=True,
     help="Cold files: their bytes in another store, encrypted, and back when they are read.",
 )
 
-StoreArgument = Annotated[
-    str, typer.Argument(metavar="STORE", help="A directory, or a URL such as s3://bucket/folder.")
-]
-GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group of the files.")]
-FilesArgument = Annotated[
-    list[str], typer.Argument(metavar="NAME...", help="Paths group/FILE, files as put, or fingerprints.")
-]
+STORE_ARGUMENT: Final[str] = argument("STORE", "A directory, or a URL such as s3://bucket/folder.")
+GROUP_OPTION: Final[str] = option("-g --group ALIAS", "The group of the files.", required=True)
+FILES_ARGUMENT: Final[list[str]] = argument("NAME...", "Paths group/FILE, files as put, or fingerprints.")
 
 
-class TieredOutRow(TypedDict):
+class TieredOutRow(Row):
     """The result of `dios tier out`: ``refused`` has the files that stay, each with the reason."""
 
     store: str
@@ -65,7 +53,7 @@ class TieredOutRow(TypedDict):
     refused: dict[str, str]
 
 
-class TieredInRow(TypedDict):
+class TieredInRow(Row):
     """A file that is local now, and True if it was in a store before.
 
     ``in_store`` is True if it is still there, too, because it is on fewer nodes than promised.
@@ -77,7 +65,7 @@ class TieredInRow(TypedDict):
     in_store: bool
 
 
-class TieredFileRow(TypedDict):
+class TieredFileRow(Row):
     """A file with bytes in a store.
 
     ``state`` is "stored", "both" if the file was brought back and is on fewer nodes than promised, or
@@ -94,20 +82,20 @@ class TieredFileRow(TypedDict):
     local_left: bool
 
 
-class OpenedStoreRow(TypedDict):
+class OpenedStoreRow(Row):
     """A store that this machine can use from now on."""
 
     store: str
 
 
-class PrunedStoreRow(TypedDict):
+class PrunedStoreRow(Row):
     """The number of packs that were removed from a store."""
 
     store: str
     packs: int
 
 
-class ForgottenRow(TypedDict):
+class ForgottenRow(Row):
     """A file whose store was forgotten; a tiered one is no longer in its group."""
 
     path: str
@@ -116,32 +104,20 @@ class ForgottenRow(TypedDict):
 
 @app.command(
     "out",
-    epilog="\b\nExamples:\n  dios backup keygen ./tier.key\n"
-    "  dios tier out july.csv --group papers --to /mnt/cold --recipient ./tier.key.pub\n"
-    "  dios tier out --older 90d --larger 100MiB --group papers --to s3://bucket/papers",
+    examples="dios backup keygen ./tier.key\n"
+    "dios tier out july.csv --group papers --to /mnt/cold --recipient ./tier.key.pub\n"
+    "dios tier out --older 90d --larger 100MiB --group papers --to s3://bucket/papers",
+    json=TieredOutRow,
 )
 def out(
-    files: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATH]...", help="Files of the group.")
-    ] = None,
+    files: list[str] | None = argument("[PATH]...", "Files of the group."),
     *,
-    group: GroupOption,
-    to: Annotated[
-        str,
-        typer.Option("--to", metavar="STORE", help="A directory, or a URL such as s3://bucket/folder."),
-    ],
-    older: Annotated[
-        str, typer.Option("--older", metavar="SPAN", help="All files that were put before: 12h, 90d.")
-    ] = "",
-    larger: Annotated[
-        str, typer.Option("--larger", metavar="SIZE", help="All files of at least this size: 100MiB.")
-    ] = "",
-    recipient: Annotated[
-        Path | None,
-        typer.Option("--recipient", metavar="FILE", help="The recipient's file; needed for a new store."),
-    ] = None,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    group: str = GROUP_OPTION,
+    to: str = option("--to STORE", "A directory, or a URL such as s3://bucket/folder.", required=True),
+    older: str = option("--older SPAN", "All files that were put before: 12h, 90d."),
+    larger: str = option("--larger SIZE", "All files of at least this size: 100MiB."),
+    recipient: Path | None = option("--recipient FILE", "The recipient's file; needed for a new store."),
+    common: CommonOptions,
 ) -> None:
     """Move the bytes of files into a store, encrypted, and keep their paths.
 
@@ -152,30 +128,45 @@ def out(
     `dios backup keygen` makes the key pair of a new store. Without the private key, and without this machine,
     nobody can read the files.
     """
-    with reporting("dios tier out", as_json=as_json):
-        if bool(files) is bool(older or larger):
-            raise InvalidError("give the files, or choose them with --older SPAN and --larger SIZE")
-        reader = None if recipient is None else load_recipient(recipient)
-        try:
-            with stopped_by_signals(), opened(node, [group]) as place:
-                here = place.files(group)
-                paths = (
-                    [_in_group(here, group, text) for text in files]
-                    if files
-                    else chosen(
-                        here,
-                        older_ns=seconds_of(older, "--older") * 10**9 if older else None,
-                        larger=_size(larger) if larger else None,
-                        now_ns=time.time_ns(),
-                    )
-                )
-                total = sum(here.entry(path).size for path in paths)
-                store = begin_store(to, reader, here.group)
-                with transfer("tier out", total, steps=len(paths)) as moved:
-                    outcome = tier_out(here, store, paths, moved)
-        except Stopped as stopped:
-            raise typer.Exit(stopped.exit_status) from None
-        _show_out(group, store.place, outcome, as_json=as_json)
+    if bool(files) is bool(older or larger):
+        raise InvalidError("give the files, or choose them with --older SPAN and --larger SIZE")
+    reader = None if recipient is None else load_recipient(recipient)
+    with opened(common.node, [group]) as place:
+        here = place.files(group)
+        paths = (
+            [_in_group(here, group, text) for text in files]
+            if files
+            else chosen(
+                here,
+                older_ns=seconds_of(older, "--older") * 10**9 if older else None,
+                larger=size_of(larger, "--larger") or None,
+                now_ns=time.time_ns(),
+            )
+        )
+        total = sum(here.entry(path).size for path in paths)
+        store = begin_store(to, reader, here.group)
+        with transfer("tier out", total, steps=len(paths)) as moved:
+            outcome = tier_out(here, store, paths, moved)
+    size = sum(entry.size for entry in outcome.moved)
+    refused = Failures("refused")
+    for path, why in outcome.refused.items():
+        refused.note(f"{group}/{path}", why)
+    common.print_row(
+        TieredOutRow(
+            store.place,
+            [f"{group}/{stored_path(entry.file)}" for entry in outcome.moved],
+            size,
+            [f"{group}/{path}" for path in outcome.before],
+            dict(refused.reasons),
+        ),
+        facts={
+            "store": store.place,
+            "moved": f"{counted(len(outcome.moved), 'file')} ({size_text(size)})",
+            "there before": len(outcome.before),
+            "refused": len(outcome.refused),
+        },
+    )
+    refused.end()
 
 
 def _in_group(files: GroupFiles, group: str, text: str) -> str:
@@ -189,56 +180,20 @@ def _in_group(files: GroupFiles, group: str, text: str) -> str:
     return path
 
 
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise InvalidError(f"--larger must be {error}, not {text!r}") from None
-
-
-def _show_out(group: str, store: str, outcome: Moved, *, as_json: bool) -> None:
-    size = sum(entry.size for entry in outcome.moved)
-    refused = Failures("refused")
-    for path, why in outcome.refused.items():
-        refused.note(f"{group}/{path}", why)
-    if as_json:
-        row: TieredOutRow = {
-            "store": store,
-            "moved": [f"{group}/{stored_path(entry.file)}" for entry in outcome.moved],
-            "size": size,
-            "before": [f"{group}/{path}" for path in outcome.before],
-            "refused": dict(refused.reasons),
-        }
-        write_json(row)
-        refused.end()
-        return
-    facts(
-        [
-            ("store", store),
-            ("moved", f"{counted(len(outcome.moved), 'file')} ({size_text(size)})"),
-            ("there before", str(len(outcome.before))),
-            ("refused", str(len(outcome.refused))),
-        ]
-    )
-    refused.end()
-
-
 @app.command(
-    "in", epilog="\b\nExamples:\n  dios tier in papers/july.csv\n  dios tier in july.csv --group papers"
+    "in",
+    examples="dios tier in papers/july.csv\ndios tier in july.csv --group papers",
+    json=[TieredInRow, FailedRow],
 )
 def bring_in(
-    names: FilesArgument,
-    *,
-    group: InGroupOption = "",
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    names: list[str] = FILES_ARGUMENT, *, group: str = IN_GROUP_OPTION, common: CommonOptions
 ) -> None:
     """Bring files back without reading them: `dios get`, dios:// paths and inputs of tasks do it, too.
 
     The bytes are compared with their digest before the path has them. The command makes the replicas that are
     promised, and removes from the store the files whose replicas have the right bytes.
     """
-    with reporting("dios tier in", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         listed = [_found(place, text, group) for text in names]
         failures = Failures("failed")
         rows: list[TieredInRow] = []
@@ -251,20 +206,13 @@ def bring_in(
                 with failures.going_on(path):
                     reasons = leave_store(files, [bring_back(files, file.path, moved)])
                     staying.setdefault(file.group, {}).update(reasons)
-                    rows.append(
-                        {
-                            "path": path,
-                            "size": file.entry.size,
-                            "brought_back": file.entry.tiered,
-                            "in_store": bool(reasons),
-                        }
-                    )
-        if as_json:
+                    rows.append(TieredInRow(path, file.entry.size, file.entry.tiered, bool(reasons)))
+        if common.as_json:
             write_json([*rows, *failures.rows()])
             failures.end()
             return
-        back_again = [row for row in rows if row["brought_back"]]
-        size = size_text(sum(row["size"] for row in back_again))
+        back_again = [row for row in rows if row.brought_back]
+        size = size_text(sum(row.size for row in back_again))
         say(f"local again: {counted(len(back_again), 'file')} ({size})")
         for alias, reasons in staying.items():
             if reasons:
@@ -283,136 +231,111 @@ def _found(place: CommandContext, text: str, group: str) -> CataloguedFile:
     return file
 
 
-@app.command("ls", epilog="\b\nExamples:\n  dios tier ls\n  dios tier ls --group papers --json")
+@app.command(
+    "ls", examples="dios tier ls\ndios tier ls --group papers --json", json=[TieredFileRow, FailedRow]
+)
 def list_tiered(
-    *,
-    group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="Only this group.")
-    ] = None,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    *, group: list[str] | None = option("-g --group ALIAS", "Only this group."), common: CommonOptions
 ) -> None:
     """List the files whose bytes are in a store, and what runs that broke off have left there.
 
     Files that were brought back and are not on as many nodes as promised yet are in "both" places.
     """
-    with reporting("dios tier ls", as_json=as_json), opened(node, group or ()) as place:
-        rows = list(_rows(place.catalogued(group)))
-        if as_json:
-            write_json([*rows, *place.unlisted.rows()])
-        elif rows:
-            table(
-                ("FILE", "SIZE", "STATE", "STORE"),
-                [
-                    (
-                        row["path"],
-                        size_text(row["size"]),
-                        f"{row['state']}, local left" if row["local_left"] else row["state"],
-                        row["store"],
-                    )
-                    for row in rows
-                ],
-                right=("SIZE",),
-            )
-            if any(row["state"] == "leftover" or row["local_left"] for row in rows):
-                say("a run broke off; next: the same `dios tier out` again, or `dios tier in` for a leftover")
-            if any(row["state"] == "both" for row in rows):
-                say("`dios tier prune` removes from the store what is on as many nodes as promised")
-        elif not place.unlisted.reasons:
-            say("no file of yours is tiered")
-        place.unlisted.end()
+    with opened(common.node, group or ()) as place:
+        rows = [_tiered_row(file.entry.tier, file) for file in place.catalogued(group) if file.entry.tier]
+        notices = {
+            "a run broke off; next: the same `dios tier out` again, or `dios tier in` for a leftover": any(
+                row.state == "leftover" or row.local_left for row in rows
+            ),
+            "`dios tier prune` removes from the store what is on as many nodes as promised": any(
+                row.state == "both" for row in rows
+            ),
+        }
+        common.print_rows(
+            rows,
+            lambda row: {
+                "FILE": row.path,
+                "SIZE": size_text(row.size),
+                "STATE": f"{row.state}, local left" if row.local_left else row.state,
+                "STORE": row.store,
+            },
+            [notice for notice, fits in notices.items() if fits],
+            empty="no file of yours is tiered",
+            failures=place.unlisted,
+        )
 
 
-def _rows(files: Iterable[CataloguedFile]) -> Iterable[TieredFileRow]:
-    for file in files:
-        tier = file.entry.tier
-        if tier is not None:
-            yield {
-                "group": file.group,
-                "file": file.path,
-                "path": f"{file.group}/{file.path}",
-                "size": file.entry.size,
-                "store": tier.place,
-                "state": "stored" if tier.stored else "both" if tier.manifest else "leftover",
-                "local_left": tier.stored and tier.left,
-            }
+def _tiered_row(tier: Tiered, file: CataloguedFile) -> TieredFileRow:
+    state = "stored" if tier.stored else "both" if tier.manifest else "leftover"
+    path, left = f"{file.group}/{file.path}", tier.stored and tier.left
+    return TieredFileRow(file.group, file.path, path, file.entry.size, tier.place, state, left)
 
 
-@app.command("open", epilog="\b\nExamples:\n  dios tier open s3://bucket/papers --key ./tier.key")
+@app.command("open", examples="dios tier open s3://bucket/papers --key ./tier.key", json=OpenedStoreRow)
 def open_command(
-    store: StoreArgument,
+    store: str = STORE_ARGUMENT,
     *,
-    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="The private key of the recipient.")],
-    as_json: JsonOption = False,
+    key: Path = option("--key FILE", "The private key of the recipient."),
+    output: OutputOptions,
 ) -> None:
     """Let this machine read and write a store that another one began: it keeps the key of the store.
 
     A machine uses no other store, whatever a catalogue says, because every member of a group can write the
     catalogue.
     """
-    with reporting("dios tier open", as_json=as_json):
-        opened_store = open_store(store, load_private(key))
-        if as_json:
-            row: OpenedStoreRow = {"store": opened_store.place}
-            write_json(row)
-            return
-        say(f"this machine can read the files in {opened_store.place} now")
+    opened_store = open_store(store, load_private(key))
+    output.print_row(
+        OpenedStoreRow(opened_store.place), f"this machine can read the files in {opened_store.place} now"
+    )
 
 
-@app.command("prune", epilog="\b\nExamples:\n  dios tier prune s3://bucket/papers --group papers")
-def prune(
-    store: StoreArgument, *, group: GroupOption, node: NodeOption = None, as_json: JsonOption = False
-) -> None:
+@app.command("prune", examples="dios tier prune s3://bucket/papers --group papers", json=PrunedStoreRow)
+def prune(store: str = STORE_ARGUMENT, *, group: str = GROUP_OPTION, common: CommonOptions) -> None:
     """Remove what the store of a group has, and no file of the group needs any more.
 
     These are the rests of runs that broke off, and files that were brought back and are on as many nodes as
     promised now. The bytes of their replicas are compared with the digest before.
     """
-    with reporting("dios tier prune", as_json=as_json), opened(node, [group]) as place:
+    with opened(common.node, [group]) as place:
         files = place.files(group)
         tier_store = begin_store(store, None, files.group)
         with waiting("removing packs"):
             files.sweep()
             removed = prune_store(files, tier_store)
-        if as_json:
-            row: PrunedStoreRow = {"store": tier_store.place, "packs": removed}
-            write_json(row)
-            return
-        say(f"removed {counted(removed, 'pack')} from {tier_store.place}")
+        common.print_row(
+            PrunedStoreRow(tier_store.place, removed),
+            f"removed {counted(removed, 'pack')} from {tier_store.place}",
+        )
 
 
-@app.command("forget", epilog="\b\nExamples:\n  dios tier forget papers/july.csv --yes")
+@app.command("forget", examples="dios tier forget papers/july.csv --yes", json=[ForgottenRow, FailedRow])
 def forget(
-    names: FilesArgument,
+    names: list[str] = FILES_ARGUMENT,
     *,
-    group: InGroupOption = "",
-    yes: YesOption = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    group: str = IN_GROUP_OPTION,
+    yes: bool = YES_OPTION,
+    common: CommonOptions,
 ) -> None:
     """Remove tiered files from their group without their store, which may be lost: nobody can read them then.
 
     A local file stays, with its bytes, and only what a broken run noted of the store goes. `dios rm` removes
     a file with its bytes. Whatever the store has stays there, encrypted, until `dios tier prune`.
     """
-    with reporting("dios tier forget", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         listed = [_found(place, text, group) for text in names]
         for file in listed:
             if file.entry.tier is None:
                 raise InvalidError(f"no store has {file.group}/{file.path}. `dios rm` removes it.")
-        confirm(
-            f"forget {counted(sum(listed_file.entry.tiered for listed_file in listed), 'tiered file')} "
-            "for good",
-            yes=yes,
-        )
+        tiered = sum(file.entry.tiered for file in listed)
+        confirm(f"forget {counted(tiered, 'tiered file')} for good", yes=yes)
         failures = Failures("failed")
         rows: list[ForgottenRow] = []
         for file in listed:
             path, store = f"{file.group}/{file.path}", file.entry.tier.place if file.entry.tier else ""
             with failures.going_on(path):
                 forget_store(place.files(file.group), file.entry)
-                rows.append({"path": path, "store": store})
-        if as_json:
+                rows.append(ForgottenRow(path, store))
+        if common.as_json:
             write_json([*rows, *failures.rows()])
         else:
             say(f"forgot the stores of {counted(len(rows), 'file')}; what they have is of no use")

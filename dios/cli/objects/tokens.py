@@ -5,27 +5,19 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, TypedDict
+from typing import Annotated, Final
 
 import msgspec
-import typer
 from blake3 import blake3
 
 from dios import limits
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
-from dios.cli.common.output import (
-    JsonOption,
-    NodeOption,
-    facts,
-    reporting,
-    say,
-    size_text,
-    table,
-    time_text,
-    write_json,
-)
+from dios.cli.common.options import argument, option
+from dios.cli.common.output import Cells, say, size_text, table_of, time_text, write_json
 from dios.cli.common.principals import principal_of, principal_text
+from dios.cli.common.results import CommonOptions, OutputOptions
+from dios.cli.common.rows import Row
 from dios.cli.nodes.setting_options import seconds_of
 from dios.client.imported_tokens import (
     STANDARD,
@@ -65,21 +57,18 @@ app: Final = CommandApplication(
 _RECORD_ALIAS: Final = "token/"
 """The beginning of the aliases under which the keyring has the names of records."""
 
-PathOption = Annotated[
-    list[str],
-    typer.Option("--path", metavar="FILE", help="Only this file of the group, or what is in this directory."),
-]
-OutOption = Annotated[
-    str,
-    typer.Option("--out", "-o", metavar="FILE", help="A new file for the token, mode 0600; - prints it."),
-]
-TokenArgument = Annotated[
-    str,
-    typer.Argument(metavar="TOKEN", help="A file with the token, - for standard input, or its name here."),
-]
+PATH_OPTION: Final[list[str]] = option(
+    "--path FILE", "Only this file of the group, or what is in this directory."
+)
+OUT_OPTION: Final[str] = option(
+    "-o --out FILE", "A new file for the token, mode 0600; - prints it.", required=True
+)
+TOKEN_ARGUMENT: Final[str] = argument(
+    "TOKEN", "A file with the token, - for standard input, or its name here."
+)
 
 
-class IssuedTokenRow(TypedDict):
+class IssuedTokenRow(Row):
     """A token that you issued: its mark, the group, the rights, and the end in nanoseconds since 1970."""
 
     token: str
@@ -88,7 +77,7 @@ class IssuedTokenRow(TypedDict):
     expires: int
 
 
-class TokenRow(TypedDict):
+class TokenRow(Row):
     """The content of a token without its secrets; paths are those of its caveats, holders the clusters."""
 
     token: str
@@ -101,20 +90,20 @@ class TokenRow(TypedDict):
     holders: list[str]
 
 
-class ListedTokensRow(TypedDict):
+class ListedTokensRow(Row):
     """The tokens that you issued, and those that you imported, by the names that you gave them."""
 
     issued: list[IssuedTokenRow]
     imported: dict[str, TokenRow]
 
 
-class TokenMarkRow(TypedDict):
+class TokenMarkRow(Row):
     """The mark of a token that was revoked, or the name of one that was forgotten."""
 
     token: str
 
 
-class TokenFileRow(TypedDict):
+class TokenFileRow(Row):
     """A file that a token is for; digest is the BLAKE3 of its bytes, empty if it is not known."""
 
     path: str
@@ -123,7 +112,7 @@ class TokenFileRow(TypedDict):
     digest: str
 
 
-class FetchedFileRow(TypedDict):
+class FetchedFileRow(Row):
     """A file that was read with a token; unchanged if the local file had these bytes already."""
 
     file: str
@@ -145,29 +134,25 @@ _decode_record: Final = msgspec.msgpack.Decoder(_Record).decode
 
 # -- the issuer -------------------------------------------------------------------------------------
 @app.command(
-    epilog="\b\nExamples:\n  dios token issue papers --for 7d -o papers.token\n"
-    "  dios token issue papers --path drafts --for 1h -o - | ssh n7 dios token import - --as drafts"
+    examples="dios token issue papers --for 7d -o papers.token\n"
+    "dios token issue papers --path drafts --for 1h -o - | ssh n7 dios token import - --as drafts",
+    json=IssuedTokenRow,
 )
 def issue(
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The group.")],
+    alias: str = argument("ALIAS", "The group."),
     *,
-    out: OutOption,
-    span: Annotated[
-        str, typer.Option("--for", metavar="SPAN", help="Until then: 90s, 5min, 1h, 2d; at most 365d.")
-    ] = "7d",
-    path: PathOption = [],  # noqa: B006 - typer copies it
-    write: Annotated[
-        bool, typer.Option("--write", help="Let holders store files too, in your name and in your quota.")
-    ] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    out: str = OUT_OPTION,
+    span: str = option("--for SPAN", "Until then: 90s, 5min, 1h, 2d; at most 365d.", default="7d"),
+    path: list[str] = PATH_OPTION,
+    write: bool = option("--write", "Let holders store files too, in your name and in your quota."),
+    common: CommonOptions,
 ) -> None:
     """Issue a token with which its holder can read the files of a group, and write it to a file.
 
     Everybody who has the token can read with it, on your cluster and on clusters that its nodes trust, until
     its time is over or you revoke it: send it like a password. `dios token attenuate` narrows it.
     """
-    with reporting("dios token issue", as_json=as_json), opened(node, [alias]) as place:
+    with opened(common.node, [alias]) as place:
         group = place.group(alias)
         listed = KeyringCatalogue(place.node, place.keyring, alias, group).create()
         expires_ns = time.time_ns() + seconds_of(span, "--for") * 10**9
@@ -175,7 +160,7 @@ def issue(
             place.node,
             group,
             listed,
-            cluster=cluster_of(node),
+            cluster=cluster_of(common.node),
             issuer=f"uid:{os.getuid()}",
             expires_ns=expires_ns,
             alias=alias,
@@ -189,67 +174,50 @@ def issue(
         except BaseException:
             record.destroy()
             raise
-        if as_json and out != STANDARD:
-            write_json(_issued_row(mark, _Record(alias, token.grant.rights, expires_ns)))
-        elif not as_json:
-            say(f"token {mark} for {alias}, until {time_text(expires_ns)}; it is secret")
-            say(f"to end it: dios token revoke {mark}")
+        if out != STANDARD or not common.as_json:
+            common.print_row(
+                _issued_row(mark, _Record(alias, token.grant.rights, expires_ns)),
+                f"token {mark} for {alias}, until {time_text(expires_ns)}; it is secret",
+                f"to end it: dios token revoke {mark}",
+            )
 
 
-@app.command("revoke", epilog="\b\nExamples:\n  dios token revoke 3f2a90c1d4e5")
+@app.command("revoke", examples="dios token revoke 3f2a90c1d4e5", json=TokenMarkRow)
 def revoke(
-    mark: Annotated[str, typer.Argument(metavar="MARK", help="The mark that `dios token ls` shows.")],
-    *,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    mark: str = argument("MARK", "The mark that `dios token ls` shows."), *, common: CommonOptions
 ) -> None:
     """Revoke a token that you issued, and every token that was made of it.
 
     It counts at the next use, and ends reading that is under way. Bytes that were read cannot be taken back.
     """
-    with reporting("dios token revoke", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         issued = [row for row in _issued(place) if row[1] == mark]
         if not issued:
             raise InvalidError(f"you have issued no token {mark!r}. `dios token ls` lists yours.")
         key, _, _ = issued[0]
         destroy(place.node, [place.keyring.objects[key]])
         place.keyring.remove(key, section="objects")
-        if as_json:
-            write_json(TokenMarkRow(token=mark))
-        else:
-            say(f"token {mark} is revoked")
+        common.print_row(TokenMarkRow(mark), f"token {mark} is revoked")
 
 
-@app.command("ls", epilog="\b\nExamples:\n  dios token ls\n  dios token ls --json")
-def list_tokens(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
+@app.command("ls", examples="dios token ls\ndios token ls --json", json=ListedTokensRow)
+def list_tokens(common: CommonOptions) -> None:
     """List the tokens that you issued and those that you imported."""
-    with reporting("dios token ls", as_json=as_json), opened(node) as place:
-        issued, imported = _issued(place), imported_tokens()
-        if as_json:
-            write_json(
-                ListedTokensRow(
-                    issued=[_issued_row(mark, record) for _, mark, record in issued],
-                    imported={alias: _row_of(token) for alias, token in imported.items()},
-                )
-            )
+    with opened(common.node) as place:
+        issued = [_issued_row(mark, record) for _, mark, record in _issued(place)]
+        imported = {alias: _row_of(token) for alias, token in imported_tokens().items()}
+        if common.as_json:
+            write_json(ListedTokensRow(issued, imported))
             return
-        rows = [
-            (
-                "issued",
-                mark,
-                record.alias,
-                rights_text(Permission(record.rights)),
-                time_text(record.expires_ns),
-            )
-            for _, mark, record in issued
-        ]
-        for alias, token in imported.items():
-            row = _row_of(token)
-            rows.append(("imported", row["token"], alias, row["rights"], time_text(row["expires"])))
-        if rows:
-            table(("KIND", "TOKEN", "NAME", "RIGHTS", "UNTIL"), rows)
-        else:
+        lines = [_cells("issued", row.alias, row) for row in issued]
+        lines += [_cells("imported", alias, row) for alias, row in imported.items()]
+        if not table_of(lines):
             say("you have no tokens; next: dios token issue ALIAS -o FILE, or import one with --as NAME")
+
+
+def _cells(kind: str, name: str, row: IssuedTokenRow | TokenRow) -> Cells:
+    until = time_text(row.expires)
+    return {"KIND": kind, "TOKEN": row.token, "NAME": name, "RIGHTS": row.rights, "UNTIL": until}
 
 
 def _key_of(alias: str, mark: str) -> str:
@@ -257,12 +225,7 @@ def _key_of(alias: str, mark: str) -> str:
 
 
 def _issued_row(mark: str, record: _Record) -> IssuedTokenRow:
-    return {
-        "token": mark,
-        "alias": record.alias,
-        "rights": rights_text(Permission(record.rights)),
-        "expires": record.expires_ns,
-    }
+    return IssuedTokenRow(mark, record.alias, rights_text(Permission(record.rights)), record.expires_ns)
 
 
 def _issued(place: CommandContext) -> list[tuple[str, str, _Record]]:
@@ -296,59 +259,49 @@ def _record_of(data: bytes) -> _Record:
 # -- everybody, offline -----------------------------------------------------------------------------
 @app.command(
     "attenuate",
-    epilog="\b\nExamples:\n  dios token attenuate papers.token --path drafts -o drafts.token\n"
-    "  dios token attenuate papers.token --for 1h --cluster their-authority.pem --user 1234 -o - | …\n"
-    "  dios token attenuate - --cluster home -o mine.token < papers.token",
+    examples="dios token attenuate papers.token --path drafts -o drafts.token\n"
+    "dios token attenuate papers.token --for 1h --cluster their-authority.pem --user 1234 -o - | …\n"
+    "dios token attenuate - --cluster home -o mine.token < papers.token",
+    json=TokenRow,
 )
 def attenuate_token(
-    token: TokenArgument,
+    token: str = TOKEN_ARGUMENT,
     *,
-    out: OutOption,
-    path: PathOption = [],  # noqa: B006 - typer copies it
-    span: Annotated[str, typer.Option("--for", metavar="SPAN", help="Only until then, from now.")] = "",
-    cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster",
-            metavar="FILE",
-            help="Only for the cluster with this authority's certificate; home is the one that issued it.",
-        ),
-    ] = "",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Only for reading.")] = False,
-    user: Annotated[
-        str, typer.Option("--user", metavar="WHO", help="Only for this user there: uid:N, or N.")
-    ] = "",
-    as_json: JsonOption = False,
+    out: str = OUT_OPTION,
+    path: list[str] = PATH_OPTION,
+    span: str = option("--for SPAN", "Only until then, from now."),
+    cluster: str = option(
+        "--cluster FILE",
+        "Only for the cluster with this authority's certificate; home is the one that issued it.",
+    ),
+    read_only: bool = option("--read-only", "Only for reading."),
+    user: str = option("--user WHO", "Only for this user there: uid:N, or N."),
+    output: OutputOptions,
 ) -> None:
     """Make a narrower token of a token, without asking anybody: no node and no network is needed.
 
     The former token stays valid. Nobody can undo this to the new one, which is refused if anything in it is
     changed.
     """
-    with reporting("dios token attenuate", as_json=as_json):
-        former = token_of(token)
-        caveats: list[Caveat] = [only_path(allowed) for allowed in path]
-        if read_only:
-            caveats.append(OnlyRights(int(Permission.READ)))
-        if span:
-            caveats.append(OnlyUntil(time.time_ns() + seconds_of(span, "--for") * 10**9))
-        if user and not cluster:
-            raise InvalidError("a user is of a cluster: say which with --cluster FILE, or --cluster home")
-        if cluster:
-            who = f"uid:{user}" if user.isdigit() else principal_of(user) if user else ""
-            if user and not who:
-                raise InvalidError(
-                    f"{user!r} is no user. Give the number that the user has there, as uid:1234."
-                )
-            caveats.append(OnlyHolder(_cluster_named(cluster), who))
-        if not caveats:
-            raise InvalidError(
-                "say how to narrow the token: --path FILE, --for SPAN, --cluster FILE, --user WHO"
-            )
-        attenuated = attenuate(former, *caveats)
-        write_token_file(out, attenuated)
-        if as_json and out != STANDARD:
-            write_json(_row_of(attenuated))
+    former = token_of(token)
+    caveats: list[Caveat] = [only_path(allowed) for allowed in path]
+    if read_only:
+        caveats.append(OnlyRights(int(Permission.READ)))
+    if span:
+        caveats.append(OnlyUntil(time.time_ns() + seconds_of(span, "--for") * 10**9))
+    if user and not cluster:
+        raise InvalidError("a user is of a cluster: say which with --cluster FILE, or --cluster home")
+    if cluster:
+        who = principal_of(f"uid:{user}") or (principal_of(user) if user else "")
+        if user and not who:
+            raise InvalidError(f"{user!r} is no user. Give the number that the user has there, as uid:1234.")
+        caveats.append(OnlyHolder(_cluster_named(cluster), who))
+    if not caveats:
+        raise InvalidError("say how to narrow the token: --path FILE, --for SPAN, --cluster FILE, --user WHO")
+    attenuated = attenuate(former, *caveats)
+    write_token_file(out, attenuated)
+    if output.as_json and out != STANDARD:
+        write_json(_row_of(attenuated))
 
 
 def _cluster_named(text: str) -> bytes:
@@ -361,25 +314,22 @@ def _cluster_named(text: str) -> bytes:
 
 
 @app.command(
-    "show", epilog="\b\nExamples:\n  dios token show papers.token\n  dios token show - --json < papers.token"
+    "show", examples="dios token show papers.token\ndios token show - --json < papers.token", json=TokenRow
 )
-def show(token: TokenArgument, *, as_json: JsonOption = False) -> None:
+def show(token: str = TOKEN_ARGUMENT, *, output: OutputOptions) -> None:
     """Show what a token says, without its secrets and without asking anybody if it is still valid."""
-    with reporting("dios token show", as_json=as_json):
-        row = _row_of(token_of(token))
-        if as_json:
-            write_json(row)
-            return
-        facts(
-            [
-                ("token", row["token"]),
-                ("group", f"{row['alias']} of {row['issuer']}, {row['cluster']}"),
-                ("rights", row["rights"]),
-                ("until", time_text(row["expires"])),
-                ("only files", " and ".join(row["paths"]) or "all of the group"),
-                ("only for", " and ".join(row["holders"]) or "whoever has it"),
-            ]
-        )
+    row = _row_of(token_of(token))
+    output.print_row(
+        row,
+        facts={
+            "token": row.token,
+            "group": f"{row.alias} of {row.issuer}, {row.cluster}",
+            "rights": row.rights,
+            "until": time_text(row.expires),
+            "only files": " and ".join(row.paths) or "all of the group",
+            "only for": " and ".join(row.holders) or "whoever has it",
+        },
+    )
 
 
 def _row_of(token: SealedToken) -> TokenRow:
@@ -395,110 +345,92 @@ def _row_of(token: SealedToken) -> TokenRow:
             paths.append(caveat.path)
         elif isinstance(caveat, OnlyHolder):
             holders.append(f"{caveat.user or 'users'} of {cluster_text(caveat.cluster)}")
-    return {
-        "token": token_mark(token.grant),
-        "alias": token.grant.alias,
-        "issuer": token.grant.issuer,
-        "cluster": cluster_text(token.grant.cluster),
-        "rights": rights_text(rights),
-        "expires": min(expires_ns),
-        "paths": paths,
-        "holders": holders,
-    }
+    return TokenRow.of(
+        token.grant,
+        token=token_mark(token.grant),
+        cluster=cluster_text(token.grant.cluster),
+        rights=rights_text(rights),
+        expires=min(expires_ns),
+        paths=paths,
+        holders=holders,
+    )
 
 
 # -- the holder -------------------------------------------------------------------------------------
 @app.command(
     "import",
-    epilog="\b\nExamples:\n  dios token import papers.token --as theirs\n"
-    "  ssh home cat papers.token | dios token import - --as theirs",
+    examples="dios token import papers.token --as theirs\n"
+    "ssh home cat papers.token | dios token import - --as theirs",
+    json=TokenRow,
 )
 def import_(
-    token: Annotated[
-        str, typer.Argument(metavar="TOKEN", help="A file with the token, or - for standard input.")
-    ],
+    token: str = argument("TOKEN", "A file with the token, or - for standard input."),
     *,
-    alias: Annotated[str, typer.Option("--as", metavar="NAME", help="Your name for it.")],
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    alias: str = option("--as NAME", "Your name for it.", required=True),
+    common: CommonOptions,
 ) -> None:
     """Keep a token under a name, after the cluster that issued it has accepted it from you.
 
     The border of your node asks the issuing cluster, which must be yours or one that your node trusts.
     """
-    with reporting("dios token import", as_json=as_json):
-        given = read_token_file(token)
-        with import_token(given, node) as files:
-            terms = files.terms()
-        keep_token(alias, given)
-        if as_json:
-            write_json(_row_of(given))
-        else:
-            say(
-                f"{alias}: {rights_text(terms.rights)} files of {given.grant.alias} of "
-                f"{principal_text(given.grant.issuer)}, {cluster_text(given.grant.cluster)}, until "
-                f"{time_text(terms.expires_ns)}"
-            )
-            say(f"next: dios token files {alias}")
+    given = read_token_file(token)
+    with import_token(given, common.node) as files:
+        terms = files.terms()
+    keep_token(alias, given)
+    common.print_row(
+        _row_of(given),
+        f"{alias}: {rights_text(terms.rights)} files of {given.grant.alias} of "
+        f"{principal_text(given.grant.issuer)}, {cluster_text(given.grant.cluster)}, until "
+        f"{time_text(terms.expires_ns)}",
+        f"next: dios token files {alias}",
+    )
 
 
-@app.command("forget", epilog="\b\nExamples:\n  dios token forget theirs")
+@app.command("forget", examples="dios token forget theirs", json=TokenMarkRow)
 def forget(
-    alias: Annotated[str, typer.Argument(metavar="NAME", help="Your name for an imported token.")],
-    *,
-    as_json: JsonOption = False,
+    alias: str = argument("NAME", "Your name for an imported token."), *, output: OutputOptions
 ) -> None:
     """Forget an imported token. It stays valid for others who have it."""
-    with reporting("dios token forget", as_json=as_json):
-        if not forget_token(alias):
-            raise InvalidError(f"you have imported no token as {alias!r}. `dios token ls` lists yours.")
-        if as_json:
-            write_json(TokenMarkRow(token=alias))
+    if not forget_token(alias):
+        raise InvalidError(f"you have imported no token as {alias!r}. `dios token ls` lists yours.")
+    output.print_row(TokenMarkRow(alias))
 
 
 @app.command(
-    "files", epilog="\b\nExamples:\n  dios token files theirs\n  dios token files papers.token --json"
+    "files", examples="dios token files theirs\ndios token files papers.token --json", json=[TokenFileRow]
 )
-def list_files(token: TokenArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+def list_files(token: str = TOKEN_ARGUMENT, *, common: CommonOptions) -> None:
     """List the files that a token is for, as they are now in the cluster that issued it."""
-    with reporting("dios token files", as_json=as_json), import_token(token_of(token), node) as files:
-        rows = list(files.files())
-        if as_json:
-            write_json([_file_row(row) for row in rows])
-        elif rows:
-            table(
-                ("FILE", "SIZE", "PUT"),
-                [(row.path, size_text(row.size), time_text(row.put_ns)) for row in rows],
-                right=("SIZE",),
-            )
-        else:
-            say("there is no file that the token is for")
+    with import_token(token_of(token), common.node) as files:
+        common.print_rows(
+            map(_file_row, files.files()),
+            lambda row: {"FILE": row.path, "SIZE": size_text(row.size), "PUT": time_text(row.put)},
+            empty="there is no file that the token is for",
+        )
 
 
 def _file_row(row: FileRow) -> TokenFileRow:
-    return {"path": row.path, "size": row.size, "put": row.put_ns, "digest": row.digest.hex()}
+    return TokenFileRow(row.path, row.size, row.put_ns, row.digest.hex())
 
 
 @app.command(
     "get",
-    epilog="\b\nExamples:\n  dios token get theirs drafts/one.txt\n  dios token get theirs a.csv -o b.csv",
+    examples="dios token get theirs drafts/one.txt\ndios token get theirs a.csv -o b.csv",
+    json=FetchedFileRow,
 )
 def get(
-    token: TokenArgument,
-    path: Annotated[str, typer.Argument(metavar="FILE", help="The path of the file in the group.")],
+    token: str = TOKEN_ARGUMENT,
+    path: str = argument("FILE", "The path of the file in the group."),
     *,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Default: the file's own name, here.")
-    ] = None,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    out: Path | None = option("-o --out FILE", "Default: the file's own name, here."),
+    common: CommonOptions,
 ) -> None:
     """Read a file with a token, compare its bytes with their digest, and write it here.
 
     A local file that has these bytes already is left, and its bytes are not sent. Other local files of this
     name are replaced when all bytes are here.
     """
-    with reporting("dios token get", as_json=as_json), import_token(token_of(token), node) as files:
+    with import_token(token_of(token), common.node) as files:
         target = Path(path.rpartition("/")[2]) if out is None else out
         known = _digest_of(target) if target.is_file() else b""
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -510,7 +442,7 @@ def get(
                     if isinstance(piece, FileRow):
                         head = piece
                     else:
-                        written += _append(file, piece)
+                        written += file.write(piece)
             if head is None:
                 raise DamagedError("the border gave no file")
             unchanged = bool(head.size and not written)
@@ -518,43 +450,36 @@ def get(
                 part.replace(target)
         finally:
             part.unlink(missing_ok=True)
-        if as_json:
-            write_json(FetchedFileRow(file=str(target), size=head.size, unchanged=unchanged))
-        else:
-            say(f"{target}: {size_text(head.size)}{', unchanged' if unchanged else ''}")
+        common.print_row(
+            FetchedFileRow(str(target), head.size, unchanged),
+            f"{target}: {size_text(head.size)}{', unchanged' if unchanged else ''}",
+        )
 
 
 @app.command(
     "put",
-    epilog="\b\nExamples:\n  dios token put theirs result.csv results/one.csv\n"
-    "  dios token put theirs result.csv results/one.csv --replace",
+    examples="dios token put theirs result.csv results/one.csv\n"
+    "dios token put theirs result.csv results/one.csv --replace",
+    json=TokenFileRow,
 )
 def put(
-    token: TokenArgument,
-    local: Annotated[Path, typer.Argument(metavar="LOCAL", help="The file here; at most 64 MiB.")],
-    path: Annotated[str, typer.Argument(metavar="FILE", help="The path of the new file in the group.")],
+    token: str = TOKEN_ARGUMENT,
+    local: Path = argument("LOCAL", "The file here; at most 64 MiB."),
+    path: str = argument("FILE", "The path of the new file in the group."),
     *,
-    replace: Annotated[bool, typer.Option("--replace", help="Take the place of a file there.")] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    replace: bool = option("--replace", "Take the place of a file there."),
+    common: CommonOptions,
 ) -> None:
     """Store a file with a token that has the right to write.
 
     It belongs to the issuer of the token, and counts with that user. It is visible when all of it has arrived
     with its digest.
     """
-    with reporting("dios token put", as_json=as_json), import_token(token_of(token), node) as files:
+    with import_token(token_of(token), common.node) as files:
         if local.stat().st_size > limits.BORDER_WRITE_BYTES_MAX:
             raise InvalidError(f"{local} has more than {size_text(limits.BORDER_WRITE_BYTES_MAX)}")
         row = files.write_bytes(path, local.read_bytes(), replace=replace)
-        if as_json:
-            write_json(_file_row(row))
-        else:
-            say(f"{row.path}: {size_text(row.size)} stored")
-
-
-def _append(file: BinaryIO, data: bytes) -> int:
-    return file.write(data)
+        common.print_row(_file_row(row), f"{row.path}: {size_text(row.size)} stored")
 
 
 def _digest_of(path: Path) -> bytes:

@@ -1,6 +1,5 @@
 """``dios pack``: jobs over time.
 
-- ``pack``: assembles the commands.
 - ``live``: ``dios pack check``, ``ls`` and ``release``, which ask a cluster.
 - ``learn``: ``dios pack learn``, which writes a job from measurements.
 """

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Final, TypedDict
+from typing import Final
 
 import msgspec
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.output import JsonOption, NodeOption, reporting, say, write_file, write_json
+from dios.cli.common.options import argument, option
+from dios.cli.common.output import say, write_file, write_json
 from dios.cli.common.principals import principal_of
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.cli.scheduling.live import ask
 from dios.errors import InvalidError
 
 DOING: Final = "dios pack learn"
-EXAMPLES: Final = (
-    "\b\nExamples:\n"
-    "  dios pack learn words                                      # the measured use of its tasks, as TOML\n"
-    "  dios pack learn words --from words.toml --out tighter.toml # the same job with measured demands\n"
-    "  dios pack check tighter.toml && dios run tighter.toml\n"
-    "  dios pack learn words --margin 1.3 --instant-s 5           # larger margin, fewer steps\n"
-    "  dios pack learn words --json"
-)
 _STDOUT: Final = "-"
 _MARGIN: Final = "Demand this multiple of the measured use; 1 or more."
 _INSTANT: Final = "The length of one instant of the job, in seconds."
@@ -41,50 +37,10 @@ _FROM: Final = "Keep the graph, programs and weight of this job, and replace its
 _OF: Final = "Runs of this principal (uid:1000 or a user's name), for the nodes' user. Default: your own."
 
 
-def learn(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name in its description.")],
-    *,
-    margin: Annotated[float, typer.Option("--margin", min=1.0, metavar="TIMES", help=_MARGIN)] = 1.1,
-    instant_s: Annotated[float, typer.Option("--instant-s", metavar="SECONDS", help=_INSTANT)] = 1.0,
-    spare_s: Annotated[
-        float | None, typer.Option("--spare-s", min=0.0, metavar="SECONDS", help=_SPARE)
-    ] = None,
-    source: Annotated[Path | None, typer.Option("--from", metavar="JOB.toml", help=_FROM)] = None,
-    out: Annotated[
-        str, typer.Option("--out", metavar="FILE", help="Output file; - is standard output.")
-    ] = _STDOUT,
-    principal: Annotated[str, typer.Option("--principal", metavar="WHO", help=_OF)] = "",
-    node: NodeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Write a job with the measured demands of its earlier runs, for `dios pack check` and `dios run`.
-
-    While tasks of an admitted job run, their use is measured each second; the last 8 runs are kept. The
-    maximum of all runs at each instant counts. Without --from the job has no graph, because waiting between
-    tasks is not measured. Comments in the file give the number of measured runs, and list what was not
-    measured.
-    """
-    with reporting(DOING, as_json=as_json):
-        with needing_extra("cluster", "jobs over time"):
-            from dios.packer.job.ti_mra import JobError  # noqa: PLC0415 - it loads numpy
-
-        learned = measured(job, principal, node)
-        try:
-            text = described(learned, margin=margin, instant_s=instant_s, spare_s=spare_s, source=source)
-        except JobError as error:
-            raise InvalidError(str(error)) from None
-        if out != _STDOUT:
-            write_file(Path(out), text)
-            say(f"wrote {out}; `dios pack check {out}` shows if it fits")
-            if source is not None and source.resolve().parent != Path(out).resolve().parent:
-                say("its programs are looked for in its folder: move them there, or correct the paths")
-        if as_json:
-            write_json(msgspec.convert({**learned, "margin": margin, "toml": text}, type=LearnedJobRow))
-        elif out == _STDOUT:
-            typer.echo(text, nl=False)
+app: Final = CommandApplication()
 
 
-class LearnedMemberRow(TypedDict):
+class LearnedMemberRow(Row):
     """A task in the last runs of its job: by channel, positions at which its use changes, and new values."""
 
     member: str
@@ -98,7 +54,7 @@ class LearnedMemberRow(TypedDict):
     unmeasured: list[str]
 
 
-class LearnedJobRow(TypedDict):
+class LearnedJobRow(Row):
     """The measured runs of a job, and the job with these demands as TOML."""
 
     job: str
@@ -107,6 +63,51 @@ class LearnedJobRow(TypedDict):
     members: list[LearnedMemberRow]
     margin: float
     toml: str
+
+
+@app.command(
+    examples="dios pack learn words                                      # the measured use, as TOML\n"
+    "dios pack learn words --from words.toml --out tighter.toml # the same job with measured demands\n"
+    "dios pack check tighter.toml && dios run tighter.toml\n"
+    "dios pack learn words --margin 1.3 --instant-s 5           # larger margin, fewer steps\n"
+    "dios pack learn words --json",
+    json=LearnedJobRow,
+)
+def learn(
+    job: str = argument("JOB", "The job's name in its description."),
+    *,
+    margin: float = option("--margin TIMES", _MARGIN, default=1.1, min=1.0),
+    instant_s: float = option("--instant-s SECONDS", _INSTANT, default=1.0),
+    spare_s: float | None = option("--spare-s SECONDS", _SPARE, min=0.0),
+    source: Path | None = option("--from JOB.toml", _FROM),
+    out: str = option("--out FILE", "Output file; - is standard output.", default=_STDOUT),
+    principal: str = option("--principal WHO", _OF),
+    common: CommonOptions,
+) -> None:
+    """Write a job with the measured demands of its earlier runs, for `dios pack check` and `dios run`.
+
+    While tasks of an admitted job run, their use is measured each second; the last 8 runs are kept. The
+    maximum of all runs at each instant counts. Without --from the job has no graph, because waiting between
+    tasks is not measured. Comments in the file give the number of measured runs, and list what was not
+    measured.
+    """
+    with needing_extra("cluster", "jobs over time"):
+        from dios.packer.job.ti_mra import JobError  # noqa: PLC0415 - it loads numpy
+
+    learned = measured(job, principal, common.node)
+    try:
+        text = described(learned, margin=margin, instant_s=instant_s, spare_s=spare_s, source=source)
+    except JobError as error:
+        raise InvalidError(str(error)) from None
+    if out != _STDOUT:
+        write_file(Path(out), text)
+        say(f"wrote {out}; `dios pack check {out}` shows if it fits")
+        if source is not None and source.resolve().parent != Path(out).resolve().parent:
+            say("its programs are looked for in its folder: move them there, or correct the paths")
+    if common.as_json:
+        write_json(msgspec.convert({**learned, "margin": margin, "toml": text}, type=LearnedJobRow))
+    elif out == _STDOUT:
+        typer.echo(text, nl=False)
 
 
 def measured(job: str, principal: str, node: str | None) -> dict[str, object]:

@@ -7,51 +7,41 @@ single nodes are shown by ``dios limits``.
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, cast
 
 import typer
 
-from dios.cli.common.application import CommandApplication
+from dios.cli.common.application import CommandApplication, calls_group
+from dios.cli.common.options import argument, option
 from dios.cli.common.output import (
-    JsonOption,
-    NodeOption,
-    reporting,
+    Cells,
+    Number,
     say,
     size_text,
     span_text,
-    table,
+    table_of,
     write_json,
+    write_json_line,
 )
 from dios.cli.common.principals import principal_of, principal_text
+from dios.cli.common.results import CommonOptions
 from dios.cli.scheduling.live import ask
 from dios.errors import InvalidError
 from dios.node.limit_text import NONE, parse_size
 
+if TYPE_CHECKING:
+    from dios.firmament.coordinator.answers import RateSolutionAnswer, SharesAnswer, SharingAnswer
+
 WATCH_S: Final = 1.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
-_SHARES: Final = "\b\nFor example:\n  dios shares\n  dios shares --watch\n  dios shares --json"
 _SET: Final = (
-    "\b\nFor example:\n  dios quota set alice --weight 2\n  dios quota set uid:1000 cpus=16 memory=64GiB\n"
-    "  dios quota set uid:1000 cpus=none"
+    "dios quota set alice --weight 2\ndios quota set uid:1000 cpus=16 memory=64GiB\n"
+    "dios quota set uid:1000 cpus=none"
 )
 _BYTES: Final = frozenset({"memory", "disk_io", "network"})
-_HEAD: Final = (
-    "PRINCIPAL",
-    "WEIGHT",
-    "RIGHT",
-    "SHARE",
-    "OF",
-    "COMMITMENT",
-    "CREDIT",
-    "RUN",
-    "WAIT",
-    "TURN",
-    "QUOTA",
-)
-_RIGHT: Final = ("WEIGHT", "RIGHT", "SHARE", "COMMITMENT", "CREDIT", "RUN", "WAIT")
 _RULES: Final = {
     "sdrf": "the principal with the least share, and the least excess in the past, goes first",
     "drf": "the principal with the least share goes first",
@@ -62,12 +52,13 @@ app: Final = CommandApplication()
 quota_app: Final = CommandApplication()
 
 
-@app.command(epilog=_SHARES)
+@app.command(
+    examples="dios shares\ndios shares --watch\ndios shares --json",
+    json="dios.firmament.coordinator.answers:SharesAnswer",
+    note="With --watch each line is such a document.",
+)
 def shares(
-    *,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat every second until Ctrl-C.")] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    *, watch: bool = option("-w --watch", "Repeat every second until Ctrl-C."), common: CommonOptions
 ) -> None:
     """Show who shares the cluster, and who goes first while there is not room for all.
 
@@ -77,58 +68,49 @@ def shares(
     with waiting tasks, and the time until it is the next one if no task starts or ends. The user who runs
     the nodes sees all principals; others see themselves. With --watch --json, each update is one line.
     """
-    with reporting("dios shares", as_json=as_json):
-        if not watch:
-            answer = ask(node, {"ask": "shares"})
-            write_json(answer) if as_json else _show(answer)
-            return
-        with contextlib.suppress(KeyboardInterrupt):
-            while True:
-                answer = ask(node, {"ask": "shares"})
-                if as_json:
-                    sys.stdout.write(json.dumps(answer) + "\n")
-                else:
-                    if sys.stdout.isatty():
-                        sys.stdout.write(_CLEAR)
-                    _show(answer)
+    if not watch:
+        answer = _ask(common)
+        write_json(answer) if common.as_json else _show(answer)
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            answer = _ask(common)
+            if common.as_json:
+                write_json_line(answer)
+            else:
+                if sys.stdout.isatty():
+                    sys.stdout.write(_CLEAR)
+                _show(answer)
                 sys.stdout.flush()
-                time.sleep(WATCH_S)
+            time.sleep(WATCH_S)
 
 
-@quota_app.callback(invoke_without_command=True, epilog=_SET)
-def quota(context: typer.Context, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+def _ask(common: CommonOptions) -> SharesAnswer:
+    return cast("SharesAnswer", ask(common.node, {"ask": "shares"}))
+
+
+@quota_app.callback(
+    invoke_without_command=True, examples=_SET, json=["dios.firmament.coordinator.answers:SharingAnswer"]
+)
+def quota(context: typer.Context, *, common: CommonOptions) -> None:
     """Show each principal's weight, and how much of the cluster it may hold at once."""
-    with reporting("dios quota", as_json=as_json):
-        if context.invoked_subcommand is not None:
-            if node is not None or as_json:
-                raise InvalidError("put options after the command: dios quota set ... --json")
-            return
-        answer = ask(node, {"ask": "shares"})
-        if as_json:
-            write_json(answer["principals"])
-        else:
-            _show_terms(answer)
+    if calls_group(context):
+        _print_terms(_ask(common), common)
 
 
-@quota_app.command("set", epilog=_SET)
+@quota_app.command("set", examples=_SET, json=["dios.firmament.coordinator.answers:AccountAnswer"])
 def set_quota(
-    principal: Annotated[str, typer.Argument(metavar="WHO", help="uid:1000, or a user name.")],
-    bounds: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="WORD=VALUE...",
-            help="tasks, cpus, devices, memory, disk_io or network: a number, a size (64GiB), or none.",
-        ),
-    ] = None,
+    principal: str = argument("WHO", "uid:1000, or a user name."),
+    bounds: list[str] | None = argument(
+        "WORD=VALUE...",
+        "tasks, cpus, devices, memory, disk_io or network: a number, a size (64GiB), or none.",
+        default=None,
+    ),
     *,
-    weight: Annotated[
-        float | None,
-        typer.Option(
-            "--weight", metavar="W", help="A principal's right is its part of all weights. Initially 1."
-        ),
-    ] = None,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    weight: float | None = option(
+        "--weight W", "A principal's right is its part of all weights. Initially 1."
+    ),
+    common: CommonOptions,
 ) -> None:
     """Set how much of the cluster a principal may hold at once, or its weight.
 
@@ -136,19 +118,15 @@ def set_quota(
     there, and it survives restarts of coordinators and nodes. Tasks that already run are not stopped, even
     above a new quota.
     """
-    with reporting("dios quota set", as_json=as_json):
-        wanted = dict(_bound(word) for word in bounds or [])
-        if not wanted and weight is None:
-            raise InvalidError("nothing to set: give --weight W, or bounds like cpus=16; --help shows them")
-        who = principal_of(principal)
-        if not who:
-            raise InvalidError(f"{principal!r} is not a principal: give uid:1000, or a user name")
-        answer = ask(node, {"ask": "quota", "principal": who, "weight": weight, "quota": wanted})
-        if as_json:
-            write_json(answer["principals"])
-            return
-        _show_terms(answer)
-        say("`dios shares` shows the share of each principal")
+    wanted = dict(_bound(word) for word in bounds or [])
+    if not wanted and weight is None:
+        raise InvalidError("nothing to set: give --weight W, or bounds like cpus=16; --help shows them")
+    who = principal_of(principal)
+    if not who:
+        raise InvalidError(f"{principal!r} is not a principal: give uid:1000, or a user name")
+    question: dict[str, object] = {"ask": "quota", "principal": who, "weight": weight, "quota": wanted}
+    answer = cast("SharesAnswer", ask(common.node, question))
+    _print_terms(answer, common, "`dios shares` shows the share of each principal")
 
 
 def _bound(word: str) -> tuple[str, float | None]:
@@ -166,50 +144,40 @@ def _bound(word: str) -> tuple[str, float | None]:
         raise InvalidError(f"{name} is {value!r}; it must be {hint}") from None
 
 
-def _accounts(answer: dict[str, object]) -> list[dict[str, object]]:
-    rows = answer["principals"]
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+def _cells(row: SharingAnswer) -> Cells:
+    return {
+        "PRINCIPAL": principal_text(row["principal"]),
+        "WEIGHT": Number(f"{row['weight']:g}"),
+        "RIGHT": _part(row["entitlement"]),
+        "SHARE": _part(row["share"]),
+        "OF": row["resource"],
+        "COMMITMENT": _part(row["commitment"]),
+        "CREDIT": _part(row["credit"], signed=True),
+        "RUN": row["running"],
+        "WAIT": row["waiting"],
+        "TURN": _turn_text(row),
+        "QUOTA": _quota_text(row["quota"]),
+    }
 
 
-def _show(answer: dict[str, object]) -> None:
-    rows = [
-        (
-            principal_text(str(row["principal"])),
-            f"{row['weight']:g}",
-            _part(row["entitlement"]),
-            _part(row["share"]),
-            str(row["resource"]),
-            _part(row["commitment"]),
-            _part(row["credit"], signed=True),
-            str(row["running"]),
-            str(row["waiting"]),
-            _turn_text(row),
-            _quota_text(row["quota"]),
-        )
-        for row in _accounts(answer)
-    ]
-    if rows:
-        table(_HEAD, rows, right=_RIGHT)
-    else:
+def _show(answer: SharesAnswer) -> None:
+    if not table_of(map(_cells, answer["principals"])):
         say("no principal has run anything that was scheduled yet; try `dios run --cpus 1 job.py`")
-    rule = str(answer["fairness"])
+    rule, span = answer["fairness"], ""
     if rule == "sdrf":
-        span = f"; the past counts for {span_text(round(float(str(answer['memory_s'])) * 1e9))}"
-    else:
-        span = ""
+        span = f"; the past counts for {span_text(round(answer['memory_s'] * 1e9))}"
     say(f"{rule}: {_RULES.get(rule, '')}{span}; shared by {answer['sharing']}")
-    rates = answer.get("rates")
-    for row in rates if isinstance(rates, list) else []:
-        who = principal_text(str(row["principal"]))
-        say(f"rate: {who} at most {size_text(int(row['bytes_s']))}/s of {row['traffic']} at {row['node']}")
-    by = answer.get("rates_by")
-    if rates and isinstance(by, dict):
+    rates, by = answer.get("rates", []), answer.get("rates_by")
+    for rate in rates:
+        who = principal_text(rate["principal"])
+        say(f"rate: {who} at most {size_text(rate['bytes_s'])}/s of {rate['traffic']} at {rate['node']}")
+    if rates and by is not None:
         say(rate_solution_text(by))
 
 
-def rate_solution_text(by: dict[str, object]) -> str:
+def rate_solution_text(by: RateSolutionAnswer) -> str:
     """Return a sentence about the algorithm of the rates and its time."""
-    took, exact = (f"{1000 * float(str(by[key])):.1f} ms" for key in ("seconds", "exact_s"))
+    took, exact = (f"{1000 * seconds:.1f} ms" for seconds in (by["seconds"], by["exact_s"]))
     size = f"{by['principals']} principals at {by['resources']} links and disks"
     if by["algorithm"] == "edrf":
         return f"rates by EDRF, exact, in {took}: {size}"
@@ -218,39 +186,34 @@ def rate_solution_text(by: dict[str, object]) -> str:
     return f"rates by DC-DRF in {took}, because exact ones took {exact}; {end}: {size}"
 
 
-def _show_terms(answer: dict[str, object]) -> None:
-    rows = [
-        (
-            principal_text(str(row["principal"])),
-            f"{row['weight']:g}",
-            _part(row["entitlement"]),
-            _quota_text(row["quota"]),
-        )
-        for row in _accounts(answer)
-    ]
-    table(("PRINCIPAL", "WEIGHT", "RIGHT", "QUOTA"), rows, right=("WEIGHT", "RIGHT"))
+def _print_terms(answer: SharesAnswer, common: CommonOptions, *notices: str) -> None:
+    common.print_rows(
+        answer["principals"],
+        lambda row: {
+            "PRINCIPAL": principal_text(row["principal"]),
+            "WEIGHT": Number(f"{row['weight']:g}"),
+            "RIGHT": _part(row["entitlement"]),
+            "QUOTA": _quota_text(row["quota"]),
+        },
+        notices,
+    )
 
 
-def _part(value: object, *, signed: bool = False) -> str:
+def _part(part: float, *, signed: bool = False) -> Number:
     """Format a part of the cluster in per cent; a tiny part does not become 0."""
-    part = 100 * float(str(value))
-    shown = f"{part:+.1f} %" if signed else f"{part:.1f} %"
-    if part and abs(part) < 0.05:
-        shown = f"{part:+.1e} %" if signed else f"{part:.1e} %"
-    return shown
+    tiny = part and abs(part) < 0.0005
+    return Number(f"{100 * part:{'+' if signed else ''}.1{'e' if tiny else 'f'}} %")
 
 
-def _turn_text(row: dict[str, object]) -> str:
+def _turn_text(row: SharingAnswer) -> str:
     """Format the place in the order, and the time until it is the next; a coordinator may not state them."""
     place, seconds = row.get("turn"), row.get("next_in_s")
-    if not isinstance(place, int):
+    if place is None:
         return "-"
-    when = f", in {span_text(round(seconds * 1e9))}" if place > 1 and isinstance(seconds, float) else ""
-    return f"{place}{when}"
+    return str(place) if place < 2 or seconds is None else f"{place}, in {span_text(round(seconds * 1e9))}"
 
 
-def _quota_text(value: object) -> str:
-    bounds = value if isinstance(value, dict) else {}
+def _quota_text(bounds: Mapping[str, float]) -> str:
     parts = [
         f"{name}={size_text(int(bound)) if name in _BYTES else format(bound, 'g')}"
         for name, bound in bounds.items()

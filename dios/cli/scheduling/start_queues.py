@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final, TypedDict
+from typing import Final
+
+from msgspec.structs import asdict
 
 from dios.cli.common.context import CommandContext
+from dios.cli.common.rows import Row
 from dios.client.ops.status import Status
 from dios.errors import DiosError, InvalidError
 from dios.wire.types import TaskState
@@ -15,7 +18,7 @@ _QUEUE: Final = " in the start queue"
 _MATCHES_SHOWN: Final = 8
 
 
-class QueuedRow(TypedDict):
+class QueuedRow(Row):
     """A run that waits, but for no scheduler, and why. A kept job that waits for others is no task yet."""
 
     task: str
@@ -26,8 +29,8 @@ class QueuedRow(TypedDict):
     explanation: None
 
 
-def explanation(tasks: Sequence[Status], word: str) -> QueuedRow | None:
-    """Return the explanation of the run that ``word`` names, or None if it waits in no start queue.
+def explanation(tasks: Sequence[Status], word: str) -> Mapping[str, object] | None:
+    """Return the row of the run that ``word`` names, or None if it waits in no start queue.
 
     ``tasks`` are all tasks of the user, and ``word`` is a fingerprint, its beginning, or a label.
 
@@ -56,18 +59,11 @@ def explanation(tasks: Sequence[Status], word: str) -> QueuedRow | None:
         lines.append(f"your runs start in their order there; the first of them is {first.fingerprint}")
     if reason:
         lines.append(f"the first of them waits because {reason[2:]}" if first is not task else reason[2:])
-    return {
-        "task": task.fingerprint,
-        "label": task.label,
-        "node": task.node,
-        "phase": "waiting",
-        "lines": lines,
-        "explanation": None,
-    }
+    return asdict(QueuedRow(task.fingerprint, task.label, task.node, "waiting", lines, None))
 
 
-def explanation_of_job(place: CommandContext, word: str) -> QueuedRow | None:
-    """Return the explanation of the kept job of this name; None if no such job waits for other runs."""
+def explanation_of_job(place: CommandContext, word: str) -> Mapping[str, object] | None:
+    """Return the row of the kept job of this name; None if no such job waits for other runs."""
     # Imported late, because most words name tasks.
     from dios.lib.supervised.kept_jobs import KeptJobs  # noqa: PLC0415 - see above
     from dios.lib.supervised.predecessors import waiting_text  # noqa: PLC0415 - see above
@@ -76,12 +72,5 @@ def explanation_of_job(place: CommandContext, word: str) -> QueuedRow | None:
         job = KeptJobs(place.node).status(word)
         if job.after and job.end is None:
             lines = [f"{job.name} waits for {waiting_text(job.after)}"]
-            return {
-                "task": "",
-                "label": job.name,
-                "node": "",
-                "phase": "waiting",
-                "lines": lines,
-                "explanation": None,
-            }
+            return asdict(QueuedRow("", job.name, "", "waiting", lines, None))
     return None

@@ -13,5 +13,5 @@
   ``kernel``: ``dios kernel``, for notebooks; ``sandbox_options``: the options of all three;
   ``sandbox_completion``: the Tab key at the prompt of ``dios sandbox shell``.
 - ``template``: ``dios template``, modules that tasks share.
-- ``endings``: sentences about how a task ended.
+- ``endings``: sentences about how a task ended; ``task_row``: a task in JSON.
 """

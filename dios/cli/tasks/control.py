@@ -8,32 +8,18 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import sys
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
-from dios.cli.common.json_rows import (
-    KilledRow,
-    LoggedTaskRow,
-    PausedRow,
-    ResumedRow,
-    StoredConsoleRow,
-    TaskRow,
-)
-from dios.cli.common.output import (
-    FAILED,
-    BytesOutput,
-    JsonOption,
-    NodeOption,
-    bytes_output,
-    reporting,
-    say,
-    size_text,
-    write_json,
-)
+from dios.cli.common.options import argument, option
+from dios.cli.common.output import FAILED, BytesOutput, bytes_output, say, size_text
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.cli.tasks.endings import explain
+from dios.cli.tasks.task_row import TaskRow
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
 from dios.client.sync.node import Console, Task
@@ -47,9 +33,7 @@ from dios.lib.task_output import newest_output
 
 app: Final = CommandApplication()
 
-TaskArgument = Annotated[
-    str, typer.Argument(metavar="TASK", help="The beginning of a fingerprint, a title, or a name.")
-]
+TASK_ARGUMENT: Final[str] = argument("TASK", "The beginning of a fingerprint, a title, or a name.")
 
 
 def pour(console: Console, output: BytesOutput) -> None:
@@ -61,50 +45,61 @@ def pour(console: Console, output: BytesOutput) -> None:
             output.write(data)
             output.flush()
             poured += len(data)
-    _tell_lost(console, poured)
+    _say_lost(console, poured)
 
 
-def _tell_lost(console: Console, seen: int) -> None:
+def _say_lost(console: Console, seen: int) -> None:
     if console.size > seen:
         say(f"{size_text(console.size - seen)} of its output are missing: the node did not keep them")
 
 
-def described(task: Status) -> TaskRow:
-    """Return a task for JSON."""
-    return {
-        "fingerprint": task.fingerprint,
-        "label": task.label,
-        "state": "moving" if task.leave_ns and not task.ended else task.state.name.lower(),
-        "brand": task.brand.name.lower(),
-        "principal": task.principal,
-        "pid": task.pid,
-        "started": task.started_ns,
-        "ended": task.ended_ns,
-        "cause": task.cause.name.lower(),
-        "exit_status": task.exit_status if task.ended else None,
-        "signal": task.signal,
-        "detail": task.detail,
-        "parent": task.parent,
-        "node": task.node,
-        "leave_by": task.leave_ns,
-        "moves": task.moves,
-        "restarts": task.restarts,
-        "kept_bytes": task.kept_bytes,
-        "progress": task.progress,
-        "secrecy": list(task.secrecy),
-    }
+class LoggedTaskRow(TaskRow, kw_only=True):
+    """A task, and its output as text."""
+
+    console: str
+
+
+class StoredConsoleRow(Row):
+    """The stored output of a task that its node has forgotten."""
+
+    task: str
+    console: str
+
+
+class PausedRow(Row):
+    """A task to suspend: ``paused`` is False if it had ended."""
+
+    fingerprint: str
+    label: str
+    paused: bool
+
+
+class ResumedRow(Row):
+    """A task to continue: ``resumed`` is False if it had ended or was not paused."""
+
+    fingerprint: str
+    label: str
+    resumed: bool
+
+
+class KilledRow(Row):
+    """A task to end: ``killed`` is False if it had ended already."""
+
+    fingerprint: str
+    label: str
+    killed: bool
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios logs job.py\n  dios logs 3f9a --follow\n"
-    "  dios logs sweep.7               (an element of an array)"
+    examples="dios logs job.py\ndios logs 3f9a --follow\n"
+    "dios logs sweep.7               (an element of an array)",
+    json=(LoggedTaskRow, StoredConsoleRow),
 )
 def logs(
-    task: TaskArgument,
+    task: str = TASK_ARGUMENT,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the task ends.")] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    follow: bool = option("-f --follow", "Continue until the task ends."),
+    common: CommonOptions,
 ) -> None:
     """Print the output of a task, as far as the node keeps it (the last 256 KiB).
 
@@ -114,7 +109,7 @@ def logs(
     stored on its node and on the node of the task or user that started it. When the node has forgotten the
     task, give its name to read them; `dios run --detach --json` shows the name.
     """
-    with reporting("dios logs", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         try:
             handle, status = place.task(task)
             console = handle.console()
@@ -122,20 +117,22 @@ def logs(
             kept = place.log_of(task) or _output_of_job(place, task)
             if kept is None:
                 raise
-            _print_kept(task, kept, as_json=as_json)
+            row = StoredConsoleRow(task, kept.decode(errors="replace"))
+            if not common.as_json:
+                _print_bytes(kept)
+            common.print_row(row)
             return
-        if follow and not as_json:
+        if follow and not common.as_json:
             pour(console, bytes_output(sys.stdout))
             return
         data = newest_output(console)
-        if as_json:
-            row: LoggedTaskRow = {**described(status), "console": data.decode(errors="replace")}
-            write_json(row)
-        else:
+        if not common.as_json:
             _print_bytes(data)
-            _tell_lost(console, len(data))
-            for line in explain(status)[:1] if status.ended else ():
-                say(line)
+            _say_lost(console, len(data))
+        common.print_row(
+            LoggedTaskRow.of_task(status, console=data.decode(errors="replace")),
+            *(explain(status)[:1] if status.ended else ()),
+        )
 
 
 def _output_of_job(place: CommandContext, job: str) -> bytes | None:
@@ -148,92 +145,69 @@ def _output_of_job(place: CommandContext, job: str) -> bytes | None:
     return None
 
 
-def _print_kept(task: str, data: bytes, *, as_json: bool) -> None:
-    if as_json:
-        row: StoredConsoleRow = {"task": task, "console": data.decode(errors="replace")}
-        write_json(row)
-    else:
-        _print_bytes(data)
-
-
 def _print_bytes(data: bytes) -> None:
     output = bytes_output(sys.stdout)
     output.write(data)
     output.flush()
 
 
-@app.command(epilog="\b\nExamples:\n  dios pause job.py\n  dios resume job.py")
-def pause(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+@app.command(examples="dios pause job.py\ndios resume job.py", json=PausedRow)
+def pause(task: str = TASK_ARGUMENT, *, common: CommonOptions) -> None:
     """Suspend a task: it keeps its state and does nothing until it is resumed."""
-    with reporting("dios pause", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         handle, status = place.task(task)
         done = handle.pause()
-        if as_json:
-            row: PausedRow = {"fingerprint": status.fingerprint, "label": status.label, "paused": done}
-            write_json(row)
-        else:
-            _tell(status, "paused" if done else "has ended")
+        common.print_row(
+            PausedRow(status.fingerprint, status.label, done),
+            _outcome(status, "paused" if done else "has ended"),
+        )
         if not done:
             raise typer.Exit(FAILED)
 
 
-@app.command(epilog="\b\nExamples:\n  dios resume job.py")
-def resume(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+@app.command(examples="dios resume job.py", json=ResumedRow)
+def resume(task: str = TASK_ARGUMENT, *, common: CommonOptions) -> None:
     """Continue a paused task."""
-    with reporting("dios resume", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         handle, status = place.task(task)
         done = handle.resume()
         otherwise = "has ended" if status.ended else "was not paused"
-        if as_json:
-            row: ResumedRow = {"fingerprint": status.fingerprint, "label": status.label, "resumed": done}
-            write_json(row)
-        else:
-            _tell(status, "resumed" if done else otherwise)
+        common.print_row(
+            ResumedRow(status.fingerprint, status.label, done),
+            _outcome(status, "resumed" if done else otherwise),
+        )
         if not done:
             raise typer.Exit(FAILED)
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios kill job.py\n  dios kill 3f9a 77c0\n  dios kill --title 'train-*'\n"
-    "  dios kill --group analytics"
+    examples="dios kill job.py\ndios kill 3f9a 77c0\ndios kill --title 'train-*'\n"
+    "dios kill --group analytics",
+    json=[KilledRow],
 )
 def kill(
-    tasks: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TASK]...", help="The beginnings of fingerprints, titles, or names."),
-    ] = None,
+    tasks: list[str] | None = argument("[TASK]...", "The beginnings of fingerprints, titles, or names."),
     *,
-    title: Annotated[
-        str,
-        typer.Option("--title", metavar="TITLE", help="Running tasks with this title; * is any text."),
-    ] = "",
-    group: Annotated[
-        str, typer.Option("--group", "-g", metavar="ALIAS", help="Running tasks that are members of it.")
-    ] = "",
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    title: str = option("--title TITLE", "Running tasks with this title; * is any text."),
+    group: str = option("-g --group ALIAS", "Running tasks that are members of it."),
+    common: CommonOptions,
 ) -> None:
     """End tasks at once. Their committed data stay.
 
     With --title and --group, the tasks to which both apply. All names are looked up before a task is ended.
     """
-    with reporting("dios kill", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         if not tasks and not title and not group:
             raise InvalidError("give the tasks to end, or choose them with --title or --group")
         chosen = {status.fingerprint: (handle, status) for handle, status in map(place.task, tasks or ())}
         if title or group:
             chosen |= _chosen(place, title, group)
         ended = [(status, _end(handle, status)) for handle, status in chosen.values()]
-        if as_json:
-            rows: list[KilledRow] = [
-                {"fingerprint": row.fingerprint, "label": row.label, "killed": done} for row, done in ended
-            ]
-            write_json(rows)
-            return
-        for row, done in ended:
-            _tell(row, "killed" if done else "had ended already")
-        if not ended:
-            say("no running task was chosen")
+        common.print_row(
+            [KilledRow(status.fingerprint, status.label, done) for status, done in ended],
+            *(_outcome(status, "killed" if done else "had ended already") for status, done in ended),
+            *(() if ended else ("no running task was chosen",)),
+        )
 
 
 def _end(handle: Task, status: Status) -> bool:
@@ -258,6 +232,5 @@ def _chosen(place: CommandContext, title: str, group: str) -> dict[str, tuple[Ta
     return chosen
 
 
-def _tell(status: Status, outcome: str) -> None:
-    label = plain(status.label) or "without title"
-    say(f"task {label} ({status.fingerprint}) {outcome}")
+def _outcome(status: Status, outcome: str) -> str:
+    return f"task {plain(status.label) or 'without title'} ({status.fingerprint}) {outcome}"

@@ -12,26 +12,20 @@ import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
-from dios.cli.common.output import (
-    BytesOutput,
-    JsonOption,
-    NodeOption,
-    bytes_output,
-    reporting,
-    say,
-    time_text,
-    write_json,
-)
+from dios.cli.common.options import option
+from dios.cli.common.output import BytesOutput, bytes_output, say, time_text
+from dios.cli.common.results import CommonOptions
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.common.streams import INTERRUPTED
-from dios.cli.tasks.control import TaskArgument, described
+from dios.cli.tasks.control import TASK_ARGUMENT
 from dios.cli.tasks.endings import cause_text, explain
+from dios.cli.tasks.task_row import TaskRow
 from dios.client.ops.status import Status
 from dios.client.ops.usage import Description
 from dios.client.plain_text import plain
@@ -234,29 +228,25 @@ def _announce(description: Description, *, post_mortem: bool) -> None:
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios debug job.py\n  dios debug 3f9a --step\n"
-    "  printf 'where\\np total\\nq\\n' | dios debug job.py"
+    examples="dios debug job.py\ndios debug 3f9a --step\nprintf 'where\\np total\\nq\\n' | dios debug job.py",
+    json=TaskRow,
 )
 def debug(
-    task: TaskArgument,
+    task: str = TASK_ARGUMENT,
     *,
-    post_mortem: Annotated[
-        bool | None,
-        typer.Option(
-            "--post-mortem/--step",
-            help="Stop at the exception that ends it, or before the first line; default: "
-            "--post-mortem if an exception ended the task.",
-        ),
-    ] = None,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    post_mortem: bool | None = option(
+        "--post-mortem/--step",
+        "Stop at the exception that ends it, or before the first line; default: "
+        "--post-mortem if an exception ended the task.",
+    ),
+    common: CommonOptions,
 ) -> None:
     """Repeat a task under pdb, Python's debugger: the same code and inputs, in the same sandbox.
 
     It is a new task with the label "debug LABEL". It gets the same objects as the first task and writes to
     the same outputs. In a pipe, the lines of standard input are the commands. Exit status like `dios run`.
     """
-    with reporting("dios debug", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         handle, status = place.task(task)
         here = place.here()
         if here is not None and status.node not in {"", here.name}:
@@ -269,16 +259,13 @@ def debug(
             raise InvalidError(f"cannot repeat the task: {description.not_repeatable}")
         at_the_end = description.status.cause is Cause.EXCEPTION if post_mortem is None else post_mortem
         _announce(description, post_mortem=at_the_end)
-        output = bytes_output(sys.stderr if as_json else sys.stdout)
+        output = bytes_output(sys.stderr if common.as_json else sys.stdout)
         conversation = DebugConversation(
             place.node, handle, output, label=description.status.label, post_mortem=at_the_end
         )
         ended = _attend(conversation)
-        if as_json:
-            write_json(described(ended))
-        elif ended.cause not in {Cause.EXITED, Cause.EXCEPTION}:
-            for line in explain(ended):
-                say(line)
+        expected = ended.cause in {Cause.EXITED, Cause.EXCEPTION}
+        common.print_row(TaskRow.of_task(ended), *(() if expected else explain(ended)))
         raise typer.Exit(ended.exit_status)
 
 

@@ -7,28 +7,21 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import Annotated, Final, TypedDict
+from typing import Final
 
-import typer
+from msgspec import field
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
-from dios.cli.common.json_rows import TaskRow
-from dios.cli.common.output import (
-    JsonOption,
-    NodeOption,
-    facts,
-    reporting,
-    say,
-    size_text,
-    span_text,
-    time_text,
-    write_json,
-)
+from dios.cli.common.options import option
+from dios.cli.common.output import say, size_text, span_text, time_text, write_facts, write_json
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.cli.nodes.audit import entry_line, log_folder, records_about
-from dios.cli.nodes.limits import UsageRow, usage_json, usage_rows
-from dios.cli.tasks.control import TaskArgument, described
+from dios.cli.nodes.limits import UsageRow, usage_lines, usage_row
+from dios.cli.tasks.control import TASK_ARGUMENT
 from dios.cli.tasks.endings import advice_for, cause_text, reason_lines
+from dios.cli.tasks.task_row import TaskRow
 from dios.client.ops.attributes import rights_text
 from dios.client.ops.usage import Description, GivenReference
 from dios.client.plain_text import plain
@@ -53,7 +46,7 @@ def _given_line(given: GivenReference) -> str:
     return f"  {given.fingerprint}  {rights}  {label}{kind}, {size_text(given.size)}{state}"
 
 
-class GivenRow(TypedDict):
+class GivenRow(Row):
     """An input or output of a task: ``gone`` if it was deleted, ``changed`` if it was written since."""
 
     fingerprint: str
@@ -65,7 +58,7 @@ class GivenRow(TypedDict):
     changed: bool
 
 
-class TaskRecordRow(TypedDict):
+class TaskRecordRow(Row):
     """A record of the audit log about a task."""
 
     index: int
@@ -75,7 +68,7 @@ class TaskRecordRow(TypedDict):
     detail: str
 
 
-class TaskDetailsRow(TaskRow):
+class TaskDetailsRow(TaskRow, kw_only=True):
     """A task with what it has and had. ``audit`` is null if the user may not read the audit log."""
 
     secrecy: list[str]
@@ -88,7 +81,7 @@ class TaskDetailsRow(TaskRow):
     arguments: list[str]
     memory_limit_bytes: int
     cpu_limit_ms: int
-    time_limit_ms: int
+    time_ms: int = field(name="time_limit_ms")
     cpu_ms: int
     memory_bytes: int
     usage: UsageRow
@@ -97,18 +90,6 @@ class TaskDetailsRow(TaskRow):
     devices: dict[str, list[str]]
     last_lines: list[str]
     audit: list[TaskRecordRow] | None
-
-
-def _given_json(given: GivenReference) -> GivenRow:
-    return {
-        "fingerprint": given.fingerprint,
-        "label": given.label,
-        "type": given.type.name.lower(),
-        "rights": rights_text(Permission(given.permissions)),
-        "size": given.size,
-        "gone": given.gone,
-        "changed": given.changed,
-    }
 
 
 def console_tail(task: Task) -> tuple[list[str], bool]:
@@ -135,36 +116,29 @@ def _show_identity(description: Description, groups: dict[str, str]) -> None:
     until = status.ended_ns or time.time_ns()
     began = time_text(status.started_ns)
     ran = span_text(until - status.started_ns) if status.started_ns else "-"
-    pairs = [
-        ("task", status.fingerprint),
-        ("title", status.label or "-"),
-        ("state", cause_text(status)),
-        ("brand", status.brand.name.lower()),
-        ("for", status.principal),
-        ("started by", status.parent or "-"),
-        ("program", description.executable),
-        ("groups", ", ".join(groups.get(mark, mark) for mark in description.groups) or "none but its own"),
-        ("arguments", " ".join(map(repr, description.arguments)) or "none"),
-        ("began", f"{began}, {'ran' if status.ended else 'runs for'} {ran}"),
-    ]
-    if status.secrecy:
-        pairs.append(("secrecy", f"has read {', '.join(status.secrecy)}"))
-    if description.processors:
-        pairs.append(("processors", ", ".join(map(str, description.processors))))
-    if description.devices:
-        pairs.append(
-            ("devices", " ".join(f"{kind}={','.join(names)}" for kind, names in description.devices.items()))
-        )
-    if status.pid and not status.ended:
-        pairs.append(("process", str(status.pid)))
+    fact: dict[str, str | None] = {
+        "task": status.fingerprint,
+        "title": status.label or "-",
+        "state": cause_text(status),
+        "brand": status.brand.name.lower(),
+        "for": status.principal,
+        "started by": status.parent or "-",
+        "program": description.executable,
+        "groups": ", ".join(groups.get(mark, mark) for mark in description.groups) or "none but its own",
+        "arguments": " ".join(map(repr, description.arguments)) or "none",
+        "began": f"{began}, {'ran' if status.ended else 'runs for'} {ran}",
+        "secrecy": f"has read {', '.join(status.secrecy)}" if status.secrecy else None,
+        "processors": ", ".join(map(str, description.processors)) or None,
+        "devices": " ".join(f"{kind}={','.join(names)}" for kind, names in description.devices.items())
+        or None,
+        "process": str(status.pid) if status.pid and not status.ended else None,
+    }
     if status.moves or status.restarts:
         kept = f", from a checkpoint of {size_text(status.kept_bytes)}" if status.kept_bytes else ""
-        pairs.append(("earlier", f"moves: {status.moves}, restarts: {status.restarts}{kept}"))
+        fact["earlier"] = f"moves: {status.moves}, restarts: {status.restarts}{kept}"
     if status.ended:
-        pairs.append(
-            ("used", f"{span_text(description.cpu_ms * 1_000_000)} of CPU time, {_peak(description)}")
-        )
-    facts(pairs)
+        fact["used"] = f"{span_text(description.cpu_ms * 1_000_000)} of CPU time, {_peak(description)}"
+    write_facts(fact)
     for title, handed in (("inputs", description.inputs), ("outputs", description.outputs)):
         _section(title, [_given_line(given) for given in handed])
 
@@ -189,19 +163,11 @@ def _show_use(description: Description) -> None:
         ("time", span_text(description.time_ms * 1_000_000) if description.time_ms else "none"),
     ]
     lines = [f"  of its process: {name} {value}" for name, value in own]
-    for _, word, used, limit, share, bar in usage_rows("", description.usage):
+    for line in usage_lines("", description.usage):
+        used, limit, share, bar = (line[key] for key in ("USED", "LIMIT", "SHARE", ""))
         use = f"{used} used, no limit" if limit == NONE else f"{used} of {limit}, {share}  {bar}"
-        lines.append(f"  with all it starts: {word:<10} {use}")
+        lines.append(f"  with all it starts: {line['WHAT']:<10} {use}")
     _section("limits", lines)
-
-
-def _show_end(description: Description) -> None:
-    status = description.status
-    lines = [f"  {line}" for line in reason_lines(status)]
-    advice = advice_for(status)
-    if advice:
-        lines.append(f"  try: {advice}")
-    _section("why it ended", lines)
 
 
 def _next_commands(description: Description) -> list[str]:
@@ -218,35 +184,33 @@ def _next_commands(description: Description) -> list[str]:
     return told
 
 
-@app.command(epilog="\b\nExamples:\n  dios describe job.py\n  dios describe 3f9a --json | jq .cause")
+@app.command(examples="dios describe job.py\ndios describe 3f9a --json | jq .cause", json=TaskDetailsRow)
 def describe(
-    task: TaskArgument,
+    task: str = TASK_ARGUMENT,
     *,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="DIR", help="The node's data directory, for its audit log."),
-    ] = None,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    data: Path | None = option("--data DIR", "The node's data directory, for its audit log."),
+    common: CommonOptions,
 ) -> None:
     """Show details of a task: its inputs, limits and use, why it ended, and what to do next.
 
     Also its last lines, and its records in the audit log if you may read that. Arguments are shown
     unchanged.
     """
-    with reporting("dios describe", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         handle, _ = place.task(task)
         description = place.node.describe(handle)
         lines, more = console_tail(handle)
-        records = _records(data, node, description.status.fingerprint)
-        if as_json:
-            write_json(_as_json(description, lines, records))
+        records = _records(data, common.node, description.status.fingerprint)
+        if common.as_json:
+            write_json(_row(description, lines, records))
             return
         groups = {fingerprint(name): alias for alias, name in place.keyring.groups.items()}
         _show_identity(description, groups)
         _show_use(description)
         if description.status.ended:
-            _show_end(description)
+            lines_of_end = [f"  {line}" for line in reason_lines(description.status)]
+            advice = advice_for(description.status)
+            _section("why it ended", [*lines_of_end, *([f"  try: {advice}"] if advice else [])])
         _section(f"last lines{' (dios logs shows all)' if more else ''}", [f"  {line}" for line in lines])
         _section("audit log", [entry_line(entry) for entry in records or ()])
         if records is None:
@@ -255,37 +219,25 @@ def describe(
             say(line)
 
 
-def _as_json(description: Description, lines: list[str], records: list[AuditEntry] | None) -> TaskDetailsRow:
-    return {
-        **described(description.status),
-        "secrecy": list(description.status.secrecy),
+def _row(description: Description, lines: list[str], records: list[AuditEntry] | None) -> TaskDetailsRow:
+    values = {
+        name: getattr(description, name)
+        for name in TaskDetailsRow.__struct_fields__
+        if hasattr(description, name)
+    }
+    values |= {
         "why": reason_lines(description.status),
         "advice": advice_for(description.status),
-        "executable": description.executable,
-        "groups": list(description.groups),
-        "inputs": [_given_json(given) for given in description.inputs],
-        "outputs": [_given_json(given) for given in description.outputs],
-        "arguments": list(description.arguments),
-        "memory_limit_bytes": description.memory_limit_bytes,
-        "cpu_limit_ms": description.cpu_limit_ms,
-        "time_limit_ms": description.time_ms,
-        "cpu_ms": description.cpu_ms,
-        "memory_bytes": description.memory_bytes,
-        "usage": usage_json(description.usage),
-        "not_repeatable": description.not_repeatable,
-        "processors": list(description.processors),
-        "devices": {kind: list(names) for kind, names in description.devices.items()},
+        "inputs": [_given_row(given) for given in description.inputs],
+        "outputs": [_given_row(given) for given in description.outputs],
+        "usage": usage_row(description.usage),
         "last_lines": lines,
         "audit": None
         if records is None
-        else [
-            {
-                "index": entry.index,
-                "action": entry.record.action,
-                "outcome": entry.record.outcome,
-                "subject": entry.record.subject,
-                "detail": entry.record.detail,
-            }
-            for entry in records
-        ],
+        else [TaskRecordRow.of(entry.record, index=entry.index) for entry in records],
     }
+    return TaskDetailsRow.of_task(description.status, **values)
+
+
+def _given_row(given: GivenReference) -> GivenRow:
+    return GivenRow.of(given, rights=rights_text(Permission(given.permissions)))

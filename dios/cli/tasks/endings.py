@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 from dios.cli.common.output import size_text
+from dios.cli.common.rows import Row
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
 from dios.wire.types import Brand, Cause, TaskState
@@ -154,7 +155,7 @@ def sentence_of_move(ended: Status, end: TaskEnd, following: Task) -> str:
     return f"{left}; the run continues {location}{kept}"
 
 
-class EndRow(TypedDict):
+class EndRow(Row):
     """The end of an earlier task of a run that was moved or restarted."""
 
     node: str
@@ -165,12 +166,4 @@ class EndRow(TypedDict):
 
 def ends_of(run: MovableRun) -> list[EndRow]:
     """Return the ends of the earlier tasks of a run, for JSON."""
-    return [
-        {
-            "node": end.node,
-            "cause": end.cause.name.lower(),
-            "reason": end.reason,
-            "kept_bytes": end.kept_bytes,
-        }
-        for end in run.history
-    ]
+    return [EndRow.of(end) for end in run.history]

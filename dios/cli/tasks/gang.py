@@ -10,26 +10,30 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
-from dios.cli.common.json_rows import TaskRow
+from msgspec import UNSET, UnsetType
+
 from dios.cli.common.output import (
     BytesOutput,
+    Cells,
     bytes_output,
     counted,
     say,
-    table,
+    table_of,
     waiting,
     write_json,
 )
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.common.streams import INTERRUPTED
-from dios.cli.tasks.control import described
 from dios.cli.tasks.endings import cause_text, sentence_of_move
+from dios.cli.tasks.task_row import TaskRow
 from dios.client.plain_text import plain
 from dios.errors import DiosError, EndOfStreamError, UnreachableError
 from dios.lib.movable import MovableRun
@@ -38,7 +42,6 @@ from dios.wire.types import Cause
 
 if TYPE_CHECKING:
     from dios.cli.common.context import CommandContext
-    from dios.cli.tasks.work_options import GangSize
     from dios.client.ops.attributes import Handed
     from dios.client.ops.status import Status
     from dios.client.sync.node import Task
@@ -51,44 +54,37 @@ BeginTask = Callable[["CommandContext", "Work", Sequence["Handed"]], "Task"]
 """Starts a task over a connection, with these needs and further outputs."""
 
 
-class EnforcementRow(TypedDict, total=False):
-    """The named resources that the node of a task enforces, and the advisory ones with the reasons."""
-
-    enforced: list[str]
-    advisory: dict[str, str]
-
-
-NodeFacts = Callable[[str], EnforcementRow]
+NodeFacts = Callable[[str], Mapping[str, object]]
 """Returns the fields that the JSON of a task on this node has besides its own."""
 
 
-class MarkRow(TypedDict, total=False):
-    """A task of a gang has a number, one of a job over time the name of a member."""
-
-    number: int
-    member: str
-
-
-class ErrorRow(TypedDict, total=False):
-    """The message of the error that ended the attempt to run a task."""
-
-    error: str
-
-
-class EndedMemberRow(TaskRow, EnforcementRow, MarkRow, ErrorRow):
+class EndedMemberRow(TaskRow, kw_only=True):
     """A task of a gang or job that has ended."""
 
+    enforced: list[str] | UnsetType = UNSET
+    advisory: dict[str, str] | UnsetType = UNSET
+    number: int | UnsetType = UNSET
+    member: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
 
-class StartedMemberRow(EnforcementRow, MarkRow, ErrorRow):
+
+class StartedMemberRow(Row, kw_only=True):
     """A task of a gang or job that was started."""
 
+    enforced: list[str] | UnsetType = UNSET
+    advisory: dict[str, str] | UnsetType = UNSET
+    number: int | UnsetType = UNSET
+    member: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
     fingerprint: str
     node: str
 
 
-class FailedMemberRow(MarkRow):
+class FailedMemberRow(Row, kw_only=True):
     """A task of a gang or job that was not started, and why."""
 
+    number: int | UnsetType = UNSET
+    member: str | UnsetType = UNSET
     error: str
 
 
@@ -99,11 +95,11 @@ MemberRow = EndedMemberRow | StartedMemberRow | FailedMemberRow
 class GangMember:
     """One task of the job, and the result that its thread waits for.
 
-    ``mark`` is the prefix of its output lines. The task is started in ``after_s`` seconds, and again as
-    ``work`` permits.
+    ``mark`` is the number of a task of a gang, or the name of a member of a job over time. It begins
+    the lines of output. The task is started in ``after_s`` seconds, and again as ``work`` permits.
     """
 
-    mark: str
+    mark: int | str
     begin: BeginTask
     work: Work
     after_s: float = 0.0
@@ -113,40 +109,14 @@ class GangMember:
     placed: threading.Event = field(default_factory=threading.Event)
 
 
-def run_gang(
-    open_place: OpenPlace,
-    begin: BeginTask,
-    work: Work,
-    gang: GangSize,
-    *,
-    detach: bool,
-    as_json: bool,
-    node_facts: NodeFacts,
-    telling_why: Callable[[], AbstractContextManager[None]],
-) -> int:
-    """Run the tasks of a gang, and return their largest exit status."""
-    members = [GangMember(str(number), begin, work) for number in range(gang.tasks)]
-    waits = f"waiting until at least {gang.least} of {counted(gang.tasks, 'task')} can start"
-    return run_members(
-        open_place,
-        members,
-        waits,
-        least=gang.least,
-        detach=detach,
-        as_json=as_json,
-        node_facts=node_facts,
-        telling_why=telling_why,
-    )
-
-
 def run_members(
     open_place: OpenPlace,
     members: Sequence[GangMember],
+    common: CommonOptions,
     waits: str = "",
     *,
     least: int = 0,
     detach: bool,
-    as_json: bool,
     keep: Callable[[], None] | None = None,
     keep_s: float = 1.0,
     node_facts: NodeFacts = lambda _: {},
@@ -159,7 +129,7 @@ def run_members(
     tasks have started, the text ``waits`` is shown within ``telling_why``. ``keep`` is called every
     ``keep_s`` seconds.
     """
-    output = bytes_output(sys.stderr if as_json else sys.stdout)
+    output = bytes_output(sys.stderr if common.as_json else sys.stdout)
     lock, stopping = threading.Lock(), threading.Event()
 
     def work(member: GangMember) -> None:
@@ -201,7 +171,11 @@ def run_members(
         stopping.set()
         _kill(open_place, members)
         return stopped.exit_status if isinstance(stopped, Stopped) else INTERRUPTED
-    return _show_results(members, node_facts, as_json=as_json)
+    if common.as_json:
+        write_json([_row(member, node_facts) for member in members])
+    else:
+        table_of(map(_cells, members))
+    return max(map(_status, members))
 
 
 def _join(threads: Sequence[threading.Thread], keep: Callable[[], None] | None, keep_s: float) -> None:
@@ -218,7 +192,7 @@ def _join(threads: Sequence[threading.Thread], keep: Callable[[], None] | None, 
                 keep()
 
 
-def _stream(task: Task, name: str, output: BytesOutput, lock: threading.Lock) -> None:
+def _stream(task: Task, name: int | str, output: BytesOutput, lock: threading.Lock) -> None:
     """Write a task's output in whole lines with its mark as prefix, until it has ended."""
     rest, mark = b"", f"[{name}] ".encode()
     with contextlib.suppress(EndOfStreamError, UnreachableError):
@@ -246,22 +220,13 @@ def _kill(open_place: OpenPlace, members: Sequence[GangMember]) -> None:
                 place.task(task.fingerprint)[0].kill()
 
 
-def _show_results(members: Sequence[GangMember], node_facts: NodeFacts, *, as_json: bool) -> int:
-    """Show how each task ended, and return the largest exit status."""
-    if as_json:
-        write_json([_row(member, node_facts) for member in members])
-    else:
-        rows = [
-            (
-                member.mark,
-                member.task.fingerprint if member.task is not None else "-",
-                member.task.node if member.task is not None else "-",
-                _end(member.status) if member.status is not None else _why(member),
-            )
-            for member in members
-        ]
-        table(("#", "TASK", "NODE", "END"), rows)
-    return max(_status(member) for member in members)
+def _cells(member: GangMember) -> Cells:
+    return {
+        "#": str(member.mark),
+        "TASK": member.task.fingerprint if member.task is not None else None,
+        "NODE": member.task.node if member.task is not None else None,
+        "END": _end(member.status) if member.status is not None else _why(member),
+    }
 
 
 def _end(status: Status) -> str:
@@ -280,21 +245,12 @@ def _status(member: GangMember) -> int:
 
 
 def _row(member: GangMember, node_facts: NodeFacts) -> MemberRow:
-    is_number = member.mark.isascii() and member.mark.isdigit()
-    mark: MarkRow = {"number": int(member.mark)} if is_number else {"member": member.mark}
-    facts: EnforcementRow = {} if member.task is None else node_facts(member.task.node)
-    error: ErrorRow = {} if member.error is None else {"error": member.error.message}
+    task, error = member.task, member.error
+    values: dict[str, object] = {"number" if isinstance(member.mark, int) else "member": member.mark}
+    values |= {} if task is None else node_facts(task.node)
+    values |= {} if error is None else {"error": error.message}
     if member.status is not None:
-        ended: EndedMemberRow = {**mark, **described(member.status), **facts, **error}
-        return ended
-    if member.task is not None:
-        started: StartedMemberRow = {
-            **mark,
-            "fingerprint": member.task.fingerprint,
-            "node": member.task.node,
-            **facts,
-            **error,
-        }
-        return started
-    failed: FailedMemberRow = {**mark, "error": error.get("error", "")}
-    return failed
+        return EndedMemberRow.of_task(member.status, **values)
+    if task is not None:
+        return StartedMemberRow.of(task, **values)
+    return FailedMemberRow.of(None, **({"error": ""} | values))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dios.cli.common.output import say, span_text, waiting
+from dios.cli.common.results import CommonOptions
 from dios.cli.tasks.gang import GangMember, OpenPlace, run_members
 from dios.errors import DiosError, InvalidError
 from dios.lib import reservations
@@ -59,9 +60,9 @@ def run_job(
     open_place: OpenPlace,
     place: CommandContext,
     options: JobRunOptions,
+    common: CommonOptions,
     *,
     detach: bool,
-    as_json: bool,
 ) -> int:
     """Submit a job, run it if it is admitted, and return the largest exit status of its tasks.
 
@@ -106,8 +107,8 @@ def run_job(
         status = run_members(
             open_place,
             members,
+            common,
             detach=detach,
-            as_json=as_json,
             keep=partial(_renew, job),
             keep_s=job.lease_s / _RENEWALS,
         )

@@ -10,30 +10,31 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 import typer
+from msgspec import field
 
 from dios import limits
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
+from dios.cli.common.options import argument, option
 from dios.cli.common.output import (
     RUN_FAILED,
     BytesOutput,
-    JsonOption,
-    NodeOption,
+    Cells,
+    Number,
     bytes_output,
     counted,
-    facts,
-    reporting,
     say,
     span_text,
-    table,
+    table_of,
     time_text,
-    write_json,
 )
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.cli.common.streams import INTERRUPTED
-from dios.cli.nodes.members import silent
+from dios.cli.nodes.members import warn_of_silent
 from dios.client.plain_text import plain
 from dios.errors import DiosError, EndOfStreamError, TimeLimitError
 from dios.lib.supervised.arrays import array_text
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from dios.client.ops.status import Status
     from dios.client.sync.node import Task
     from dios.lib.supervised.arrays import ArrayShape
-    from dios.lib.supervised.records import JobArray, Predecessor
+    from dios.lib.supervised.records import JobArray, JobEnd, Predecessor
     from dios.lib.supervised.services import ServiceProgram
 
 app: Final = CommandApplication(
@@ -58,20 +59,65 @@ _LOOK_S: Final = limits.SERVICE_ROUND_MS / 1000
 _SHARE_SHOWN: Final = 0.1
 """The progress between two lines about it."""
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The name of the job.")]
+JOB_ARGUMENT: Final[str] = argument("JOB", "The name of the job.")
+
+
+class JobNameRow(Row):
+    """A kept job that was started, stopped or removed."""
+
+    job: str
+
+
+class JobElementRow(Row):
+    """An element of an array: it is waiting, running or ended. What describes its end is null without one."""
+
+    index: int
+    state: str
+    attempt: int
+    node: str | None
+    task: str | None
+    ended: int | None
+    cause: str | None
+    exit_status: int | None
+    detail: str | None
+
+
+class JobRow(JobNameRow):
+    """A kept job. Times are nanoseconds since 1970; what describes its end is null while it has none.
+
+    ``after`` are the runs that it waits for. ``array`` has its indices, null if it is no array.
+    """
+
+    program: str
+    state: str
+    attempt: int
+    attempts: int
+    created_ns: int = field(name="created")
+    node: str
+    task: str | None
+    progress: float | None
+    restarts: int
+    reason: str
+    ended: int | None
+    cause: str | None
+    exit_status: int | None
+    detail: str | None
+    incomplete: bool
+    after: list[str]
+    array: str | None
+    elements: list[JobElementRow]
 
 
 @attach_app.command(
-    epilog="\b\nExamples:\n  dios attach count\n  dios attach count --new     (only output from now on)"
+    examples="dios attach count\ndios attach count --new     (only output from now on)",
+    failure_status=RUN_FAILED,
+    json=JobRow,
 )
 def attach(
-    job: JobArgument,
+    job: str = JOB_ARGUMENT,
     *,
-    new: Annotated[
-        bool, typer.Option("--new", help="Only output from now on; default: all that its node keeps.")
-    ] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    new: bool = option("--new", "Only output from now on; default: all that its node keeps."),
+    common: CommonOptions,
 ) -> None:
     """Follow a kept job: show its output and progress, and end with its exit status.
 
@@ -79,130 +125,110 @@ def attach(
     on another node, the command follows it there. Of a job that has ended it shows the last output, up to
     256 KiB.
     """
-    with reporting("dios attach", as_json=as_json, status=RUN_FAILED), opened(node) as place:
-        raise typer.Exit(follow(place, job, new=new, as_json=as_json))
+    with opened(common.node) as place:
+        raise typer.Exit(follow(place, job, common, new=new))
 
 
-@app.command(epilog="\b\nExamples:\n  dios job ls\n  dios job ls --json")
-def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
+@app.command(examples="dios job ls\ndios job ls --json", json=[JobRow])
+def ls(common: CommonOptions) -> None:
     """List your kept jobs, the oldest first; those that have ended stay until `dios job rm`."""
-    with reporting("dios job ls", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         statuses = KeptJobs(place.node).statuses()
-        if as_json:
-            write_json([described(status) for status in statuses])
-        elif statuses:
-            rows = [
-                (
-                    title_of(status),
-                    status.label,
-                    state_text(status),
-                    f"{status.attempt}/{status.attempts}",
-                    _node_of(status),
-                    time_text(status.created_ns),
-                    span_text(_until(status) - status.created_ns),
-                )
-                for status in statuses
-            ]
-            head = ("JOB", "PROGRAM", "STATE", "ATTEMPT", "NODE", "CREATED", "FOR")
-            table(head, rows, right=("ATTEMPT", "FOR"))
-        else:
-            say("you have no kept job; `dios run --keep` starts one")
-        if any(status.incomplete for status in statuses):
-            who = silent(place.node.nodes())
-            say(f"{who} did not answer, so tasks there are not shown; see `dios node ls`")
+        common.print_rows(
+            statuses,
+            _cells,
+            described=described,
+            empty="you have no kept job; `dios run --keep` starts one",
+        )
+        warn_of_silent(place.node, "tasks", incomplete=any(status.incomplete for status in statuses))
 
 
-@app.command(epilog="\b\nExamples:\n  dios job describe count")
-def describe(job: JobArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+def _cells(status: JobStatus) -> Cells:
+    until = time.time_ns() if status.end is None else status.end.ended_ns
+    return {
+        "JOB": title_of(status),
+        "PROGRAM": status.label,
+        "STATE": state_text(status),
+        "ATTEMPT": Number(f"{status.attempt}/{status.attempts}"),
+        "NODE": _node_of(status),
+        "CREATED": time_text(status.created_ns),
+        "FOR": span_text(until - status.created_ns),
+    }
+
+
+@app.command(examples="dios job describe count", json=JobRow)
+def describe(job: str = JOB_ARGUMENT, *, common: CommonOptions) -> None:
     """Show a kept job: its attempt, its node, its progress, and why it ended last."""
-    with reporting("dios job describe", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         status = KeptJobs(place.node).status(job)
-        if as_json:
-            write_json(described(status))
-            return
         share = None if status.task is None else status.task.progress
         reason = plain(status.reason if status.end is None else status.end.detail.partition("\n")[0])
-        facts(
-            [
-                ("job", status.name),
-                ("program", status.label),
-                ("state", state_text(status)),
-                ("attempt", f"{status.attempt} of {status.attempts}"),
-                ("node", _node_of(status)),
-                ("task", "-" if status.task is None else status.task.fingerprint),
-                ("progress", "-" if share is None else f"{share:.0%}"),
-                ("last end", reason or "-"),
-            ]
+        row = described(status)
+        common.print_row(
+            row,
+            facts={
+                "job": status.name,
+                "program": status.label,
+                "state": state_text(status),
+                "attempt": f"{status.attempt} of {status.attempts}",
+                "node": row.node,
+                "task": row.task or "-",
+                "progress": "-" if share is None else f"{share:.0%}",
+                "last end": reason or "-",
+            },
         )
-        if status.array is not None:
-            _show_elements(status.name, _elements(status.array, status.running))
+        if status.array is not None and not common.as_json:
+            _show_elements(status.name, row.elements)
 
 
 def _show_elements(job: str, rows: Sequence[JobElementRow]) -> None:
     """Show the elements that have begun, and how many have not."""
-    begun = [row for row in rows if row["task"] is not None or row["ended"] is not None or row["attempt"] > 1]
-    if begun:
-        table(
-            ("ELEMENT", "STATE", "ATTEMPT", "NODE", "END"),
-            [
-                (
-                    f"{job}.{row['index']}",
-                    row["state"],
-                    str(row["attempt"]),
-                    row["node"] or "-",
-                    "-" if row["exit_status"] is None else _end_of_element(row),
-                )
-                for row in begun
-            ],
-            right=("ATTEMPT",),
-        )
+    begun = [row for row in rows if row.task is not None or row.ended is not None or row.attempt > 1]
+    table_of(
+        {
+            "ELEMENT": f"{job}.{row.index}",
+            "STATE": row.state,
+            "ATTEMPT": row.attempt,
+            "NODE": row.node or None,
+            "END": None if row.exit_status is None else _end_of_element(row),
+        }
+        for row in begun
+    )
     if len(begun) < len(rows):
         say(f"{counted(len(rows) - len(begun), 'element')} did not begin yet")
 
 
 def _end_of_element(row: JobElementRow) -> str:
-    first = plain((row["detail"] or "").partition("\n")[0])
-    return f"{row['exit_status']}: {first}" if first else str(row["exit_status"])
+    first = plain((row.detail or "").partition("\n")[0])
+    return f"{row.exit_status}: {first}" if first else str(row.exit_status)
 
 
-@app.command(epilog="\b\nExamples:\n  dios job stop count\n  dios job stop sweep\n  dios job stop sweep.7")
+@app.command(examples="dios job stop count\ndios job stop sweep\ndios job stop sweep.7", json=JobNameRow)
 def stop(
-    job: Annotated[
-        str, typer.Argument(metavar="JOB", help="The name of the job, or an element of an array: sweep.7.")
-    ],
+    job: str = argument("JOB", "The name of the job, or an element of an array: sweep.7."),
     *,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    common: CommonOptions,
 ) -> None:
     """End a kept job at once; it stays listed. A job that has ended is left as it is.
 
     Of an array all elements are ended, or with its index one of them.
     """
-    with reporting("dios job stop", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         jobs = KeptJobs(place.node)
         ended = jobs.end_of(job) is not None
         jobs.stop(job)
-        if as_json:
-            write_json(_named(job))
-        else:
-            say(f"job {job} {'had ended already' if ended else 'is stopped'}")
+        common.print_row(JobNameRow(job), f"job {job} {'had ended already' if ended else 'is stopped'}")
 
 
-@app.command(epilog="\b\nExamples:\n  dios job rm count\n  dios job rm count other")
-def rm(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="The names of the jobs.")],
-    *,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@app.command(examples="dios job rm count\ndios job rm count other", json=[JobNameRow])
+def rm(jobs: list[str] = argument("JOB...", "The names of the jobs."), *, common: CommonOptions) -> None:
     """Remove kept jobs with their stored output. One that runs is ended."""
-    with reporting("dios job rm", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         for job in jobs:
             KeptJobs(place.node).remove(job)
-            if not as_json:
+            if not common.as_json:
                 say(f"job {job} is removed")
-        if as_json:
-            write_json([_named(job) for job in jobs])
+        common.print_row(list(map(JobNameRow, jobs)))
 
 
 # -- dios run --keep --------------------------------------------------------------------------------
@@ -210,7 +236,7 @@ def start(
     place: CommandContext,
     program: ServiceProgram,
     name: str,
-    file: str,
+    file: Path,
     *,
     attempts: int,
     after: tuple[Predecessor, ...],
@@ -219,39 +245,32 @@ def start(
     """Start a kept job and return its name: the one given, or one made from that of its file."""
     jobs = KeptJobs(place.node)
     if not name:
-        stem = re.sub(r"[^a-z0-9]+", "-", Path(file).stem.lower()).strip("-")[:40].strip("-")
+        stem = re.sub(r"[^a-z0-9]+", "-", file.stem.lower()).strip("-")[:40].strip("-")
         name = jobs.free_name(stem or "job")
     jobs.start(name, program, attempts=attempts, after=after, array=array)
     return name
 
 
-def show_started(place: CommandContext, name: str, *, detach: bool, as_json: bool) -> int:
+def show_started(place: CommandContext, name: str, common: CommonOptions, *, detach: bool) -> int:
     """Report a new job; follow it unless ``detach``. Return the exit status of the command."""
     if not detach:
         say(f"job {name} is kept by the cluster; Ctrl-C detaches")
-        return follow(place, name, new=False, as_json=as_json)
-    if as_json:
-        write_json(_named(name))
-    else:
-        facts([("job", name)])
-        say(f"next: dios attach {name}")
+        return follow(place, name, common)
+    common.print_row(JobNameRow(name), f"next: dios attach {name}", facts={"job": name})
     return 0
 
 
-def follow(place: CommandContext, name: str, *, new: bool, as_json: bool) -> int:
+def follow(place: CommandContext, name: str, common: CommonOptions, *, new: bool = False) -> int:
     """Show the output of a job until it has ended, and return its exit status; Ctrl-C detaches."""
-    output = bytes_output(sys.stderr if as_json else sys.stdout)
+    output = bytes_output(sys.stderr if common.as_json else sys.stdout)
     try:
         ended = _follow(KeptJobs(place.node), name, output, new=new)
     except KeyboardInterrupt:
         say(f"detached; the job {name} goes on: dios attach {name}")
         return INTERRUPTED
-    if as_json:
-        write_json(described(ended))
-    elif not ended.ok:
-        say(f"job {name}: {state_text(ended)}")
-        if ended.end is not None and ended.end.detail:
-            say(plain(ended.end.detail.partition("\n")[0]))
+    detail = "" if ended.end is None else plain(ended.end.detail.partition("\n")[0])
+    notices = [f"job {name}: {state_text(ended)}", *([detail] if detail else [])]
+    common.print_row(described(ended), *(() if ended.ok else notices))
     return 0 if ended.end is None else ended.end.exit_status
 
 
@@ -349,97 +368,49 @@ def array_state_text(array: JobArray, running: Mapping[int, Status]) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
-class JobNameRow(TypedDict):
-    """A kept job that was started, stopped or removed."""
-
-    job: str
-
-
-class JobElementRow(TypedDict):
-    """An element of an array: it is waiting, running or ended. What describes its end is null without one."""
-
-    index: int
-    state: str
-    attempt: int
-    node: str | None
-    task: str | None
-    ended: int | None
-    cause: str | None
-    exit_status: int | None
-    detail: str | None
-
-
-class JobRow(JobNameRow):
-    """A kept job. Times are nanoseconds since 1970; what describes its end is null while it has none.
-
-    ``after`` are the runs that it waits for. ``array`` has its indices, null if it is no array.
-    """
-
-    program: str
-    state: str
-    attempt: int
-    attempts: int
-    created: int
-    node: str
-    task: str | None
-    progress: float | None
-    restarts: int
-    reason: str
-    ended: int | None
-    cause: str | None
-    exit_status: int | None
-    detail: str | None
-    incomplete: bool
-    after: list[str]
-    array: str | None
-    elements: list[JobElementRow]
-
-
 def described(status: JobStatus) -> JobRow:
     """Return a job for JSON."""
-    task, end = status.task, status.end
+    task = status.task
+    return JobRow.of(
+        status,
+        job=status.name,
+        program=status.label,
+        state="ended" if status.end is not None else "waiting" if status.after else _plain_state(status),
+        node=_node_of(status),
+        task=None if task is None else task.fingerprint,
+        progress=None if task is None else task.progress,
+        after=[waiting_text([dependency]) for dependency in status.after],
+        array=None if status.shape is None else array_text(status.shape),
+        elements=[] if status.array is None else _elements(status.array, status.running),
+        **_end_of(status.end),
+    )
+
+
+def _end_of(end: JobEnd | None) -> dict[str, object]:
+    if end is None:
+        return dict.fromkeys(("ended", "cause", "exit_status", "detail"))
     return {
-        "job": status.name,
-        "program": status.label,
-        "state": "ended" if end is not None else "waiting" if status.after else _plain_state(status),
-        "attempt": status.attempt,
-        "attempts": status.attempts,
-        "created": status.created_ns,
-        "node": _node_of(status),
-        "task": None if task is None else task.fingerprint,
-        "progress": None if task is None else task.progress,
-        "restarts": status.restarts,
-        "reason": status.reason,
-        "ended": None if end is None else end.ended_ns,
-        "cause": None if end is None else end.cause.name.lower(),
-        "exit_status": None if end is None else end.exit_status,
-        "detail": None if end is None else end.detail,
-        "incomplete": status.incomplete,
-        "after": [waiting_text([dependency]) for dependency in status.after],
-        "array": None if status.shape is None else array_text(status.shape),
-        "elements": [] if status.array is None else _elements(status.array, status.running),
+        "ended": end.ended_ns,
+        "cause": end.cause.name.lower(),
+        "exit_status": end.exit_status,
+        "detail": end.detail,
     }
 
 
 def _elements(array: JobArray, running: Mapping[int, Status]) -> list[JobElementRow]:
     """Return the elements of an array for JSON, by index."""
-    rows: list[JobElementRow] = []
+    rows = []
     for index, element in array.elements().items():
         task, end = running.get(index), element.end
-        state = "ended" if end is not None else "waiting" if task is None else _of_task(task)
-        rows.append(
-            {
-                "index": index,
-                "state": state,
-                "attempt": element.attempt,
-                "node": end.node if end is not None else None if task is None else task.node,
-                "task": None if task is None else task.fingerprint,
-                "ended": None if end is None else end.ended_ns,
-                "cause": None if end is None else end.cause.name.lower(),
-                "exit_status": None if end is None else end.exit_status,
-                "detail": None if end is None else end.detail,
-            }
+        row = JobElementRow.of(
+            element,
+            index=index,
+            state="ended" if end is not None else "waiting" if task is None else _of_task(task),
+            node=end.node if end is not None else None if task is None else task.node,
+            task=None if task is None else task.fingerprint,
+            **_end_of(end),
         )
+        rows.append(row)
     return rows
 
 
@@ -459,11 +430,3 @@ def _node_of(status: JobStatus) -> str:
 def title_of(status: JobStatus) -> str:
     """Return the name of a job, with the indices of an array."""
     return status.name if status.shape is None else f"{status.name}[{array_text(status.shape)}]"
-
-
-def _until(status: JobStatus) -> int:
-    return time.time_ns() if status.end is None else status.end.ended_ns
-
-
-def _named(job: str) -> JobNameRow:
-    return {"job": job}

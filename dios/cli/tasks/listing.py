@@ -8,25 +8,25 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
-import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
-from dios.cli.common.json_rows import ListedTaskRow, PromisedRow
+from dios.cli.common.options import option
 from dios.cli.common.output import (
-    JsonOption,
-    NodeOption,
+    Cells,
+    Number,
     counted,
-    reporting,
     say,
     span_text,
-    table,
+    table_of,
     time_text,
     write_json,
 )
-from dios.cli.nodes.members import silent
-from dios.cli.tasks.control import described
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
+from dios.cli.nodes.members import warn_of_silent
 from dios.cli.tasks.endings import cause_text
+from dios.cli.tasks.task_row import TaskRow
 from dios.client.ops.cluster import Gathered
 from dios.client.ops.status import Status
 from dios.errors import DiosError
@@ -55,13 +55,36 @@ class _Promises(msgspec.Struct):
     promises: list[_Promise]
 
 
-@app.command(epilog="\b\nExamples:\n  dios ps\n  dios ps --here\n  dios ps --all --json")
+class PromisedRow(Row):
+    """When a waiting task is expected to start, in nanoseconds since 1970, and where.
+
+    Room on ``nodes`` is kept for it. It starts when the tasks ``after`` have ended, and ``others`` tasks of
+    other users.
+    """
+
+    start: int
+    nodes: list[str]
+    after: list[str]
+    others: int
+
+
+class ListedTaskRow(TaskRow, kw_only=True):
+    """A task in `dios ps`: that of a kept job has the name of the job, and of an array the index.
+
+    ``promised`` is null unless it waits and its start is promised.
+    """
+
+    job: str | None
+    index: int | None
+    promised: PromisedRow | None
+
+
+@app.command(examples="dios ps\ndios ps --here\ndios ps --all --json", json=[ListedTaskRow])
 def ps(
     *,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also show ended tasks.")] = False,
-    here: Annotated[bool, typer.Option("--here", help="Only tasks on the asked node.")] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    everything: bool = option("-a --all", "Also show ended tasks."),
+    here: bool = option("--here", "Only tasks on the asked node."),
+    common: CommonOptions,
 ) -> None:
     """List your tasks on all nodes; in a cluster with the node of each.
 
@@ -70,20 +93,18 @@ def ps(
     waits for its promised start has none either: `dios pack ls` lists it. Promised starts are those of the
     asked node's scheduler.
     """
-    with reporting("dios ps", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         tasks = place.node.tasks(local_only=here)
         known = [task for task in tasks if everything or not task.ended]
         jobs = None if here else _jobs_among(place, tasks)
         promises = _promises(place, known)
-        if as_json:
+        if common.as_json:
             write_json([_listed(task, jobs, promises) for task in known])
         else:
             _show(known, jobs, promises, everything=everything)
             _show_promises(known, promises)
             _show_reason(place, [task for task in tasks if task.fingerprint not in promises], tasks)
-        if tasks.incomplete:
-            who = silent(place.node.nodes())
-            say(f"{who} did not answer, so tasks there are not shown; see `dios node ls`")
+        warn_of_silent(place.node, "tasks", incomplete=tasks.incomplete)
 
 
 def _jobs_among(place: CommandContext, tasks: Gathered[Status]) -> JobTasks | None:
@@ -106,51 +127,48 @@ def _show(
     single = [task for task in tasks if jobs is None or _job_of(task, jobs) not in hidden]
     # A terminal line has space for only one of the two columns; --json has both.
     column = "NODE" if any(task.node for task in tasks) else "STARTED"
-    rows = [_row(task, column, promises.get(task.fingerprint)) for task in single]
-    rows += [_job_row(job, column) for job in compact]
-    if not rows:
+    secrecy = any(task.secrecy for task in single)
+    lines = [_cells(task, column, promises.get(task.fingerprint)) for task in single]
+    lines += [_job_cells(job, column) for job in compact]
+    labels = [" ".join(task.secrecy) or None for task in single] + [None] * len(compact)
+    table_of(
+        {**line, "SECRECY": label} if secrecy else line for line, label in zip(lines, labels, strict=True)
+    )
+    if not lines:
         say("no task runs" + ("" if everything else "; `dios ps --all` also shows ended tasks"))
-        return
-    head: tuple[str, ...] = ("TASK", "TITLE", "STATE", "BRAND", "PID", column, "FOR")
-    if any(task.secrecy for task in single):
-        head = (*head, "SECRECY")
-        labels = [" ".join(task.secrecy) or "-" for task in single] + ["-"] * len(compact)
-        rows = [(*row, label) for row, label in zip(rows, labels, strict=True)]
-    table(head, rows, right=("PID", "FOR"))
 
 
-def _row(task: Status, column: str, promised: PromisedRow | None) -> tuple[str, ...]:
-    until = task.ended_ns or time.time_ns()
+def _cells(task: Status, column: str, promised: PromisedRow | None) -> Cells:
     state = cause_text(task)
     if promised is not None:
-        state += f", starts in {span_text(max(0, promised['start'] - time.time_ns()))}"
-    return (
-        task.fingerprint,
-        task.label,
-        state,
-        task.brand.name.lower(),
-        str(task.pid) if task.pid else "-",
-        task.node if column == "NODE" else time_text(task.started_ns),
-        span_text(until - task.started_ns),
-    )
+        state += f", starts in {span_text(max(0, promised.start - time.time_ns()))}"
+    return {
+        "TASK": task.fingerprint,
+        "TITLE": task.label,
+        "STATE": state,
+        "BRAND": task.brand.name.lower(),
+        "PID": Number(task.pid or "-"),
+        column: task.node if column == "NODE" else time_text(task.started_ns),
+        "FOR": span_text((task.ended_ns or time.time_ns()) - task.started_ns),
+    }
 
 
-def _job_row(job: JobStatus, column: str) -> tuple[str, ...]:
+def _job_cells(job: JobStatus, column: str) -> Cells:
     """Return the line of an array, or of a kept job that waits for other runs."""
     from dios.cli.tasks.kept_jobs import state_text, title_of  # noqa: PLC0415 - as for KeptJobs
 
     nodes = sorted({task.node for task in job.running.values() if task.node})
     place = (nodes[0] if len(nodes) == 1 else counted(len(nodes), "node")) if nodes else "-"
     until = time.time_ns() if job.end is None else job.end.ended_ns
-    return (
-        "-",
-        title_of(job),
-        state_text(job),
-        "pure",
-        "-",
-        place if column == "NODE" else time_text(job.created_ns),
-        span_text(until - job.created_ns),
-    )
+    return {
+        "TASK": "-",
+        "TITLE": title_of(job),
+        "STATE": state_text(job),
+        "BRAND": "pure",
+        "PID": Number("-"),
+        column: place if column == "NODE" else time_text(job.created_ns),
+        "FOR": span_text(until - job.created_ns),
+    }
 
 
 def _job_of(task: Status, jobs: JobTasks) -> str | None:
@@ -162,12 +180,9 @@ def _listed(task: Status, jobs: JobTasks | None, promises: Mapping[str, Promised
     """Return a task for JSON."""
     place = None if jobs is None else jobs.places.get(task.fingerprint)
     arrays = set() if jobs is None else {job.name for job in jobs.jobs if job.array is not None}
-    return {
-        **described(task),
-        "job": None if place is None else place[0],
-        "index": place[1] if place is not None and place[0] in arrays else None,
-        "promised": promises.get(task.fingerprint),
-    }
+    name, index = (None, None) if place is None else place
+    promised = promises.get(task.fingerprint)
+    return ListedTaskRow.of_task(task, job=name, index=index if name in arrays else None, promised=promised)
 
 
 # -- waiting tasks ----------------------------------------------------------------------------------
@@ -183,12 +198,7 @@ def _promises(place: CommandContext, tasks: Sequence[Status]) -> dict[str, Promi
     with suppress(DiosError, msgspec.ValidationError):
         answer = msgspec.convert(ask_at(place, {"ask": "promises"}), _Promises)
         return {
-            promise.task: {
-                "start": now + round(promise.starts_in_s * _S),
-                "nodes": promise.nodes,
-                "after": promise.after,
-                "others": promise.others,
-            }
+            promise.task: PromisedRow.of(promise, start=now + round(promise.starts_in_s * _S))
             for promise in answer.promises
         }
     return {}
@@ -205,13 +215,13 @@ def _show_promises(tasks: Sequence[Status], promises: Mapping[str, PromisedRow])
 
 def promise_text(promised: PromisedRow) -> str:
     """Return in a sentence where a task starts and what it waits for."""
-    awaited = [*promised["after"]]
-    if promised["others"]:
-        awaited.append(f"{counted(promised['others'], 'task')} of others")
+    awaited = [*promised.after]
+    if promised.others:
+        awaited.append(f"{counted(promised.others, 'task')} of others")
     until = (
         f" when {', '.join(awaited)} there {'has' if len(awaited) == 1 else 'have'} ended" if awaited else ""
     )
-    return f"room on {', '.join(promised['nodes'])} is kept for it, where it is expected to start{until}"
+    return f"room on {', '.join(promised.nodes)} is kept for it, where it is expected to start{until}"
 
 
 def _show_reason(place: CommandContext, tasks: Sequence[Status], everything: Sequence[Status]) -> None:

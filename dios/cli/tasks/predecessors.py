@@ -6,13 +6,10 @@ For kept jobs the cluster waits (``dios.lib.supervised``).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
-
-import typer
-from typer.models import OptionInfo
+from typing import TYPE_CHECKING, Final
 
 from dios import limits
+from dios.cli.common.options import Options, option
 from dios.cli.common.output import say, waiting
 from dios.errors import InvalidError
 from dios.lib.supervised.kept_jobs import KeptJobs
@@ -25,46 +22,27 @@ if TYPE_CHECKING:
 _LOOK_S: Final = limits.SERVICE_ROUND_MS / 1000
 
 
-def _option(name: str, text: str) -> OptionInfo:
-    """Return an option that names runs."""
-    option: OptionInfo = typer.Option(name, metavar="RUN", help=text, rich_help_panel="Its turn")
-    return option
+class PredecessorOptions(Options, section="Its turn"):
+    """The runs that come before a run."""
 
+    after: list[str] | None = option(
+        "--after RUN",
+        "Begin when this run has begun: a kept job, SWEEP.7 of an array, a title or a fingerprint.",
+    )
+    after_ok: list[str] | None = option(
+        "--after-ok RUN",
+        "Begin when this run has ended with 0; without that it never begins, and ends with 125.",
+    )
+    after_any: list[str] | None = option(
+        "--after-any RUN", "Begin when this run has ended, however it ended."
+    )
 
-AfterOption: TypeAlias = Annotated[
-    list[str] | None,
-    _option(
-        "--after", "Begin when this run has begun: a kept job, SWEEP.7 of an array, a title or a fingerprint."
-    ),
-]
-AfterOkOption: TypeAlias = Annotated[
-    list[str] | None,
-    _option(
-        "--after-ok", "Begin when this run has ended with 0; without that it never begins, and ends with 125."
-    ),
-]
-AfterAnyOption: TypeAlias = Annotated[
-    list[str] | None, _option("--after-any", "Begin when this run has ended, however it ended.")
-]
-
-
-def named_runs(
-    place: CommandContext,
-    after: Sequence[str] | None,
-    after_ok: Sequence[str] | None,
-    after_any: Sequence[str] | None,
-) -> tuple[Predecessor, ...]:
-    """Return the runs that the options name. Raise InvalidError if one of them does not exist."""
-    words = [
-        (word, condition)
-        for condition, given in (
-            (Condition.STARTED, after),
-            (Condition.SUCCEEDED, after_ok),
-            (Condition.ENDED, after_any),
-        )
-        for word in given or ()
-    ]
-    return KeptJobs(place.node).named(words) if words else ()
+    def runs(self, place: CommandContext) -> tuple[Predecessor, ...]:
+        """Return the runs that the options name. Raise InvalidError if one of them does not exist."""
+        words = [(word, Condition.STARTED) for word in self.after or ()]
+        words += [(word, Condition.SUCCEEDED) for word in self.after_ok or ()]
+        words += [(word, Condition.ENDED) for word in self.after_any or ()]
+        return KeptJobs(place.node).named(words) if words else ()
 
 
 def wait_for_runs(place: CommandContext, label: str, after: tuple[Predecessor, ...]) -> None:

@@ -1,57 +1,52 @@
-"""``dios run``: runs a program as a task or as a gang of tasks."""
+"""``dios run``: runs a program as a task, as a gang of tasks, as a kept job, or as a job over time."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
+from msgspec import UNSET, UnsetType
 
 from dios import limits
-from dios.cli.common.application import CommandApplication
+from dios.cli.common.application import CommandApplication, Output
 from dios.cli.common.context import CommandContext, opened
-from dios.cli.common.json_rows import TaskRow
-from dios.cli.common.output import (
-    RUN_FAILED,
-    BytesOutput,
-    JsonOption,
-    NodeOption,
-    bytes_output,
-    facts,
-    reporting,
-    say,
-    size_text,
-    write_json,
-)
+from dios.cli.common.options import argument, option
+from dios.cli.common.output import RUN_FAILED, BytesOutput, bytes_output, counted, say, size_text
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.common.streams import INTERRUPTED
-from dios.cli.nodes.setting_options import seconds_of
+from dios.cli.nodes.setting_options import seconds_of, size_of
 from dios.cli.scheduling.live import ask_at, rows_of
 from dios.cli.scheduling.waiting_runs import telling_why
 from dios.cli.tasks import job as jobs
 from dios.cli.tasks import kept_jobs
-from dios.cli.tasks.control import described, pour
+from dios.cli.tasks.control import pour
 from dios.cli.tasks.endings import EndRow, ends_of, explain, sentence_of_move
-from dios.cli.tasks.gang import BeginTask, EnforcementRow, run_gang
-from dios.cli.tasks.predecessors import AfterAnyOption, AfterOkOption, AfterOption, named_runs, wait_for_runs
-from dios.cli.tasks.run_files import files_of_run
-from dios.cli.tasks.work_options import PLACE, MayWaitOption, TaskNeeds, needs_of, with_needs
+from dios.cli.tasks.gang import EndedMemberRow, FailedMemberRow, GangMember, StartedMemberRow, run_members
+from dios.cli.tasks.kept_jobs import JobNameRow, JobRow
+from dios.cli.tasks.predecessors import PredecessorOptions, wait_for_runs
+from dios.cli.tasks.run_files import FilesOfRun, files_of_run
+from dios.cli.tasks.task_row import TaskRow
+from dios.cli.tasks.work_options import MAY_WAIT_OPTION, GangSize, NeedsOptions
 from dios.client.enforcement import lines_of, sorted_out, wanted_of
-from dios.client.program import NATIVE_NAME, Program, with_trace
+from dios.client.program import NATIVE_NAME, Program, ProgramText, with_trace
 from dios.client.tracing.active import context_for_others
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.firmament.models.considered import options_for_models, warnings
 from dios.lib.movable import MovableRun
 from dios.lib.supervised.arrays import parse_array
+from dios.lib.supervised.records import Predecessor
 from dios.lib.supervised.services import ServiceProgram
-from dios.node.limit_text import limits_of_run, parse_size
-from dios.wire.messages import Work
+from dios.node.limit_text import limits_of_run
+from dios.wire.messages import Limits, Work
 from dios.wire.nametext import format_name
 from dios.wire.types import Brand
 
@@ -64,79 +59,86 @@ if TYPE_CHECKING:
 _RIGHTS: Final = "Its rights and limits"
 _PROGRAM: Final = "Its program"
 _KEPT: Final = "Kept jobs"
+_FOR_JOBS_OVER_TIME: Final = frozenset(
+    {"--group", "--input", "--limbo", "--detach", "--may-wait", "--after", "--after-ok", "--after-any"}
+)
+"""The options that a job over time may have; its file has all others."""
+_NOT_FOR_KEPT_JOBS: Final = frozenset(
+    {"--output", "--limbo", "--program", "--gang", "--may-declassify", "--on", "--here"}
+)
 
 app: Final = CommandApplication()
 
-FileArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE",
-        help="A Python program in one file, a WebAssembly module, or a job description (.toml).",
-    ),
-]
-ArgumentsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the program.")
-]
-TitleOption = Annotated[
-    str, typer.Option("--title", metavar="TEXT", help="Its title in `dios ps`; default: FILE.")
-]
-MemoryOption = Annotated[
-    str, typer.Option("--memory", metavar="SIZE", help="Its memory limit, like '512 MiB'.")
-]
-CpuSecondsOption = Annotated[
-    float, typer.Option("--cpu-seconds", metavar="N", min=0, help="Its CPU time.", rich_help_panel=_RIGHTS)
-]
-GroupOption = Annotated[
-    list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="A group the task is a member of.")
-]
-InputOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        "-i",
-        metavar="[FILE=]NAME",
-        help="An object the task may read, in node.inputs; with FILE also as the file /inputs/FILE.",
-    ),
-]
-OutputOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE=PATH",
-        help="Store the task's file /outputs/FILE as PATH in the group, if the task ends with 0.",
-    ),
-]
-LimitOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--limit",
-        metavar="WORD=VALUE",
-        help="Limit of it and all it starts: tasks=10, cpu=5min.",
-        rich_help_panel=_RIGHTS,
-    ),
-]
-TemplateOption = Annotated[
-    str,
-    typer.Option(
-        "--template",
-        metavar="NAME",
-        help="Start it with the modules of a template; see: dios template ls.",
-        rich_help_panel=_PROGRAM,
-    ),
-]
-ProgramOption = Annotated[
-    str,
-    typer.Option(
-        "--program",
-        metavar="NAME",
-        help="Run a native program of the node's settings, in place of FILE.",
-        rich_help_panel=_PROGRAM,
-    ),
-]
-OnOption = Annotated[
-    str, typer.Option("--on", metavar="NODE", help="Run it on this node; default: the scheduler chooses.")
-]
+
+class RunOptions(PredecessorOptions):
+    """The options of `dios run`, without those of its needs."""
+
+    group: list[str] | None = option("-g --group ALIAS", "A group the task is a member of.")
+    inputs: list[str] | None = option(
+        "-i --input [FILE=]NAME",
+        "An object the task may read, in node.inputs; with FILE also as the file /inputs/FILE.",
+    )
+    outputs: list[str] | None = option(
+        "-o --output FILE=PATH",
+        "Store the task's file /outputs/FILE as PATH in the group, if the task ends with 0.",
+    )
+    secrecy: list[str] | None = option(
+        "--secrecy TAG", "Give its outputs this tag: they may have what the tag has.", section=_RIGHTS
+    )
+    may_declassify: list[str] | None = option(
+        "--may-declassify TAG",
+        "Let it write what has this tag of yours to places without it.",
+        section=_RIGHTS,
+    )
+    limbo: bool = option("--limbo", "Run it unconfined, as the node's user.")
+    detach: bool = option("--detach", "Print the task and return; it goes on.")
+    keep: bool = option("--keep", "Let the cluster keep it running until it is done; see: dios attach.")
+    attempts: int | None = option(
+        "--attempts N",
+        f"With --keep: its runs in all if it fails; default: {limits.KEPT_JOB_ATTEMPTS}.",
+        section=_KEPT,
+        min=1,
+        max=limits.KEPT_JOB_ATTEMPTS_MAX,
+    )
+    array: str = option(
+        "--array INDICES",
+        "Keep one run for each index, its last argument: 1-100%8 (8 at once), 1,3,10-20:2.",
+        section=_KEPT,
+    )
+    title: str = option("--title TEXT", "Its title in `dios ps`; default: FILE.")
+    memory: str = option("--memory SIZE", "Its memory limit, like '512 MiB'.")
+    cpu_seconds: float = option("--cpu-seconds N", "Its CPU time.", default=0.0, section=_RIGHTS, min=0)
+    limit: list[str] | None = option(
+        "--limit WORD=VALUE", "Limit of it and all it starts: tasks=10, cpu=5min.", section=_RIGHTS
+    )
+    on: str = option("--on NODE", "Run it on this node; default: the scheduler chooses.")
+    here: bool = option("--here", "Run it on the asked node.", section="Its place")
+    template: str = option(
+        "--template NAME", "Start it with the modules of a template; see: dios template ls.", section=_PROGRAM
+    )
+    program: str = option(
+        "--program NAME", "Run a native program of the node's settings, in place of FILE.", section=_PROGRAM
+    )
+    may_wait: str = MAY_WAIT_OPTION
+
+
+class RunRow(TaskRow, kw_only=True):
+    """A task that has ended, and the ends of the tasks before it, if the run was moved or restarted."""
+
+    enforced: list[str] | UnsetType = UNSET
+    advisory: dict[str, str] | UnsetType = UNSET
+    ends: list[EndRow]
+
+
+class StartedRunRow(Row, kw_only=True):
+    """A task that was started with --detach, with its secret name."""
+
+    enforced: list[str] | UnsetType = UNSET
+    advisory: dict[str, str] | UnsetType = UNSET
+    fingerprint: str
+    label: str
+    name: str | None
+    node: str
 
 
 @app.command(
@@ -172,198 +174,246 @@ OnOption = Annotated[
     "In a cluster the scheduler chooses the node, unless you do; the task waits until its resources are "
     "free.\n\n"
     "A job description (FILE.toml) lists several tasks with their needs and times. Either all of them get "
-    "their places, from now until the job's end, or the job is refused."
+    "their places, from now until the job's end, or the job is refused.",
+    failure_status=RUN_FAILED,
+    json=Output(
+        (RunRow, StartedRunRow, JobRow, JobNameRow, EndedMemberRow, StartedMemberRow, FailedMemberRow),
+        None,
+        "A list for --gang and for jobs over time. A job name comes from --keep with --detach.",
+    ),
 )
-@with_needs
 def run(
-    file: FileArgument = None,
-    arguments: ArgumentsArgument = None,
+    file: str | None = argument(
+        "FILE",
+        "A Python program in one file, a WebAssembly module, or a job description (.toml).",
+        default=None,
+    ),
+    arguments: list[str] | None = argument("[-- ARGS...]", "Arguments of the program."),
     *,
-    group: GroupOption = None,
-    inputs: InputOption = None,
-    outputs: OutputOption = None,
-    secrecy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--secrecy",
-            metavar="TAG",
-            help="Give its outputs this tag: they may have what the tag has.",
-            rich_help_panel=_RIGHTS,
-        ),
-    ] = None,
-    may_declassify: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--may-declassify",
-            metavar="TAG",
-            help="Let it write what has this tag of yours to places without it.",
-            rich_help_panel=_RIGHTS,
-        ),
-    ] = None,
-    limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, as the node's user.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it goes on.")] = False,
-    keep: Annotated[
-        bool,
-        typer.Option("--keep", help="Let the cluster keep it running until it is done; see: dios attach."),
-    ] = False,
-    attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--attempts",
-            metavar="N",
-            min=1,
-            max=limits.KEPT_JOB_ATTEMPTS_MAX,
-            help=f"With --keep: its runs in all if it fails; default: {limits.KEPT_JOB_ATTEMPTS}.",
-            rich_help_panel=_KEPT,
-        ),
-    ] = None,
-    array: Annotated[
-        str,
-        typer.Option(
-            "--array",
-            metavar="INDICES",
-            help="Keep one run for each index, its last argument: 1-100%8 (8 at once), 1,3,10-20:2.",
-            rich_help_panel=_KEPT,
-        ),
-    ] = "",
-    after: AfterOption = None,
-    after_ok: AfterOkOption = None,
-    after_any: AfterAnyOption = None,
-    title: TitleOption = "",
-    memory: MemoryOption = "",
-    cpu_seconds: CpuSecondsOption = 0.0,
-    limit: LimitOption = None,
-    on: OnOption = "",
-    here: Annotated[
-        bool, typer.Option("--here", help="Run it on the asked node.", rich_help_panel=PLACE)
-    ] = False,
-    template: TemplateOption = "",
-    program: ProgramOption = "",
-    may_wait: MayWaitOption = "",
-    needs: Callable[[], TaskNeeds],
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    options: RunOptions,
+    needs: NeedsOptions,
+    common: CommonOptions,
 ) -> None:
     """Run a program as a task. The command shows its output and ends with its exit status.
 
     A task is pure by default: it has its inputs, its groups and its memory, but no files, network or other
     programs. --limbo runs it unconfined. Ctrl-C kills it; with --detach it goes on.
     """
-    with (
-        reporting("dios run", as_json=as_json, status=RUN_FAILED),
-        contextlib.nullcontext(needs()) as wanted,
-        opened(node, group or ()) as place,
-    ):
-        opening = partial(opened, node, group or ())
-        keep = keep or bool(array)
-        runs = named_runs(place, after, after_ok, after_any)
-        if runs and detach and not keep:
-            raise InvalidError(
-                "with --detach no command would start it after the other run: add --keep, so that the "
-                "cluster does, or leave out --detach"
-            )
-        chosen = _chosen(file, arguments or (), program, template, limbo=limbo)
+    needs.work()  # mistakes are reported before a node is asked
+    with opened(common.node, options.group or ()) as place:
+        runs = options.runs(place)
+        chosen = _chosen(file, arguments or (), options)
+        run = _Run(place, chosen, options, needs, common, runs)
         if chosen.path is not None and chosen.path.suffix == jobs.SUFFIX:
-            said = {
-                "--output": outputs,
-                "--title": title,
-                "--memory": memory,
-                "--cpu-seconds": cpu_seconds,
-                "--limit": limit,
-                "--template": template,
-                "--secrecy": secrecy,
-                "--may-declassify": may_declassify,
-            }
-            said |= {"--keep": keep and not array, "--array": array, "--attempts": attempts}
-            _refuse_for_jobs(wanted, said | {"--on": on, "--here": here})
-            wait_s = seconds_of(may_wait, "--may-wait") if may_wait else 0
-            wait_for_runs(place, chosen.name, runs)
-            options = jobs.JobRunOptions(
-                tuple(group or ()), tuple(inputs or ()), chosen.arguments, limbo, wait_s
-            )
-            status = jobs.run_job(chosen.path, opening, place, options, detach=detach, as_json=as_json)
-            raise typer.Exit(status)
-        if may_wait:
-            raise InvalidError(
-                "--may-wait is for jobs over time (JOB.toml). Leave it out: other runs wait for their place "
-                "until Ctrl-C withdraws them"
-            )
-        _check(wanted, on, local=here, detach=detach)
-        files = files_of_run(place, group or (), inputs or (), outputs or (), secrecy)
-        if files.outputs and (detach or wanted.gang is not None):
-            raise InvalidError("--output needs this command to store it: leave out --detach and --gang")
-        name = title or chosen.name
-        near = [place.object(text) for text in wanted.near]
-        work = wanted.of(name, near, _original(place, wanted.copy_of))
-        enforcement = _note_enforcement(place, work, on, limbo=limbo)
-        bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
-        trace = context_for_others()
-        if keep:
-            # The supervisor names the node, and stores what the task has printed.
-            gang = wanted.gang is not None
-            unfit = {"--output": outputs, "--limbo": limbo, "--program": program, "--gang": gang}
-            unfit |= {"--may-declassify": may_declassify}
-            _refuse_for_kept(unfit | {"--on": on, "--here": here})
-            job = ServiceProgram(
-                Path(file or "") if trace is None else with_trace(Path(file or ""), trace.traceparent),
-                chosen.arguments,
-                {task_input.label: place.object(task_input.name) for task_input in files.inputs},
-                files.labels,
-                tuple(place.group(alias) for alias in group or ()),
-                work,
-                bounds,
-                template=template,
-                label=chosen.name,
-            )
-            named = kept_jobs.start(
-                place,
-                job,
-                title,
-                file or "",
-                attempts=attempts or limits.KEPT_JOB_ATTEMPTS,
-                after=runs,
-                array=parse_array(array) if array else None,
-            )
-            raise typer.Exit(kept_jobs.show_started(place, named, detach=detach, as_json=as_json))
-        if attempts is not None:
-            raise InvalidError("--attempts is for kept jobs: add --keep")
-        wait_for_runs(place, name, runs)
+            status = _run_job_over_time(run, chosen.path)
+        elif options.keep or options.array:
+            status = _run_kept_job(run)
+        else:
+            gang = needs.gang_size()
+            status = _run_task(run) if gang is None else _run_gang(run, gang)
+    raise typer.Exit(status)
 
-        def begin(at: CommandContext, work: Work, more: Sequence[Handed]) -> Task:
-            return at.node.run(
-                chosen.program if trace is None else with_trace(chosen.program, trace.traceparent),
-                groups=[at.group(alias) for alias in group or ()],
-                inputs=[*files.inputs_at(at), *_rights_to(at, may_declassify)],
-                outputs=[*files.outputs_at(), *more],
-                files=files.labels,
-                args=chosen.arguments,
-                label=name,
-                brand=Brand.LIMBO if limbo else Brand.PURE,
-                limits=bounds,
-                host=on,
-                local=here,
-                work=work,
-                detach=detach,
-                template=template,
-            )
 
-        _go(
-            place,
-            opening,
-            begin,
-            wanted,
-            work,
-            name,
-            files.store,
-            enforcement,
-            detach=detach,
-            as_json=as_json,
+class _Run(NamedTuple):
+    """A typed run: its program, what was said of it, and the runs that come before it."""
+
+    place: CommandContext
+    chosen: _Chosen
+    options: RunOptions
+    needs: NeedsOptions
+    common: CommonOptions
+    after: tuple[Predecessor, ...]
+
+    @property
+    def label(self) -> str:
+        """The title of its task."""
+        return self.options.title or self.chosen.name
+
+    def opened(self) -> AbstractContextManager[CommandContext]:
+        """Open a further connection."""
+        return opened(self.common.node, self.options.group or ())
+
+    def refuse(self, options: frozenset[str], why: str) -> None:
+        """Raise InvalidError if one of these options was given."""
+        given = self.options.given() | self.needs.given()
+        if named := ", ".join(name for name in given if name in options):
+            raise InvalidError(f"{why}: leave out {named}")
+
+
+# -- jobs over time ---------------------------------------------------------------------------------
+def _run_job_over_time(run: _Run, file: Path) -> int:
+    options = run.options
+    _refuse_lost_wait(run)
+    given = frozenset(options.given() | run.needs.given())
+    run.refuse(given - _FOR_JOBS_OVER_TIME, "the needs of a job are in its file")
+    wait_s = seconds_of(options.may_wait, "--may-wait") if options.may_wait else 0
+    wait_for_runs(run.place, run.chosen.name, run.after)
+    groups, inputs = tuple(options.group or ()), tuple(options.inputs or ())
+    job = jobs.JobRunOptions(groups, inputs, run.chosen.arguments, options.limbo, wait_s)
+    return jobs.run_job(file, run.opened, run.place, job, run.common, detach=options.detach)
+
+
+def _refuse_lost_wait(run: _Run) -> None:
+    if run.after and run.options.detach:
+        raise InvalidError(
+            "with --detach no command would start it after the other run: add --keep, so that the "
+            "cluster does, or leave out --detach"
         )
 
 
-def _rights_to(at: CommandContext, tags: Sequence[str] | None) -> list[Handed]:
-    """Return a reference by which a task may declassify these tags; none without tags."""
-    return [at.node.declassifier(tags).restrict("declassify", label="declassify")] if tags else []
+# -- kept jobs --------------------------------------------------------------------------------------
+def _run_kept_job(run: _Run) -> int:
+    """Start a job that the cluster keeps: its supervisor names the node, and stores what it has printed."""
+    place, options = run.place, run.options
+    run.refuse(
+        _NOT_FOR_KEPT_JOBS,
+        "a kept job is a pure task on a node that its supervisor chooses, and stores its results in its "
+        "group",
+    )
+    task = _prepared(run)
+    job = ServiceProgram(
+        task.program,
+        args=run.chosen.arguments,
+        inputs={task_input.label: place.object(task_input.name) for task_input in task.files.inputs},
+        files=task.files.labels,
+        groups=tuple(place.group(alias) for alias in options.group or ()),
+        work=task.work,
+        bounds=task.bounds,
+        template=options.template,
+        label=run.chosen.name,
+    )
+    name = kept_jobs.start(
+        place,
+        job,
+        options.title,
+        Path(run.chosen.name),
+        attempts=options.attempts or limits.KEPT_JOB_ATTEMPTS,
+        after=run.after,
+        array=parse_array(options.array) if options.array else None,
+    )
+    return kept_jobs.show_started(place, name, run.common, detach=options.detach)
+
+
+# -- tasks ------------------------------------------------------------------------------------------
+class _Prepared(NamedTuple):
+    """The program of a run, its files, work and limits, and what nodes enforce of them."""
+
+    program: ProgramText
+    files: FilesOfRun
+    work: Work
+    bounds: Limits
+    enforcement: _Enforcement
+
+
+def _prepared(run: _Run) -> _Prepared:
+    place, options, needs = run.place, run.options, run.needs
+    if options.may_wait:
+        raise InvalidError(
+            "--may-wait is for jobs over time (JOB.toml). Leave it out: other runs wait for their place "
+            "until Ctrl-C withdraws them"
+        )
+    if options.detach and needs.work().restartable:
+        raise InvalidError("--restartable needs this command to run the task again: leave out --detach")
+    if options.on and options.here:
+        raise InvalidError("give only one of --on and --here")
+    if needs.gang and (options.on or options.here):
+        raise InvalidError("a gang is scheduled as a whole: leave out --on and --here")
+    if options.outputs and (options.detach or needs.gang):
+        raise InvalidError("--output needs this command to store it: leave out --detach and --gang")
+    bounds = limits_of_run(
+        options.limit or (), memory_bytes=_memory(options.memory), cpu_ms=round(options.cpu_seconds * 1000)
+    )
+    files = files_of_run(
+        place, options.group or (), options.inputs or (), options.outputs or (), options.secrecy
+    )
+    near = [place.object(text) for text in needs.near or ()]
+    work = needs.work_of(run.label, near, _original(place, needs.copy_of))
+    # The context is that of this thread.
+    program, trace = run.chosen.program, context_for_others()
+    traced = program if trace is None else with_trace(program, trace.traceparent)
+    return _Prepared(traced, files, work, bounds, _note_enforcement(run, work))
+
+
+def _begin(run: _Run, task: _Prepared, at: CommandContext, work: Work, more: Sequence[Handed]) -> Task:
+    """Start a task over a connection, with this work and further outputs."""
+    options, tags = run.options, run.options.may_declassify
+    rights = [at.node.declassifier(tags).restrict("declassify", label="declassify")] if tags else []
+    return at.node.run(
+        task.program,
+        groups=[at.group(alias) for alias in options.group or ()],
+        inputs=[*task.files.inputs_at(at), *rights],
+        outputs=[*task.files.outputs_at(), *more],
+        files=task.files.labels,
+        args=run.chosen.arguments,
+        label=run.label,
+        brand=Brand.LIMBO if options.limbo else Brand.PURE,
+        limits=task.bounds,
+        host=options.on,
+        local=options.here,
+        work=work,
+        detach=options.detach,
+        template=options.template,
+    )
+
+
+def _ready(run: _Run) -> _Prepared:
+    """Return what is to be started now, when the runs before it have done what they have to."""
+    _refuse_lost_wait(run)
+    if run.options.attempts is not None:
+        raise InvalidError("--attempts is for kept jobs: add --keep")
+    task = _prepared(run)
+    wait_for_runs(run.place, run.label, run.after)
+    return task
+
+
+def _run_gang(run: _Run, gang: GangSize) -> int:
+    """Run the tasks of a gang, and return their largest exit status."""
+    task = _ready(run)
+    members = [GangMember(number, partial(_begin, run, task), task.work) for number in range(gang.tasks)]
+    return run_members(
+        run.opened,
+        members,
+        run.common,
+        f"waiting until at least {gang.least} of {counted(gang.tasks, 'task')} can start",
+        least=gang.least,
+        detach=run.options.detach,
+        node_facts=task.enforcement.at,
+        telling_why=partial(telling_why, run.opened, run.label),
+    )
+
+
+def _run_task(run: _Run) -> int:
+    """Run a task, store the outputs of a success, and return its exit status."""
+    task, common = _ready(run), run.common
+
+    def placed(needed: Work, more: Sequence[Handed]) -> Task:
+        with telling_why(run.opened, run.label):
+            return _begin(run, task, run.place, needed, more)
+
+    moving = MovableRun(run.place.node, placed, task.work)
+    started = moving.start()
+    if run.options.detach:
+        name, mark = started.name, started.fingerprint
+        secret = format_name(name) if name else None
+        facts = task.enforcement.at(started.node)
+        common.print_row(
+            StartedRunRow.of(started, label=run.label, name=secret, **facts),
+            f"next: dios logs {mark} --follow",
+            facts={"task": mark, "title": run.label, "node": started.node or None},
+        )
+        return 0
+    # With --json only the result goes to standard output.
+    output = bytes_output(sys.stderr if common.as_json else sys.stdout)
+    with moving:
+        ended = attend(started, output)
+        while (following := moving.again(ended)) is not None:
+            say(sentence_of_move(ended, moving.history[-1], following))
+            ended = attend(following, output)
+    if ended.ok:
+        task.files.store()
+    row = RunRow.of_task(ended, ends=ends_of(moving), **task.enforcement.at(ended.node))
+    common.print_row(row, *explain(ended))
+    return ended.exit_status
 
 
 class _Chosen(NamedTuple):
@@ -379,114 +429,18 @@ class _Chosen(NamedTuple):
         return Program("", native=self.name) if self.path is None else self.path
 
 
-def _chosen(
-    file: str | None, arguments: Sequence[str], program: str, template: str, *, limbo: bool
-) -> _Chosen:
+def _chosen(file: str | None, arguments: Sequence[str], options: RunOptions) -> _Chosen:
+    program = options.program
     if not program:
         if file is None:
             raise InvalidError("give a FILE, or a native program of the node with --program NAME")
         return _Chosen(Path(file), Path(file).name, tuple(arguments))
-    if limbo or template:
+    if options.limbo or options.template:
         raise InvalidError("a native program is a pure task of its own: leave out --limbo and --template")
     if not re.match(NATIVE_NAME, program):
         raise InvalidError(f"{program!r} cannot be the name of a program in a node's settings")
     # The word that would be the file is the first argument here.
     return _Chosen(None, program, (*([] if file is None else [file]), *arguments))
-
-
-def _refuse_for_jobs(needs: TaskNeeds, said: Mapping[str, object]) -> None:
-    said = {**said, "--cpus and the like": needs != needs_of()}
-    named = ", ".join(option for option, value in said.items() if value)
-    if named:
-        raise InvalidError(f"the needs of a job are in its file: leave out {named}")
-
-
-def _refuse_for_kept(said: Mapping[str, object]) -> None:
-    named = ", ".join(option for option, value in said.items() if value)
-    if named:
-        raise InvalidError(
-            f"a kept job is a pure task on a node that its supervisor chooses, and stores its results in its "
-            f"group: leave out {named}"
-        )
-
-
-def _check(needs: TaskNeeds, host: str, *, local: bool, detach: bool) -> None:
-    if detach and needs.restartable:
-        raise InvalidError("--restartable needs this command to run the task again: leave out --detach")
-    if host and local:
-        raise InvalidError("give only one of --on and --here")
-    if needs.gang is not None and (host or local):
-        raise InvalidError("a gang is scheduled as a whole: leave out --on and --here")
-
-
-def _go(
-    place: CommandContext,
-    opening: Callable[[], AbstractContextManager[CommandContext]],
-    begin: BeginTask,
-    needs: TaskNeeds,
-    work: Work,
-    label: str,
-    store: Callable[[], None],
-    enforcement: _Enforcement,
-    *,
-    detach: bool,
-    as_json: bool,
-) -> None:
-    """Run the task or the gang, ``store`` the outputs of a success, and exit with the task's status."""
-    if needs.gang is not None:
-        raise typer.Exit(
-            run_gang(
-                opening,
-                begin,
-                work,
-                needs.gang,
-                detach=detach,
-                as_json=as_json,
-                node_facts=enforcement.at,
-                telling_why=partial(telling_why, opening, label),
-            )
-        )
-
-    def placed(needed: Work, more: Sequence[Handed]) -> Task:
-        with telling_why(opening, label):
-            return begin(place, needed, more)
-
-    run = MovableRun(place.node, placed, work)
-    task = run.start()
-    if detach:
-        _show_started(task, label, enforcement, as_json=as_json)
-        return
-    # With --json only the result goes to standard output.
-    output = bytes_output(sys.stderr if as_json else sys.stdout)
-    with run:
-        ended = attend(task, output)
-        while (following := run.again(ended)) is not None:
-            say(sentence_of_move(ended, run.history[-1], following))
-            ended = attend(following, output)
-    if ended.ok:
-        store()
-    if as_json:
-        row: RunRow = {**described(ended), **enforcement.at(ended.node), "ends": ends_of(run)}
-        write_json(row)
-    else:
-        for line in explain(ended):
-            say(line)
-    raise typer.Exit(ended.exit_status)
-
-
-class RunRow(TaskRow, EnforcementRow):
-    """A task that has ended, and the ends of the tasks before it, if the run was moved or restarted."""
-
-    ends: list[EndRow]
-
-
-class StartedRunRow(EnforcementRow):
-    """A task that was started with --detach, with its secret name."""
-
-    fingerprint: str
-    label: str
-    name: str | None
-    node: str
 
 
 class _Enforcement(NamedTuple):
@@ -496,7 +450,7 @@ class _Enforcement(NamedTuple):
     nodes: Mapping[str, Mapping[str, object]]
     limbo: bool
 
-    def at(self, node: str) -> EnforcementRow:
+    def at(self, node: str) -> dict[str, object]:
         """Return the resources that the node enforces and those that are advisory, for JSON."""
         if not self.wanted or node not in self.nodes:
             return {}
@@ -504,26 +458,27 @@ class _Enforcement(NamedTuple):
         return {"enforced": enforced, "advisory": advisory}
 
 
-def _note_enforcement(place: CommandContext, work: Work, host: str, *, limbo: bool) -> _Enforcement:
+def _note_enforcement(run: _Run, work: Work) -> _Enforcement:
     """Report which of the run's needs are enforced, and which ones change nothing in this cluster."""
+    limbo = run.options.limbo
     wanted, judged = wanted_of(work), options_for_models(work)
     nodes: list[dict[str, object]] = []
     # Without a scheduler the run itself is refused, or waits for one, with the reason.
     with contextlib.suppress(DiosError):
         if wanted or judged:
             question: dict[str, object] = {"ask": "enforcement"} | ({"model": True} if judged else {})
-            answer = ask_at(place, question)
+            answer = ask_at(run.place, question)
             nodes = rows_of(answer, "nodes") if wanted else []
             for line in warnings(judged, str(answer["model"])) if judged and not answer.get("custom") else ():
                 say(line)
-    for line in lines_of(wanted, nodes, host, limbo=limbo):
+    for line in lines_of(wanted, nodes, run.options.on, limbo=limbo):
         say(line)
-    for amount, option, key in ((work.disk_io, "--disk-io", "disk_io"), (work.network, "--net", "network")):
+    for amount, name, key in ((work.disk_io, "--disk-io", "disk_io"), (work.network, "--net", "network")):
         if amount:
             unknown = [str(row["node"]) for row in nodes if not row[key]]
             if unknown:
                 names = ", ".join(unknown)
-                say(f"{option} sets nothing aside on {names}: the capacity is unknown (`dios node describe`)")
+                say(f"{name} sets nothing aside on {names}: the capacity is unknown (`dios node describe`)")
     reported = {str(row["node"]): row.get("enforcement") for row in nodes}
     known = {name: enforcement for name, enforcement in reported.items() if isinstance(enforcement, Mapping)}
     return _Enforcement(wanted, known, limbo)
@@ -540,32 +495,11 @@ def _original(place: CommandContext, text: str) -> str:
 
 
 def _memory(text: str) -> int:
-    if not text:
-        return 0
-    try:
-        size = parse_size(text)
-    except ValueError as error:
-        raise InvalidError(f"--memory must be {error}, not {text!r}") from None
+    size = size_of(text, "--memory")
     least, most = limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX
-    if not least <= size <= most:
+    if text and not least <= size <= most:
         raise InvalidError(f"--memory must be from {size_text(least)} to {size_text(most)}, not {text!r}")
     return size
-
-
-def _show_started(task: Task, label: str, enforcement: _Enforcement, *, as_json: bool) -> None:
-    if as_json:
-        row: StartedRunRow = {
-            "fingerprint": task.fingerprint,
-            "label": label,
-            "name": format_name(task.name) if task.name else None,
-            "node": task.node,
-            **enforcement.at(task.node),
-        }
-        write_json(row)
-    else:
-        node_facts = [("node", task.node)] if task.node else []
-        facts([("task", task.fingerprint), ("title", label), *node_facts])
-        say(f"next: dios logs {task.fingerprint} --follow")
 
 
 def attend(task: Task, output: BytesOutput) -> Status:

@@ -8,50 +8,38 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Final, NotRequired, TypedDict, cast
+from typing import Final, cast
 
 import typer
+from msgspec import UNSET, UnsetType, field
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.failures import SHOWN_MAX
+from dios.cli.common.options import argument, option
 from dios.cli.common.output import (
     FAILED,
-    JsonOption,
-    NodeOption,
+    Number,
     bytes_output,
     counted,
-    reporting,
     say,
     span_text,
     table,
     time_text,
     write_file,
-    write_json,
 )
+from dios.cli.common.results import NODE_OPTION, CommonOptions
+from dios.cli.common.rows import Row
 from dios.cli.tasks.sandbox_completion import NameCompleter
-from dios.cli.tasks.sandbox_options import (
-    AuthoritiesOption,
-    BoundsOption,
-    CpuOption,
-    HeadersOption,
-    InputOption,
-    MemoryOption,
-    NetworkOption,
-    TemplateOption,
-    TimeOption,
-    given_bounds,
-    given_inputs,
-)
+from dios.cli.tasks.sandbox_options import SandboxOptions
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain, plain_lines
 from dios.client.sync.node import Task
 from dios.errors import DiosError, InvalidError
 from dios.lib.sandbox.errors import SandboxCodeError, SessionForkError
 from dios.lib.sandbox.link import family_of
-from dios.lib.sandbox.network.grant import headers_from_variables
 from dios.lib.sandbox.protocol import Cell
 from dios.lib.sandbox.result import SandboxFailure, SandboxResult, SandboxTable
 from dios.lib.sandbox.sandbox import Sandbox
@@ -77,43 +65,70 @@ _EXAMPLES: Final = (
     '\b\nLarge ones are opened without a copy by inputs["sales"].'
 )
 
-FiguresOption = Annotated[
-    Path | None,
-    typer.Option("--figures", metavar="DIR", help="Write figures of matplotlib to this directory, as PNG."),
-]
+FIGURES_OPTION: Final[Path | None] = option(
+    "--figures DIR", "Write figures of matplotlib to this directory, as PNG."
+)
 
 
-@app.command(epilog=_EXAMPLES)
+class SessionRow(Row, kw_only=True):
+    """A session of a sandbox, and its family, which it shares with its forks."""
+
+    fingerprint: str
+    family: str | None
+    pid: int
+    state: str
+    started_ns: int = field(name="started")
+    principal: str
+
+
+class StoppedSessionRow(SessionRow, kw_only=True):
+    """A session to stop, and True if it was stopped."""
+
+    stopped: bool
+
+
+class TableRow(Row):
+    """The first rows and columns of a data frame, and the numbers of all of them."""
+
+    columns: list[str]
+    rows: list[list[Cell]]
+    row_count: int
+    column_count: int
+
+
+class SandboxRow(Row):
+    """The result of code: figures are paths, or base64 without --figures.
+
+    The output files come with --output, the results in forks, by file, with --then.
+    """
+
+    ok: bool
+    stdout: str
+    stderr: str
+    value: str | None
+    error: SandboxFailure | None
+    tables: list[TableRow]
+    figures: list[str]
+    cpu_seconds: float
+    peak_bytes: int
+    outputs: dict[str, str] | UnsetType = UNSET
+    then: dict[str, SandboxRow] | UnsetType = UNSET
+
+
+@app.command(epilog=_EXAMPLES, json=SandboxRow)
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Python code; - reads standard input.")],
+    file: str = argument("FILE", "Python code; - reads standard input."),
     *,
-    inputs: InputOption = None,
-    memory: MemoryOption = None,
-    cpu_seconds: CpuOption = None,
-    timeout: TimeOption = 60.0,
-    bounds: BoundsOption = None,
-    template: TemplateOption = "",
-    network: NetworkOption = None,
-    network_ca: AuthoritiesOption = None,
-    network_header: HeadersOption = None,
-    figures: FiguresOption = None,
-    outputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="[FILE=]PATH",
-            help="Copy a file that the code of FILE wrote to this path, if it succeeded; repeat for more.",
-        ),
-    ] = None,
-    then: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--then", metavar="FILE", help="Then run this file in a fork of the session; repeat for more."
-        ),
-    ] = None,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    options: SandboxOptions,
+    figures: Path | None = FIGURES_OPTION,
+    outputs: list[str] | None = option(
+        "-o --output [FILE=]PATH",
+        "Copy a file that the code of FILE wrote to this path, if it succeeded; repeat for more.",
+    ),
+    then: list[str] | None = option(
+        "--then FILE", "Then run this file in a fork of the session; repeat for more."
+    ),
+    common: CommonOptions,
 ) -> None:
     """Run a file, and show its output, the value of its last expression, data frames and figures.
 
@@ -123,49 +138,45 @@ def run(
     If the code raises, its traceback is shown with what the sandbox refused, and the exit status is 1.
     Without a running node the command starts a private one for itself.
     """
-    with reporting("dios sandbox run", as_json=as_json):
-        source = _source(file)
-        others = {name: _source(name) for name in then or ()}
-        places = _given_outputs(outputs)
-        pictures = _Pictures(figures)
-        with _sandbox(
-            inputs,
-            memory,
-            cpu_seconds,
-            timeout,
-            bounds,
-            template,
-            network,
-            network_ca,
-            network_header,
-            node,
-            forkable=bool(others),
-        ) as box:
-            result = box.run(source)
-            if not as_json:
-                _show(result, pictures)
-            row = _document(result, pictures) if as_json else None
-            if result.ok:
-                _copy_out(box, places)
-                if places and row is not None:
-                    row["outputs"] = {name: str(path) for name, path in places.items()}
-            forks: dict[str, SandboxRow] = {}
-            ok = result.ok
-            for name, fork_source in others.items() if ok else ():
-                with box.fork() as fork:
-                    result = fork.run(fork_source)
-                ok = ok and result.ok
-                if as_json:
-                    forks[name] = _document(result, pictures)
-                else:
-                    say(f"-- {plain(name)}")
-                    _show(result, pictures)
-        if row is not None:
-            if others:
-                row["then"] = forks
-            write_json(row)
-        if not ok:
-            raise typer.Exit(FAILED)
+    source = _source(file)
+    others = {name: _source(name) for name in then or ()}
+    places = _given_outputs(outputs)
+    pictures = _Pictures(figures)
+    with options.sandbox(Sandbox, node=common.node, forkable=bool(others)) as box:
+        result = box.run(source)
+        row = _shown(result, pictures, common)
+        if result.ok:
+            _copy_out(box, places)
+            if places:
+                row.outputs = {name: str(path) for name, path in places.items()}
+        forks: dict[str, SandboxRow] = {}
+        for name, fork_source in others.items() if row.ok else ():
+            with box.fork() as fork:
+                result = fork.run(fork_source)
+            if not common.as_json:
+                say(f"-- {plain(name)}")
+            forks[name] = _shown(result, pictures, common)
+    if others:
+        row.then = forks
+    common.print_row(row)
+    if not all(ended.ok for ended in (row, *forks.values())):
+        raise typer.Exit(FAILED)
+
+
+def _shown(result: SandboxResult, pictures: _Pictures, common: CommonOptions) -> SandboxRow:
+    """Show a result as text unless JSON is asked for, and return it for JSON."""
+    paths = pictures.write(result.figures)
+    if not common.as_json:
+        _show(result, paths)
+    return SandboxRow.of(
+        result,
+        value=result.value_repr,
+        tables=[
+            TableRow.of(frame, rows=[list(map(_number, row)) for row in frame.rows])
+            for frame in result.tables
+        ],
+        figures=paths or [base64.b64encode(figure).decode() for figure in result.figures],
+    )
 
 
 @app.command(
@@ -175,20 +186,10 @@ def run(
 )
 def shell(
     *,
-    inputs: InputOption = None,
-    memory: MemoryOption = None,
-    cpu_seconds: CpuOption = None,
-    timeout: TimeOption = 60.0,
-    bounds: BoundsOption = None,
-    template: TemplateOption = "",
-    network: NetworkOption = None,
-    network_ca: AuthoritiesOption = None,
-    network_header: HeadersOption = None,
-    figures: FiguresOption = None,
-    forkable: Annotated[
-        bool, typer.Option("--forkable", help="Permit %fork, to try something and to go back.")
-    ] = False,
-    node: NodeOption = None,
+    options: SandboxOptions,
+    figures: Path | None = FIGURES_OPTION,
+    forkable: bool = option("--forkable", "Permit %fork, to try something and to go back."),
+    node: str | None = NODE_OPTION,
 ) -> None:
     """A prompt for Python in a session that keeps its variables.
 
@@ -197,22 +198,7 @@ def shell(
     With --forkable, %fork goes on in a fork of the session, and %back ends the fork and returns to the state
     before it. Input that is not typed is run as one piece.
     """
-    with (
-        reporting("dios sandbox shell"),
-        _sandbox(
-            inputs,
-            memory,
-            cpu_seconds,
-            timeout,
-            bounds,
-            template,
-            network,
-            network_ca,
-            network_header,
-            node,
-            forkable=forkable,
-        ) as box,
-    ):
+    with options.sandbox(Sandbox, node=node, forkable=forkable) as box:
         ok = _converse(box, _Pictures(figures))
         if not sys.stdin.isatty() and not ok:
             raise typer.Exit(FAILED)
@@ -244,7 +230,7 @@ def _converse(first: Sandbox, pictures: _Pictures) -> bool:
                 say("KeyboardInterrupt")
             else:
                 ok = result.ok
-                _show(result, pictures)
+                _show(result, pictures.write(result.figures))
             if typed and box.ended:
                 _renew(box)
     finally:
@@ -279,68 +265,68 @@ def _obey(command: str, boxes: list[Sandbox]) -> None:
         say(f"cannot fork: {hint}")
 
 
-@app.command("ls", epilog="\b\nExamples:\n  dios sandbox ls\n  dios sandbox ls --json")
-def list_sessions(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
+@app.command("ls", examples="dios sandbox ls\ndios sandbox ls --json", json=[SessionRow])
+def list_sessions(common: CommonOptions) -> None:
     """List the sessions of your sandboxes that run on a node, whichever of your programs holds them.
 
     A session and its forks are a family, which has the fingerprint of its first session.
 
     A program that found no node has a private one, whose sessions are not listed and end with the program.
     """
-    with reporting("dios sandbox ls", as_json=as_json), opened(node) as place:
-        running = _sessions(place)
-        if as_json:
-            write_json([_described(session) for session in running])
-        elif running:
-            columns = ("SESSION", "FAMILY", "PID", "STATE", "STARTED", "FOR")
-            table(columns, list(map(_row, running)), right=("PID", "FOR"))
-        else:
-            say("no session of a sandbox runs; `dios sandbox shell` starts one")
+    with opened(common.node) as place:
+        common.print_rows(
+            _sessions(place),
+            lambda session: {
+                "SESSION": session.fingerprint,
+                "FAMILY": family_of(session),
+                "PID": Number(session.pid or "-"),
+                "STATE": session.state.name.lower(),
+                "STARTED": time_text(session.started_ns),
+                "FOR": span_text(time.time_ns() - session.started_ns),
+            },
+            described=lambda session: SessionRow.of(session, family=family_of(session)),
+            empty="no session of a sandbox runs; `dios sandbox shell` starts one",
+        )
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios sandbox stop 3f9a\n  dios sandbox stop 3f9a 41277\n"
-    "  dios sandbox stop --family 3f9a\n"
-    "  dios sandbox stop --all --json"
+    examples="dios sandbox stop 3f9a\ndios sandbox stop 3f9a 41277\ndios sandbox stop --family 3f9a\n"
+    "dios sandbox stop --all --json",
+    json=[StoppedSessionRow],
 )
 def stop(
-    sessions: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SESSION]...",
-            help="The beginning of a fingerprint, or a process id; see `dios sandbox ls`.",
-        ),
-    ] = None,
+    sessions: list[str] | None = argument(
+        "[SESSION]...", "The beginning of a fingerprint, or a process id; see `dios sandbox ls`."
+    ),
     *,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Stop all sessions that run.")] = False,
-    family: Annotated[
-        bool, typer.Option("--family", "-f", help="Stop the families of these sessions: their forks, too.")
-    ] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
+    everything: bool = option("-a --all", "Stop all sessions that run."),
+    family: bool = option("-f --family", "Stop the families of these sessions: their forks, too."),
+    common: CommonOptions,
 ) -> None:
     """End sessions of your sandboxes at once; their variables and files are lost.
 
     The program that holds such a session learns that it was killed, and may start a fresh one. If an argument
     fits no session or several, nothing is stopped.
     """
-    with reporting("dios sandbox stop", as_json=as_json), opened(node) as place:
+    with opened(common.node) as place:
         if bool(sessions) == everything:
             raise InvalidError("name the sessions to stop, or give --all; `dios sandbox ls` lists them")
         running = _sessions(place)
         chosen = running if everything else _chosen(running, sessions or [], families=family)
-        failed = {chosen_session.fingerprint: _stopped(place, chosen_session) for chosen_session in chosen}
-        if as_json:
-            rows: list[StoppedSessionRow] = [
-                {**_described(chosen_session), "stopped": not failed[chosen_session.fingerprint]}
-                for chosen_session in chosen
-            ]
-            write_json(rows)
-        elif chosen:
-            for session, why in zip(chosen, failed.values(), strict=True):
-                say(f"session {session.fingerprint} " + (f"was not stopped: {why}" if why else "stopped"))
-        else:
-            say("no session of a sandbox runs")
+        failed = {session.fingerprint: _stopped(place, session) for session in chosen}
+        common.print_row(
+            [
+                StoppedSessionRow.of(
+                    session, family=family_of(session), stopped=not failed[session.fingerprint]
+                )
+                for session in chosen
+            ],
+            *(
+                f"session {mark} " + (f"was not stopped: {why}" if why else "stopped")
+                for mark, why in failed.items()
+            ),
+            *(() if chosen else ("no session of a sandbox runs",)),
+        )
         if any(failed.values()):
             raise typer.Exit(FAILED)
 
@@ -356,17 +342,6 @@ def _sessions(place: CommandContext) -> list[Status]:
         began[family] = min(session.started_ns, began.get(family, session.started_ns))
     return sorted(
         sessions, key=lambda status: (began[family_of(status)], family_of(status), status.started_ns)
-    )
-
-
-def _row(session: Status) -> tuple[str, ...]:
-    return (
-        session.fingerprint,
-        family_of(session) or "-",
-        str(session.pid or "-"),
-        session.state.name.lower(),
-        time_text(session.started_ns),
-        span_text(time.time_ns() - session.started_ns),
     )
 
 
@@ -411,63 +386,6 @@ def _stopped(place: CommandContext, session: Status) -> str:
     except DiosError as error:
         return error.message
     return ""
-
-
-class SessionRow(TypedDict):
-    """A session of a sandbox, and its family, which it shares with its forks."""
-
-    fingerprint: str
-    family: str | None
-    pid: int
-    state: str
-    started: int
-    principal: str
-
-
-class StoppedSessionRow(SessionRow):
-    """A session to stop, and True if it was stopped."""
-
-    stopped: bool
-
-
-def _described(session: Status) -> SessionRow:
-    return {
-        "fingerprint": session.fingerprint,
-        "family": family_of(session),
-        "pid": session.pid,
-        "state": session.state.name.lower(),
-        "started": session.started_ns,
-        "principal": session.principal,
-    }
-
-
-def _sandbox(
-    inputs: list[str] | None,
-    memory: str | None,
-    cpu_seconds: float | None,
-    timeout: float | None,
-    bounds: list[str] | None,
-    template: str,
-    network: list[str] | None,
-    network_ca: Path | None,
-    network_header: list[str] | None,
-    node: str | None,
-    *,
-    forkable: bool,
-) -> Sandbox:
-    return Sandbox(
-        node=node,
-        template=template,
-        inputs=given_inputs(inputs),
-        memory=memory,
-        cpu_seconds=cpu_seconds,
-        timeout=timeout,
-        bounds=given_bounds(bounds),
-        network=network or (),
-        network_ca=network_ca,
-        network_headers=headers_from_variables(network_header or ()),
-        forkable=forkable,
-    )
 
 
 def _given_outputs(texts: list[str] | None) -> dict[str, Path]:
@@ -561,7 +479,7 @@ class _Pictures:
         return paths
 
 
-def _show(result: SandboxResult, pictures: _Pictures) -> None:
+def _show(result: SandboxResult, pictures: Sequence[str]) -> None:
     """Show a result; on a terminal control characters of the code are escaped."""
     for stream, text in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
         stream.flush()
@@ -573,9 +491,9 @@ def _show(result: SandboxResult, pictures: _Pictures) -> None:
     if result.value_repr is not None and result.value_table is None:
         sys.stdout.write(plain_lines(result.value_repr) + "\n")
     sys.stdout.flush()
-    for path in pictures.write(result.figures):
+    for path in pictures:
         say(f"figure: {path}")
-    if result.figures and pictures.directory is None:
+    if result.figures and not pictures:
         count = len(result.figures)
         subject = "1 figure is" if count == 1 else f"{counted(count, 'figure')} are"
         say(f"{subject} not shown; --figures DIR writes figures to a directory")
@@ -588,57 +506,6 @@ def _show_table(frame: SandboxTable) -> None:
     table(columns, [["" if cell is None else str(cell) for cell in row] for row in frame.rows])
     if len(frame.rows) < frame.row_count or len(frame.columns) < frame.column_count:
         say(f"({counted(frame.row_count, 'row')} and {counted(frame.column_count, 'column')} in all)")
-
-
-class TableRow(TypedDict):
-    """The first rows and columns of a data frame, and the numbers of all of them."""
-
-    columns: list[str]
-    rows: list[list[Cell]]
-    row_count: int
-    column_count: int
-
-
-class SandboxRow(TypedDict):
-    """The result of code: figures are paths, or base64 without --figures.
-
-    The output files come with --output, the results in forks, by file, with --then.
-    """
-
-    ok: bool
-    stdout: str
-    stderr: str
-    value: str | None
-    error: SandboxFailure | None
-    tables: list[TableRow]
-    figures: list[str]
-    cpu_seconds: float
-    peak_bytes: int
-    outputs: NotRequired[dict[str, str]]
-    then: NotRequired[dict[str, SandboxRow]]
-
-
-def _document(result: SandboxResult, pictures: _Pictures) -> SandboxRow:
-    paths = pictures.write(result.figures)
-    return {
-        "ok": result.ok,
-        "stdout": result.stdout,
-        "stderr": result.stderr,
-        "value": result.value_repr,
-        "error": result.error,
-        "tables": [
-            {
-                "columns": list(result_table.columns),
-                "rows": [[_number(cell) for cell in row] for row in result_table.rows],
-                "row_count": result_table.row_count,
-                "column_count": result_table.column_count,
-            }
-            for result_table in result.tables
-        ],
-        "figures": paths or [base64.b64encode(figure).decode() for figure in result.figures],
-        "cpu_seconds": result.cpu_seconds,
-        "peak_bytes": result.peak_bytes,
-    }
 
 
 def _number(cell: Cell) -> Cell:

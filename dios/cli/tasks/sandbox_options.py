@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final, TypeVar
 
 import msgspec
 import typer
 
+from dios.cli.common.options import Options, option
 from dios.errors import InvalidError
 from dios.lib.sandbox.bounds import SandboxBounds
+from dios.lib.sandbox.network.grant import headers_from_variables
+
+S = TypeVar("S")
 
 _LIMITS: Final = "Limits and preparation"
 _NETWORK: Final = "Its network"
 
 
-def _seconds(text: str | float) -> float | None:
+def seconds_or_none(text: str | float) -> float | None:
+    """Parse a number of seconds; ``none`` is no limit."""
     if text == "none":
         return None
     try:
@@ -24,80 +30,61 @@ def _seconds(text: str | float) -> float | None:
         raise typer.BadParameter(f"{text!r} is no number of seconds, and not none") from None
 
 
-InputOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", "-i", metavar="[NAME=]PATH", help="A file to read, as /inputs/NAME; repeat for more."
-    ),
-]
-MemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        help="Memory of the session, such as 512MiB; default: that of the node's tasks.",
-    ),
-]
-CpuOption = Annotated[
-    float | None,
-    typer.Option(
-        "--cpu-seconds",
-        metavar="N",
-        help="Processor time of the session; default: no limit.",
-        rich_help_panel=_LIMITS,
-    ),
-]
-TemplateOption = Annotated[
-    str,
-    typer.Option(
-        "--template",
-        metavar="NAME",
-        help="Modules that are loaded already; see: dios template ls.",
-        rich_help_panel=_LIMITS,
-    ),
-]
-NetworkOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--network",
-        metavar="ORIGIN",
-        help="Permit HTTP requests to this origin, such as https://api.example.org; repeat for more.",
-    ),
-]
-AuthoritiesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--network-ca",
-        metavar="FILE",
-        help="Certificates of authorities to trust for https origins; default: those of this machine.",
-        rich_help_panel=_NETWORK,
-    ),
-]
-HeadersOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--network-header",
-        metavar="ORIGIN=NAME:VARIABLE",
-        help="Add this header, with the value of an environment variable, to requests outside of the session;"
+class SandboxOptions(Options):
+    """The options of a sandbox."""
+
+    inputs: list[str] | None = option(
+        "-i --input [NAME=]PATH", "A file to read, as /inputs/NAME; repeat for more."
+    )
+    memory: str | None = option(
+        "--memory SIZE", "Memory of the session, such as 512MiB; default: that of the node's tasks."
+    )
+    cpu_seconds: float | None = option(
+        "--cpu-seconds N", "Processor time of the session; default: no limit.", section=_LIMITS
+    )
+    timeout: float | None = option(
+        "--timeout SECONDS", "Time of each run, or none for no limit.", default=60.0, parser=seconds_or_none
+    )
+    bounds: list[str] | None = option(
+        "--bound NAME=NUMBER",
+        "The most of something that a run returns, such as output_bytes=100000; repeat for more.",
+        section=_LIMITS,
+    )
+    template: str = option(
+        "--template NAME", "Modules that are loaded already; see: dios template ls.", section=_LIMITS
+    )
+    network: list[str] | None = option(
+        "--network ORIGIN",
+        "Permit HTTP requests to this origin, such as https://api.example.org; repeat for more.",
+    )
+    network_ca: Path | None = option(
+        "--network-ca FILE",
+        "Certificates of authorities to trust for https origins; default: those of this machine.",
+        section=_NETWORK,
+    )
+    network_header: list[str] | None = option(
+        "--network-header ORIGIN=NAME:VARIABLE",
+        "Add this header, with the value of an environment variable, to requests outside of the session;"
         ' also "ORIGIN=Authorization:Bearer VARIABLE", and @/PATH of a file with the value for VARIABLE.',
-        rich_help_panel=_NETWORK,
-    ),
-]
-TimeOption = Annotated[
-    float | None,
-    typer.Option(
-        "--timeout", metavar="SECONDS", parser=_seconds, help="Time of each run, or none for no limit."
-    ),
-]
-BoundsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--bound",
-        metavar="NAME=NUMBER",
-        help="The most of something that a run returns, such as output_bytes=100000; repeat for more.",
-        rich_help_panel=_LIMITS,
-    ),
-]
+        section=_NETWORK,
+    )
+
+    def sandbox(  # type: ignore[explicit-any] # of either class of sandboxes
+        self, kind: Callable[..., S], *, bounds: SandboxBounds | None = None, **more: object
+    ) -> S:
+        """Return a sandbox with these options, by default with these ``bounds``. Raise InvalidError."""
+        return kind(
+            template=self.template,
+            inputs=given_inputs(self.inputs),
+            memory=self.memory,
+            cpu_seconds=self.cpu_seconds,
+            timeout=self.timeout,
+            bounds=given_bounds(self.bounds, bounds),
+            network=self.network or (),
+            network_ca=self.network_ca,
+            network_headers=headers_from_variables(self.network_header or ()),
+            **more,
+        )
 
 
 def given_inputs(texts: list[str] | None) -> dict[str, str]:

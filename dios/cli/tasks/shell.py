@@ -20,7 +20,8 @@ import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
-from dios.cli.common.output import NodeOption, report, reporting, say, size_text, table
+from dios.cli.common.output import report, say, size_text, table
+from dios.cli.common.results import NODE_OPTION
 from dios.client.locate import config_directory
 from dios.client.ops.attributes import rights_text
 from dios.client.sync.node import Reference
@@ -346,7 +347,7 @@ def _found_command(command: object, words: list[str]) -> tuple[int, bool]:
     epilog="\b\nExamples:\n  dios shell\n  dios> create durable_blob analytics\n  dios> write r1 hello\n"
     "  dios> read r1\n  dios> ps\n\n  echo 'groups' | dios shell"
 )
-def shell(context: typer.Context, *, node: NodeOption = None) -> None:
+def shell(context: typer.Context, *, node: str | None = NODE_OPTION) -> None:
     """A prompt for names, groups, references and tasks.
 
     It is one session: the objects that it creates and looks up stay in its reference table until it ends.
@@ -360,7 +361,7 @@ def shell(context: typer.Context, *, node: NodeOption = None) -> None:
         with contextlib.suppress(SystemExit):
             root.main([*words[:at], *chosen, *words[at:]], prog_name="dios")
 
-    with reporting("dios shell"), opened(node) as place, _history():
+    with opened(node) as place, _history():
         interpreter = Shell(place, run_command)
         if not sys.stdin.isatty():
             interpreter.prompt, interpreter.intro, interpreter.use_rawinput = "", "", False

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated, Final, TypedDict
-
-import typer
+from typing import Final
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.json_rows import TaskRow
-from dios.cli.common.output import JsonOption, NodeOption, reporting, say, table, write_json, write_line
+from dios.cli.common.options import option
+from dios.cli.common.output import say, table, write_json, write_line
+from dios.cli.common.results import CommonOptions
+from dios.cli.common.rows import Row
 from dios.cli.common.spellings import OLD_COLUMNS
-from dios.cli.tasks.control import described
+from dios.cli.tasks.task_row import TaskRow
 from dios.client.keyring import Keyring
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import Node, connect
@@ -33,25 +33,38 @@ from dios.web.terminal.overview import (
 app: Final = CommandApplication()
 
 
-@app.callback()
-def _group() -> None:
-    """Hold the command by its name."""
+class NodeOverviewRow(Row):
+    """A node, with what is set aside there; null if no scheduler answers."""
+
+    node: str
+    state: str
+    draining: bool
+    fitness: str
+    tasks: int
+    cpus: float | None
+    cpus_set_aside: float | None
+    memory_bytes: float | None
+    memory_set_aside: float | None
+
+
+class OverviewRow(Row):
+    """The cluster at one moment; ``problems`` are sentences about what could not be read."""
+
+    nodes: list[NodeOverviewRow]
+    tasks: list[TaskRow]
+    problems: list[str]
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios top\n  dios top --sort node\n  dios top --once\n"
-    "  dios top --all --json | jq '.tasks[].label'"
+    examples="dios top\ndios top --sort node\ndios top --once\ndios top --all --json | jq '.tasks[].label'",
+    json=OverviewRow,
 )
 def top(
-    node: NodeOption = None,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Print a table and end.")] = False,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also show ended tasks.")] = False,
-    sort: Annotated[
-        str,
-        typer.Option("--sort", metavar="COLUMN", help=f"One of {', '.join(TASK_COLUMNS).lower()}."),
-    ] = "seconds",
-    as_json: JsonOption = False,
+    once: bool = option("--once", "Print a table and end."),
+    everything: bool = option("-a --all", "Also show ended tasks."),
+    sort: str = option("--sort COLUMN", f"One of {', '.join(TASK_COLUMNS).lower()}.", default="seconds"),
+    common: CommonOptions,
 ) -> None:
     """Show nodes and your tasks, as you may see them, and control the tasks with the keys of htop.
 
@@ -67,18 +80,17 @@ def top(
     It asks the node at most twice a second. With --once or --json, without a terminal, and on a terminal that
     cannot move its cursor (TERM=dumb), it prints the same data once.
     """  # noqa: D301 - \b is typer's mark for lines to keep, and needs no raw string
-    with reporting("dios top", as_json=as_json):
-        column = OLD_COLUMNS.get(sort.lower(), sort).upper()
-        if column not in TASK_COLUMNS:
-            raise InvalidError(
-                f"cannot sort by {sort!r}: there is no such column. Choose one of "
-                f"{', '.join(TASK_COLUMNS).lower()}."
-            )
-        with opened(node) as place:
-            if once or as_json or not _can_draw():
-                _print(read_view(place.node), column, everything=everything, as_json=as_json)
-                return
-        _run(node, column, everything=everything)
+    column = OLD_COLUMNS.get(sort.lower(), sort).upper()
+    if column not in TASK_COLUMNS:
+        raise InvalidError(
+            f"cannot sort by {sort!r}: there is no such column. Choose one of "
+            f"{', '.join(TASK_COLUMNS).lower()}."
+        )
+    with opened(common.node) as place:
+        if once or common.as_json or not _can_draw():
+            _print(read_view(place.node), column, everything=everything, as_json=common.as_json)
+            return
+    _run(common.node, column, everything=everything)
 
 
 def _can_draw() -> bool:
@@ -88,38 +100,15 @@ def _can_draw() -> bool:
     return sys.stdout.isatty() and sys.stdin.isatty()
 
 
-class NodeOverviewRow(TypedDict):
-    """A node, with what is set aside there; null if no scheduler answers."""
-
-    node: str
-    state: str
-    draining: bool
-    fitness: str
-    tasks: int
-    cpus: float | None
-    cpus_set_aside: float | None
-    memory_bytes: float | None
-    memory_set_aside: float | None
-
-
-class OverviewRow(TypedDict):
-    """The cluster at one moment; ``problems`` are sentences about what could not be read."""
-
-    nodes: list[NodeOverviewRow]
-    tasks: list[TaskRow]
-    problems: list[str]
-
-
 def _print(view: ClusterView, column: str, *, everything: bool, as_json: bool) -> None:
     now = time.time_ns()
     tasks = chosen_tasks(view.tasks, now, column, reverse=False, ended=everything)
     if as_json:
-        row: OverviewRow = {
-            "nodes": [_node_row(view, member) for member in view.nodes],
-            "tasks": [described(task) for task in tasks],
-            "problems": list(view.problems),
-        }
-        write_json(row)
+        nodes = [
+            NodeOverviewRow.of(member, node=member.name, state=member.status, **_reserved(view, member))
+            for member in view.nodes
+        ]
+        write_json(OverviewRow(nodes, [TaskRow.of_task(task) for task in tasks], list(view.problems)))
         return
     for problem in view.problems:
         say(problem)
@@ -132,23 +121,10 @@ def _print(view: ClusterView, column: str, *, everything: bool, as_json: bool) -
         table(list(TASK_COLUMNS), (task_cells(task, now) for task in tasks), right=("SECONDS", "DONE"))
 
 
-def _node_row(view: ClusterView, member: Member) -> NodeOverviewRow:
+def _reserved(view: ClusterView, member: Member) -> dict[str, float | None]:
     row = view.rows_of_nodes.get(member.name)
-
-    def reserved(key: str) -> float | None:
-        return None if row is None else number(row.get(key))
-
-    return {
-        "node": member.name,
-        "state": member.status.name.lower(),
-        "draining": member.draining,
-        "fitness": member.fitness.name.lower(),
-        "tasks": member.tasks,
-        "cpus": reserved("cpus"),
-        "cpus_set_aside": reserved("cpus_set_aside"),
-        "memory_bytes": reserved("memory_bytes"),
-        "memory_set_aside": reserved("memory_set_aside"),
-    }
+    names = ("cpus", "cpus_set_aside", "memory_bytes", "memory_set_aside")
+    return {name: None if row is None else number(row.get(name)) for name in names}
 
 
 def _run(node: str | None, column: str, *, everything: bool) -> None:

@@ -9,12 +9,14 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import trio
 
 from dios import limits
 from dios.errors import Code
+from dios.host.loop.shared_places import SharedPlaces
+from dios.ids import Principal
 from dios.wire.addresses import join_address, listen_advice, split_address
 from dios.wire.origins import is_local, literal_address, may_be_reached
 
@@ -39,13 +41,33 @@ _CODES: Final[dict[type[OSError], Code]] = {
 }
 
 
+class _Share:
+    """The places of a principal, as ``trio.to_thread`` takes and releases them: when a thread has ended."""
+
+    def __init__(self, places: SharedPlaces, principal: Principal) -> None:
+        self._places: Final = places
+        self._holders: Final = (principal,)
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        """Wait for a place."""
+        del borrower
+        await self._places.acquire(self._holders)
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        """Give the place back."""
+        del borrower
+        self._places.release(self._holders)
+
+
 class Resolver:
-    """A resolver of "HOST:PORT"."""
+    """A resolver of "HOST:PORT". Principals share its threads."""
 
     def __init__(self) -> None:
-        self._threads: Final = trio.CapacityLimiter(_FEW)
+        self._places: Final = SharedPlaces(_FEW)
 
-    async def resolve(self, text: str, kind: socket.SocketKind, *, passive: bool) -> list[Address]:
+    async def resolve(
+        self, text: str, kind: socket.SocketKind, principal: Principal, *, passive: bool
+    ) -> list[Address]:
         """Return at most NETWORK_ADDRESSES_MAX addresses, best first.
 
         Raise OSError if the name has none, InvalidError for a text that is not an address.
@@ -62,7 +84,10 @@ class Resolver:
                 return find(socket.AI_NUMERICHOST)
             except socket.gaierror:
                 addresses = await trio.to_thread.run_sync(
-                    find, 0, limiter=self._threads, abandon_on_cancel=True
+                    find,
+                    0,
+                    limiter=cast("trio.CapacityLimiter", _Share(self._places, principal)),
+                    abandon_on_cancel=True,
                 )
                 return addresses[: limits.NETWORK_ADDRESSES_MAX]
         except (socket.gaierror, UnicodeError) as error:

@@ -49,7 +49,6 @@ _log: Final = logging.getLogger(__name__)
 
 DEFECT: Final = "an internal error of the node ended this connection; see the node's log"
 _SEND_HIGH: Final = limits.SEND_QUEUE_BYTES_MAX // 2
-_SPAWNS_AT_ONCE: Final = 4
 _FORK_S_MAX: Final = 120.0
 """The time in which a session must fork itself after the order."""
 
@@ -145,7 +144,7 @@ class TaskHost:
         self._running: Final[dict[TaskId, _StartedTask]] = {}
         # A process takes milliseconds to make, so that principals take turns.
         self._starters: Final = TaskPrincipals()
-        self._spawn_turns: Final = FairQueue(self._starters, _SPAWNS_AT_ONCE)
+        self._spawn_turns: Final = FairQueue(self._starters, limits.SPAWNS_AT_ONCE_MAX)
         self._call_turns: Final = CallTurns(nursery)
         # Many sessions that open at once would keep calls waiting, also in the same queue.
         self._opening_turns: Final = CallTurns(nursery)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jsonschema import Draft202012Validator
 
-from dios.cli.common.json_rows import outputs, schema_of
+from dios.cli.schema import outputs, schema_of
 
 DEADLINE_SECONDS = 200
 

@@ -38,7 +38,7 @@ def test_errors_of_one_file_are_listed_at_the_end(capsys: pytest.CaptureFixture[
         "failed: e: gone",
     ]
     assert capsys.readouterr().err.splitlines() == listed
-    assert [f"failed: {row['path']}: {row['failure']}" for row in failures.rows()] == listed
+    assert [f"failed: {row.path}: {row.failure}" for row in failures.rows()] == listed
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_nothing_that_a_command_writes_controls_the_terminal(monkeypatch: pytest
     output.say(HOSTILE)
     output.write_line(HOSTILE)
     output.write_json({HOSTILE: [HOSTILE]})
-    output.facts([("label", HOSTILE)])
+    output.write_facts({"label": HOSTILE})
     output.report(errors.DiosError(HOSTILE), as_json=False, doing="dios x")
     output.report(errors.DiosError(HOSTILE), as_json=True, doing="dios x")
     output.table(("A", "B"), [(HOSTILE, HOSTILE)], whole=True)

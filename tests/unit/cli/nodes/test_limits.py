@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dios.cli.nodes.limits import amount_text, bar_text, usage_rows, who_text
+from dios.cli.nodes.limits import amount_text, bar_text, usage_lines, who_text
 from dios.client.ops.usage import Usage
 from dios.wire.types import Resource, Scope
 
@@ -53,13 +53,13 @@ def test_a_bar_is_never_wrong_at_its_ends(used: int, limit: int, bar: str) -> No
 
 def test_only_what_is_used_or_limited_is_shown() -> None:
     """The subject stands before its first line only; what is neither used nor limited has none."""
-    rows = usage_rows("me", usage(objects=1, objects_max=4, tasks_max=0, bytes=5))
-    assert [row[:5] for row in rows] == [
+    rows = usage_lines("me", usage(objects=1, objects_max=4, tasks_max=0, bytes=5))
+    assert [tuple(row.values())[:5] for row in rows] == [
         ("me", "objects", "1", "4", "25 %"),
         ("", "bytes", "5 B", "none", ""),
         ("", "tasks", "0", "0", "100 %"),
     ]
-    assert usage_rows("me", usage()) == []
+    assert usage_lines("me", usage()) == []
 
 
 def test_a_line_is_named_as_it_can_be_set() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from dios.cli.nodes.members import described, silent
@@ -40,7 +41,7 @@ def test_a_node_that_runs_no_pure_tasks_is_not_just_alive(fitness: Fitness, show
 
 def test_programs_get_every_field() -> None:
     """A node as JSON has what people see, and its id."""
-    assert described(member(NodeStatus.SUSPECT, draining=True)) == {
+    assert msgspec.to_builtins(described(member(NodeStatus.SUSPECT, draining=True))) == {
         "name": "n1",
         "rack": "r1",
         "address": "h:1",

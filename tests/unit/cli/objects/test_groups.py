@@ -49,8 +49,8 @@ def test_parts_of_a_file_that_are_short_are_listed_by_their_file() -> None:
     short = [ShortObject(mark, "p", 2, 1, 0, "") for mark in ("c", "b", "a")]
     promises = cast("Promises", SimpleNamespace(short_objects=lambda: short))
     promise = KeptStatus("p", "papers", 2, apart=False, is_single=False)
-    listed = groups._short_of(promises, {"b": "large", "c": "large"}, promise)
-    assert [(file, shortage.fingerprint) for file, shortage in listed] == [
+    listed = groups._short_rows(promises, {"b": "large", "c": "large"}, promise)
+    assert [(row.file, row.fingerprint) for row in listed] == [
         ("(the list of the files)", "a"),
         ("large", "b"),
         ("large", "c"),

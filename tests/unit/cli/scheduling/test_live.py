@@ -9,6 +9,7 @@ import pytest
 
 from dios.cli.common import extras, output
 from dios.cli.common.context import CommandContext
+from dios.cli.common.results import OutputOptions
 from dios.cli.nodes import local_cluster as commands
 from dios.cli.scheduling import live
 from dios.core.calls.run_calls import NO_SCHEDULER
@@ -66,7 +67,7 @@ def test_up_says_that_there_is_no_scheduler(
     """`dios up` says so in one line with the meaning, unless the user chose to have none."""
     monkeypatch.delenv("DIOS_COORDINATOR", raising=False)
     cluster = local_cluster.make(tmp_path / "c", nodes=2, settings={"coordinator": choice})
-    commands._show(cluster, [], {}, is_new=True, default=True, as_json=False)
+    commands._show(cluster, [], {}, OutputOptions(), is_new=True)
     lines = [line for line in capsys.readouterr().err.splitlines() if "scheduler" in line]
     assert len(lines) == (choice == "auto")
     assert all(without_extra in line and "refused" in line for line in lines)

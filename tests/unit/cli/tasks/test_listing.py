@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec.structs import replace
 
-from dios.cli.common.json_rows import PromisedRow
-from dios.cli.tasks.listing import _listed, _show, promise_text
+from dios.cli.tasks.listing import PromisedRow, _listed, _show, promise_text
 from dios.client.ops.status import Status
 from dios.lib.supervised.kept_jobs import JobStatus, JobTasks
 from dios.lib.supervised.records import Condition, JobArray, JobElement, JobEnd, Predecessor
@@ -43,20 +43,15 @@ def test_an_array_and_a_job_that_waits_have_one_line_each(capsys: pytest.Capture
     assert "1 running, 1 failed, 2 waiting" in lines[2]
     assert "waits for the success of sweep" in lines[3]
     rows = [_listed(listed_task, jobs(), {}) for listed_task in tasks]
-    assert [(row["job"], row["index"]) for row in rows] == [("sweep", 2), (None, None)]
+    assert [(row.job, row.index) for row in rows] == [("sweep", 2), (None, None)]
 
 
 def test_a_promised_start_is_shown_with_what_it_depends_on(capsys: pytest.CaptureFixture[str]) -> None:
     """In the line of the task the time until then, and below it the nodes and the tasks."""
-    promised: PromisedRow = {
-        "start": time.time_ns() + 3_600_000_000_000,
-        "nodes": ["n1", "n2"],
-        "after": ["ab12"],
-        "others": 2,
-    }
+    promised = PromisedRow(time.time_ns() + 3_600_000_000_000, ["n1", "n2"], ["ab12"], 2)
     _show([task("aa", "big", TaskState.WAITING)], None, {"aa": promised}, everything=False)
     assert "waiting, starts in " in capsys.readouterr().out
     kept = "room on n1, n2 is kept for it, where it is expected to start"
     assert promise_text(promised) == f"{kept} when ab12, 2 tasks of others there have ended"
-    assert promise_text({**promised, "others": 0}).endswith("when ab12 there has ended")
-    assert promise_text({**promised, "after": [], "others": 0}) == kept
+    assert promise_text(replace(promised, others=0)).endswith("when ab12 there has ended")
+    assert promise_text(replace(promised, after=[], others=0)) == kept

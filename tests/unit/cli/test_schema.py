@@ -14,9 +14,9 @@ from jsonschema import Draft202012Validator, ValidationError
 from typer.testing import CliRunner
 
 from dios.cli import main
-from dios.cli.common.json_rows import outputs, schema_of
 from dios.cli.common.output import write_json
 from dios.cli.nodes import daemon
+from dios.cli.schema import outputs, schema_of
 
 WITHOUT_SCHEMA = {
     "schema": "it prints JSON schemas, whose format is that of their specification",
