@@ -112,8 +112,8 @@ def test_every_bit_outside_of_a_rule_is_refused(kind: str) -> None:
             for place, arguments, permitted in cases(entry.signature(name)):
                 if name == "fcntl" and entry.done is not None and arguments[1] in done:
                     continue
-                made = run(code, name, arguments) in MADE
-                assert made is permitted, (name, place, list(map(hex, arguments)))
+                is_performed = run(code, name, arguments) in MADE
+                assert is_performed is permitted, (name, place, list(map(hex, arguments)))
 
 
 def test_a_rule_of_a_request_holds_for_this_request_alone() -> None:
