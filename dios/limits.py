@@ -7,7 +7,10 @@ packages that use the bounds.
 
 from __future__ import annotations
 
-from typing import Final
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -48,7 +51,7 @@ EVENTS_PER_TASK_MAX: Final = 1_024
 RESULT_BYTES_TYPICAL: Final = 256  # reserved in a reply for each part of a vector
 HELLO_MS_MAX: Final = 10_000
 CONNECTIONS_MAX: Final = 1_024
-CONNECTIONS_PER_OTHER_USER_MAX: Final = 512
+CONNECTIONS_RESERVED: Final = 64  # for the node's own user and root
 
 # -- the work of one step of the core ---------------------------------------------------------------
 STEP_WORK_MAX: Final = 650_000  # lines of the core's code that one step executes; tests measure them
@@ -101,6 +104,7 @@ CONTENT_CACHE_BYTES: Final = 64 * MIB
 CONTENT_CACHE_FILES_MAX: Final = 256
 LOOP_COPY_BYTES_MAX: Final = 1 * MIB
 COPIES_AT_ONCE_MAX: Final = 2
+SPAWNS_AT_ONCE_MAX: Final = 4
 SPARSE_COPY_BYTES_MIN: Final = 1 * MIB
 ENDED_TASKS_KEPT: Final = 1_024  # of each principal
 ENDED_TASKS_KEPT_MAX: Final = 4_096  # of all principals
@@ -140,7 +144,7 @@ SOCKET_DESCRIPTORS: Final = 24  # of the node, for the socket and both rings of 
 ACCEPTOR_DESCRIPTORS: Final = 65  # of the node, for a listener and the connections that wait at it
 DATAGRAM_BYTES_MAX: Final = 65_535
 NETWORK_RING_BYTES_DEFAULT: Final = 256 * KIB
-NETWORK_SOCKETS_MAX: Final = 2_048
+NETWORK_SOCKETS_MAX: Final = 4_096
 NETWORK_CONNECT_MS_MAX: Final = 30_000
 NETWORK_RESOLVERS_MAX: Final = 4
 NETWORK_ADDRESSES_MAX: Final = 8
@@ -333,7 +337,7 @@ RECEIVED_INLINE_BYTES_MAX: Final = 64 * KIB
 DCP_MESSAGE_BYTES_MAX: Final = 4 * MIB
 DCP_RECEIVING_BYTES_MAX: Final = 4 * GIB
 STREAM_PENDING_BYTES_MAX: Final = 16 * MIB  # of a stream between nodes, while a program is replaced
-PEER_STREAMS_MAX: Final = 256
+PEER_STREAMS_MAX: Final = 512
 STREAM_PIECE_BYTES: Final = 256 * KIB
 DCP_TRANSFERS_QUEUED_MAX: Final = 8_192
 DCP_SMALL_FRAME_BYTES_MAX: Final = 4 * KIB
@@ -452,6 +456,14 @@ AUDIT_RATE_BYTES_S_DEFAULT: Final = 256 * KIB
 AUDIT_RATE_BYTES_S_MAX: Final = 1 * GIB
 AUDIT_BURST_S: Final = 128  # seconds of a principal's rate that it may use at once
 AUDIT_DEBTORS_MAX: Final = 8_192
+AUDIT_HEAD_MS: Final = 5_000  # from one signed head of the log to the next
+AUDIT_HEAD_STORED_MS_MIN: Final = 1_000  # from one head of another node that is stored to its next
+AUDIT_HEAD_BYTES_MAX: Final = 512
+AUDIT_HEADS_KEPT_MAX: Final = 32  # of one node; a node has up to NODES_MAX such files of about 12 KiB
+AUDIT_HEADS_READ_MAX: Final = 100_000  # of a file of the operator's choice; of more, every second
+AUDIT_HEAD_KEEPERS: Final = 3  # other nodes that are sent the heads of one
+AUDIT_HEADS_ASKED_MS_MAX: Final = 2_000  # for which a node that starts waits for the heads that others keep
+AUDIT_KEEPERS_ASKED_MAX: Final = 64  # other nodes that a node asks at its start
 
 # -- MapReduce jobs -------------------------------------------------------------------------------
 JOB_REDUCERS_MAX: Final = 64
@@ -652,6 +664,12 @@ EXPORTER_RESTART_MS_MIN: Final = 500  # before the first restart; doubled each t
 EXPORTER_RESTART_MS_MAX: Final = 60_000
 EXPORTER_STABLE_MS: Final = 60_000
 EXPORTER_ERROR_BYTES_MAX: Final = 4 * KIB  # of its last words
+EXPORTER_CONNECTIONS_MAX: Final = 32
+EXPORTER_REQUEST_MS_MAX: Final = 10_000  # for each part of a request
+
+# -- the dashboard --------------------------------------------------------------------------------
+DASHBOARD_BROWSERS_MAX: Final = 16  # the first of them goes for the next
+DASHBOARD_CONNECTIONS_MAX: Final = 256
 
 # -- the cluster scheduler ------------------------------------------------------------------------
 SCHED_ABANDONED_THREADS_MAX: Final = 3
@@ -675,10 +693,15 @@ BORDER_PART_BYTES: Final = 256 * KIB  # of a file, in one frame
 BORDER_LIST_BYTES: Final = 256 * KIB  # of a list of files, in one frame
 BORDER_READ_BYTES_MAX: Final = 1024 * MIB  # of a file that a program reads at once
 BORDER_WRITE_BYTES_MAX: Final = 64 * MIB  # of a file that a token writes
-BORDER_WRITES_MAX: Final = 4  # at the same time
 BORDER_WRITE_MS_MAX: Final = 120_000
+BORDER_SLOW_MS_MAX: Final = 5_000  # for which a caller may keep a border waiting, and longer with its bytes
+BORDER_RATE_BYTES_S_MIN: Final = 64 * KIB
+BORDER_PLACE_MS_MAX: Final = 30_000  # until a call has a place
 BORDER_CONNECTIONS_MAX: Final = 64  # of programs of this machine, and as many of other clusters
-BORDER_CONNECTIONS_EACH_MAX: Final = 16  # of one user, or of one other cluster
+BORDER_HANDSHAKES_AT_ONCE_MAX: Final = 64
+BORDER_HANDSHAKES_S: Final = 50  # with all addresses from which no trusted cluster came
+BORDER_HANDSHAKES_EACH_S: Final = 20  # with one address
+BORDER_ADDRESSES_MAX: Final = 1_024  # of which a border remembers the handshakes
 BORDER_REQUESTS_S: Final = 50  # of one other cluster, and of one user
 BORDER_REQUESTS_BURST: Final = 200
 BORDER_IDLE_MS_MAX: Final = 30_000  # until the next frame
@@ -866,6 +889,61 @@ SPRAYER_WAIT_US: Final = 100
 SPRAYER_WAIT_LONG_US: Final = 1000
 SPRAYER_ANSWER_BYTES_MAX: Final = MIB  # of the statistics of a running function
 
+
+# -- shared places --------------------------------------------------------------------------------
+def may_take(own: int, used: int, places: int) -> bool:
+    """Return True if a holder may take one more place: it has fewer than are free.
+
+    ``own`` of the ``used`` places are the holder's. So one greedy holder gets half of all places, the next
+    one half of the rest, and a holder without a place finds one.
+    """
+    return own < places - used
+
+
+class Sharing(enum.Enum):
+    """The way in which the holders of places share them."""
+
+    HALF_OF_THE_REST = "a holder has at most as many places as are free (may_take)"
+    TURNS = "a place is held for one piece of work, and holders take turns"
+    OLDEST = "the oldest place goes for the next, first of the holder with the most"
+    EQUAL_PARTS = "a holder has at most an equal part, or half if it is alone"
+    LARGE_PART = "a holder has at most a fixed part"
+
+
+class Pool(NamedTuple):
+    """A bounded number of places of one node that several holders want."""
+
+    places: int
+    holder: str
+    sharing: Sharing
+
+
+POOLS: Final[Mapping[str, Pool]] = MappingProxyType(
+    {
+        "sessions of other users": Pool(
+            CONNECTIONS_MAX - CONNECTIONS_RESERVED, "user", Sharing.HALF_OF_THE_REST
+        ),
+        "connections of programs at a border": Pool(BORDER_CONNECTIONS_MAX, "user", Sharing.HALF_OF_THE_REST),
+        "connections of clusters at a border": Pool(
+            BORDER_CONNECTIONS_MAX, "cluster", Sharing.HALF_OF_THE_REST
+        ),
+        "calls sent on to a cluster": Pool(16, "user", Sharing.HALF_OF_THE_REST),
+        "writes at a border": Pool(8, "cluster, user and token", Sharing.HALF_OF_THE_REST),
+        "streams between nodes": Pool(PEER_STREAMS_MAX, "principal, or node", Sharing.HALF_OF_THE_REST),
+        "bytes that arrive from nodes": Pool(DCP_RECEIVING_BYTES_MAX, "node", Sharing.LARGE_PART),
+        "look-ups of host names": Pool(NETWORK_RESOLVERS_MAX, "principal", Sharing.HALF_OF_THE_REST),
+        "copies in threads": Pool(COPIES_AT_ONCE_MAX, "principal, then task", Sharing.TURNS),
+        "starts of processes": Pool(SPAWNS_AT_ONCE_MAX, "principal, then task", Sharing.TURNS),
+        "transfers to a node": Pool(DATA_CONNECTIONS, "principal, then task", Sharing.TURNS),
+        "handshakes at a node": Pool(HANDSHAKES_AT_ONCE_MAX, "address", Sharing.OLDEST),
+        "handshakes at a border": Pool(BORDER_HANDSHAKES_AT_ONCE_MAX, "address", Sharing.OLDEST),
+        "readers of metrics": Pool(EXPORTER_CONNECTIONS_MAX, "connection", Sharing.OLDEST),
+        "runs that wait for room": Pool(STARTS_WAITING_MAX, "principal", Sharing.EQUAL_PARTS),
+        "network streams": Pool(NETWORK_SOCKETS_MAX, "principal", Sharing.HALF_OF_THE_REST),
+    }
+)
+"""The pools of places for which users, clusters, nodes or strangers compete. Each has a test."""
+
 assert TASKS_MAX + ENDED_TASKS_KEPT <= TASK_ROWS_MAX, "one answer lists every task of a principal"  # noqa: S101
 assert QUEUE_TASKS_MAX + QUEUE_ENDED_KEPT <= QUEUE_ROWS_MAX, "tasks fit the answer about a queue"  # noqa: S101
 assert (  # noqa: S101
@@ -894,7 +972,7 @@ assert SERVICE_STARTS_QUEUED_MAX < SERVICE_STARTS_MAX < PENDING_PER_TASK_MAX, "a
 assert STEP_UNITS < VECTOR_CALLS_MAX < VECTOR_UNITS_MAX, "a vector of short calls fits one step"  # noqa: S101
 assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descriptors fit the queue"  # noqa: S101
 assert FAILED_PROGRAMS_KEPT <= RECIPES_KEPT <= ENDED_TASKS_KEPT, "recipes are kept with tasks"  # noqa: S101
-assert CONNECTIONS_PER_OTHER_USER_MAX < CONNECTIONS_MAX, "the node's own user can connect"  # noqa: S101
+assert CONNECTIONS_RESERVED < CONNECTIONS_MAX, "other users can connect"  # noqa: S101
 assert max(JOB_INPUTS_MAX, JOB_REDUCERS_MAX) < ARGUMENTS_MAX, "the inputs of a mapper fit one call"  # noqa: S101
 assert GOSSIP_BROKEN_SUSPICION_MS < GOSSIP_SUSPICION_MS, "a broken connection is the stronger hint"  # noqa: S101
 assert 2 * GOSSIP_PERIOD_MS + 2 * GOSSIP_ACK_TIMEOUT_MS + GOSSIP_SUSPICION_MS < 3_000, (  # noqa: S101

@@ -19,7 +19,7 @@ from dios.errors import InvalidError
 from dios.lib.executor.executor import Executor
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.nested import is_in_worker
-from dios.lib.executor.shared_executors import shared_executor
+from dios.lib.executor.shared_executors import forget_shared, shared_executor
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -108,12 +108,15 @@ class DiosBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: FBT001, FBT002 - of the base class
-        """End the calls that run or wait, because one failed; with ``ensure_ready``, be ready for others."""
+        """End the calls that run or wait, because one failed; with ``ensure_ready``, start other workers.
+
+        A ``Parallel`` call of another thread may have calls in the same executor, which go on.
+        """
         executor, self._workers = self._workers, None
         for future in list(self._futures):
             future.kill()
-        if executor is not None and self._is_own:
-            executor.shutdown(wait=False)
+        if executor is not None:
+            forget_shared(executor)
         if ensure_ready:
             options = cast("dict[str, object]", getattr(self.parallel, "_backend_kwargs", {}))
             self.configure(getattr(self.parallel, "n_jobs", 1), self.parallel, **options)  # type: ignore[arg-type]  # joblib checks them

@@ -1,8 +1,9 @@
 """The tools of ``dios.bridges.mcp`` over HTTP, for agents of the same user on the same machine.
 
-The server listens on the loopback address alone and answers requests with its token. Requests that a browser
-sends for a page of another origin, or for another host, are refused. A client has a session of the protocol,
-and with it its sandboxes, until it leaves or is silent for too long.
+The server listens on the loopback address alone, accepts connections of its own user and of root, and answers
+requests with its token. Requests that a browser sends for a page of another origin, or for another host, are
+refused. A client has a session of the protocol, and with it its sandboxes, until it leaves or is silent for
+too long.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dios.bridges.mcp import SESSIONS_MAX, SandboxTools, ToolContext
 from dios.errors import InvalidError
 from dios.limits import KIB, MIB
+from dios.transport.tcp.local_peers import LocalListener, own_users
 from dios.wire.addresses import listen_advice
 
 ADDRESS: Final = "127.0.0.1"
@@ -67,19 +69,13 @@ def check_token(token: str) -> None:
 
 
 def listening(port: int) -> socket.socket:
-    """Return a socket that listens on the loopback address; port 0 means any free one."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    """Return a socket on the loopback address for this user and root; port 0 means any free one."""
     try:
-        # Otherwise the port of a server that was just stopped stays in use for a minute.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((ADDRESS, port))
-        sock.listen()
+        return LocalListener(ADDRESS, port, own_users())
     except OSError as error:
-        sock.close()
         raise InvalidError(
             f"cannot listen on port {port}: {error.strerror}. {listen_advice(error)}"
         ) from None
-    return sock
 
 
 def client_of(context: ToolContext) -> str:

@@ -253,7 +253,7 @@ class OpenNetwork(Struct, frozen=True, tag=43):
     """Open the socket of a network stream; a NetworkOpened or a NetworkFailed follows.
 
     ``address`` is "HOST:PORT": the address to connect to, to listen on, or to send from. With ``origin``, an
-    address that the host's name has, and that is not public, is refused.
+    address that the host's name has, and that is not public, is refused. ``principal`` is that of the task.
     """
 
     object: ObjectId
@@ -261,14 +261,16 @@ class OpenNetwork(Struct, frozen=True, tag=43):
     address: str
     ring_bytes: int
     origin: bool = False
+    principal: Principal = Principal("")
 
 
 class AdoptConnection(Struct, frozen=True, tag=44):
-    """Give the connection that arrived under ``number`` to this object."""
+    """Give the connection that arrived under ``number`` to this object of ``principal``."""
 
     object: ObjectId
     number: int
     ring_bytes: int
+    principal: Principal = Principal("")
 
 
 class CloseNetwork(Struct, frozen=True, tag=45):
@@ -317,7 +319,7 @@ class Spawn(Struct, frozen=True, tag=50):
     ``executable`` is the object whose current content is the program. ``job`` is charged for audit records
     of the task (``Audit``). ``template`` names the template from which a pure task is forked. A
     ``forkable`` task can be forked later. With ``fork_of`` the process of that task forks itself. The process
-    is held to ``share`` as far as this machine can do that.
+    is held to ``share`` as far as this machine can do that. A gateway holds keys of a granted network.
     """
 
     task: TaskId
@@ -331,6 +333,7 @@ class Spawn(Struct, frozen=True, tag=50):
     forkable: bool = False
     fork_of: TaskId = TaskId(0)
     share: TaskShare = NO_SHARE
+    is_gateway: bool = False
 
 
 class Kill(Struct, frozen=True, tag=51):

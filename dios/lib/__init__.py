@@ -21,6 +21,7 @@
 - ``reservations``: jobs with needs over time (Packer)
 - ``pickers``: the choice among replicas; ``retrying``: repetition of attempts that conflict
 - ``closing``: closing references whose nodes may be gone; ``decoding``: bytes that others have made
+- ``amounts``: amounts of memory and of time in arguments
 - ``debugger``: Python's debugger inside a task; ``task_output``: the last part of a task's output
 
 ``docs/libraries.md`` is the guide for their users.

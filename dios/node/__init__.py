@@ -7,6 +7,8 @@ Read in this order:
   ``task_zygote`` what runs before the event loop.
 - ``continuation``: replaces the program of a running node; ``launch`` is how its process was started, and
   ``restart_status`` the request and the report.
+- ``audit_heads``: publishes the heads of the node's audit log, and compares them at the start; ``head_keys``
+  signs them, ``head_keepers`` asks other nodes.
 - ``fitness``: finds out if this node can run pure tasks, until it knows.
 - ``capacity``: finds out what the node's disk and link carry.
 - ``assembly``: connects the core and the parts of the host.

@@ -159,9 +159,7 @@ class NodeHost:
         self.contents.in_use = self.staging.is_staged
         self._peers: PeerEffects | None = None
         self._between: RemoteStreams | None = None
-        self.links: Final = (
-            None if membership is None else self._make_links(membership, settings.volatile_bytes_max)
-        )
+        self.links: Final = None if membership is None else self._make_links(membership, settings)
         self.effector: Final = self._make_effector(complete)
         self.driver.connect(self.effector, self.staging)
         self.tasks.connect(
@@ -204,8 +202,10 @@ class NodeHost:
             begin_shutdown=self.stopping.set,
         )
 
-    def _make_links(self, membership: ClusterMembership, volatile_bytes_max: int) -> PeerLinks:
+    def _make_links(self, membership: ClusterMembership, settings: Settings) -> PeerLinks:
+        from dios.host.audit.heads import FOLDER  # noqa: PLC0415 - see the top
         from dios.host.peers.bulk import RECEIVING_PERCENT, ReceivingMemory  # noqa: PLC0415 - see the top
+        from dios.host.peers.heads import HeadKeeper  # noqa: PLC0415 - the same
         from dios.host.peers.links import PeerLinks  # noqa: PLC0415 - the same
         from dios.host.peers.receiving import LinkParts  # noqa: PLC0415 - the same
 
@@ -217,8 +217,15 @@ class NodeHost:
             self.rates,
             self.charges,
             self.denied_connection,
-            ReceivingMemory(volatile_bytes_max * RECEIVING_PERCENT // 100),
+            ReceivingMemory(settings.volatile_bytes_max * RECEIVING_PERCENT // 100),
             self.tracer,
+            HeadKeeper(
+                membership.me.node,
+                membership.key_digest,
+                settings.data / FOLDER,
+                self._nursery,
+                self.record_head,
+            ),
         )
         links = PeerLinks(
             membership.me,
@@ -403,6 +410,12 @@ class NodeHost:
     def record_scrubbing(self, outcome: str, mark: str, detail: str) -> None:
         """Record in the audit log that a stored object was found damaged, or repaired."""
         self.journal.append(Audit(self.clock.now(), "scrub", outcome, "node", "", mark, detail))
+
+    def record_head(self, outcome: str, node: str, detail: str) -> None:
+        """Record in the audit log that the audit log of another node is not what it was."""
+        self.journal.append(
+            Audit(self.clock.now(), "audit", outcome, Principal(f"node:{node}"), "", "", detail)
+        )
 
     def _contests(self, task: TaskId) -> bool:
         return self.tasks.is_session(task) and self.owners.of(task) not in self._trusted

@@ -15,7 +15,8 @@ from msgspec import Struct
 from dios import limits
 from dios.host.audit.log import segments
 from dios.host.audit.reader import verify
-from dios.node.settings import load
+from dios.node.audit_heads import local_heads
+from dios.node.settings import Settings, load
 from dios.store.check import LOST_AND_FOUND, Inventory, hold_directory, read_index, verify_contents
 from dios.store.findings import FindingKind, FindingLevel, StoreFinding
 from dios.store.repair import repair
@@ -66,7 +67,7 @@ def check_node(data: Path, *, mend: bool, waiting: Waiting, moving: Moving) -> C
             if repaired:
                 inventory = _look(settings.data, waiting, moving)
         with waiting("checking the audit log"):
-            records, head = _look_at_audit(settings.audit, inventory)
+            records, head = _look_at_audit(settings, inventory)
     _look_at_lost_and_found(inventory)
     return CheckResult(
         str(settings.data),
@@ -92,15 +93,18 @@ def _look(data: Path, waiting: Waiting, moving: Moving) -> Inventory:
     return inventory
 
 
-def _look_at_audit(folder: Path, inventory: Inventory) -> tuple[int, str]:
-    verdict = verify(folder)
+def _look_at_audit(settings: Settings, inventory: Inventory) -> tuple[int, str]:
+    folder = settings.audit
+    verdict = verify(folder, published=local_heads(settings).published)
     if not segments(folder) and inventory.rows:
         inventory.add(FindingKind.AUDIT, "audit", "there are objects but no audit log: it was removed")
     elif not verdict.ok:
         inventory.add(
             FindingKind.AUDIT,
             f"audit/{verdict.segment}",
-            f"record {verdict.index} at byte {verdict.offset}: {verdict.problem}",
+            f"record {verdict.index} at byte {verdict.offset}: {verdict.problem}"
+            if verdict.segment
+            else verdict.problem,
         )
     elif verdict.torn_bytes:
         inventory.add(

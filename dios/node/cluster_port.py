@@ -68,6 +68,7 @@ class ClusterMembership(NamedTuple):
     devices: tuple[Device, ...] = ()
     threads: tuple[ThreadPlace, ...] = ()
     write_labels: LabelWriter = live_labels.write_nothing
+    key_digest: bytes = b""
 
     @property
     def here(self) -> Here:
@@ -166,6 +167,7 @@ async def open_port(
         devices=own_devices.devices,
         threads=machine.insides().threads,
         write_labels=partial(live_labels.write, settings.data),
+        key_digest=own.card.key,
     )
     return ClusterPort(membership, own, listener, denied)
 

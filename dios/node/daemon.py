@@ -54,7 +54,8 @@ class StartError(DiosError):
     """The node's process ended at its start or was not ready in time; the message has reason and log."""
 
 
-_OF_ONE_START: Final = ("--ready=", f"{CONTINUE}=")
+ACCEPT_LOST_AUDIT: Final = "--accept-lost-audit"
+_OF_ONE_START: Final = ("--ready=", f"{CONTINUE}=", ACCEPT_LOST_AUDIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ def start_detached(
     *,
     config: Path | None = None,
     flags: Mapping[str, str] | None = None,
+    accept_lost_audit: bool = False,
     waiting: Callable[[float], None] = lambda _: None,
     recovering: Callable[[int, int], None] = lambda _, __: None,
 ) -> DaemonProcess:
@@ -123,8 +125,8 @@ def start_detached(
 
     ``flags`` are settings as text. ``waiting`` is called about ten times per second with the elapsed seconds,
     and ``recovering`` during a long start with the number of stored objects that are done, and of all.
-    Raise ExistsError if a node runs in ``data`` already, SettingsError for an invalid setting, StartError
-    with the node's own message if it does not start.
+    ``accept_lost_audit`` is for one start. Raise ExistsError if a node runs in ``data`` already,
+    SettingsError for an invalid setting, StartError with the node's own message if it does not start.
     """
     settings = load(data, config=config, flags=flags)
     running = find(settings.socket)
@@ -140,7 +142,13 @@ def start_detached(
     try:
         with output:
             process = subprocess.Popen(
-                command(data, config=config, flags=flags, ready=ready_far),
+                command(
+                    data,
+                    config=config,
+                    flags=flags,
+                    ready=ready_far,
+                    accept_lost_audit=accept_lost_audit,
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -165,7 +173,11 @@ def _require_trusted_places(settings: Settings) -> None:
     from dios.store.directory import require_own_directory  # noqa: PLC0415 - see above
 
     require_own_directory(settings.data)
-    for path, description in ((settings.log_file, "the log file"), (settings.record, "the file of events")):
+    for path, description in (
+        (settings.log_file, "the log file"),
+        (settings.record, "the file of events"),
+        (settings.audit_heads, "the file of audit heads"),
+    ):
         if path is not None:
             require_trusted(path, description)
 
@@ -188,11 +200,17 @@ def _for_its_owner(path: str, flags: int) -> int:
 
 
 def command(
-    data: Path, *, config: Path | None, flags: Mapping[str, str] | None, ready: int | None = None
+    data: Path,
+    *,
+    config: Path | None,
+    flags: Mapping[str, str] | None,
+    ready: int | None = None,
+    accept_lost_audit: bool = False,
 ) -> list[str]:
     """Return the command of a daemon in the foreground. Settings are not secret, so they are arguments."""
     extra = [] if config is None else [f"--config={config}"]
     extra += [] if ready is None else [f"--ready={ready}"]
+    extra += [ACCEPT_LOST_AUDIT] if accept_lost_audit else []
     extra += [f"{key}={value}" for key, value in (flags or {}).items()]
     # -P: a module of the working directory, which anybody may have put there, is never imported.
     return [sys.executable, "-P", "-m", "dios.node.daemon", str(data), *extra]
@@ -372,6 +390,8 @@ def run(
     recovering: Callable[[int, int], None] = lambda _, __: None,
     launch: Launch | None = None,
     continued: Continued | None = None,
+    *,
+    accept_lost_audit: bool = False,
 ) -> None:
     """Run the node until it is stopped; ``started`` is called once it answers.
 
@@ -401,7 +421,17 @@ def run(
             from dios.store.environment import prepare_new  # noqa: PLC0415 - the same
 
             prepared = early(lambda: prepare_new(settings.data))
-            _run_loop(settings, started, progress, probe, prepared, zygote_process, launch, continued)
+            _run_loop(
+                settings,
+                started,
+                progress,
+                probe,
+                prepared,
+                zygote_process,
+                launch,
+                continued,
+                accept_lost_audit=accept_lost_audit,
+            )
 
 
 def _run_loop(
@@ -413,6 +443,8 @@ def _run_loop(
     zygote_process: StartedZygote | None,
     launch: Launch | None,
     continued: Continued | None,
+    *,
+    accept_lost_audit: bool,
 ) -> None:
     """Run the event loop. Its modules are loaded here, while the probe and the zygote run."""
     import trio  # noqa: PLC0415 - see above
@@ -446,6 +478,7 @@ def _run_loop(
             zygote_process=zygote_process,
             launch=launch,
             predecessor=predecessor,
+            accept_lost_audit=accept_lost_audit,
         )
 
     try:
@@ -486,6 +519,7 @@ class _Options:
     temporary: str = ""
     tried: int = -1
     continued: Continued | None = None
+    accept_lost_audit: bool = False
 
 
 def _read_arguments(arguments: Sequence[str]) -> _Options:
@@ -504,6 +538,8 @@ def _read_arguments(arguments: Sequence[str]) -> _Options:
             os.set_inheritable(int(value), False)
             _end_with(int(value))
             options.launch.descriptors = (int(value),)
+        elif key == ACCEPT_LOST_AUDIT:
+            options.accept_lost_audit = True
         elif key == "--temporary":
             options.temporary = value
         elif key == TRY:
@@ -521,7 +557,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run ``python -m dios.node.daemon DATA [OPTIONS] [key=value …]``, where each pair is a setting.
 
     Options are ``--config=FILE``; ``--ready=FD``, where the node reports that it serves, or its error;
-    ``--until=FD``, a pipe that ends it; ``--temporary=FOLDER``, which it deletes at its end. A node gives its
+    ``--until=FD``, a pipe that ends it; ``--temporary=FOLDER``, which it deletes at its end;
+    ``--accept-lost-audit``, to start although its audit log is behind a published head. A node gives its
     successor ``--continue=MEMORY,FD``, and tries it before with ``--try=MEMORY``.
     """
     # A request to replace the program must not end the process before it has a handler for that.
@@ -553,7 +590,14 @@ def main(arguments: Sequence[str]) -> int:
         if options.tried >= 0:
             _rehearse(options.tried, settings)
             return 0
-        run(settings, lambda: tell("ready"), recovering, options.launch, options.continued)
+        run(
+            settings,
+            lambda: tell("ready"),
+            recovering,
+            options.launch,
+            options.continued,
+            accept_lost_audit=options.accept_lost_audit,
+        )
     except KeyboardInterrupt:
         return 130
     except (Exception, BaseExceptionGroup) as caught:

@@ -44,6 +44,7 @@ from dios.ids import Principal
 from dios.installation import version
 from dios.node import log_table, restart_status
 from dios.node.assembly import NodeHost
+from dios.node.audit_heads import HeadPublisher, open_heads
 from dios.node.continuation import Continuation, Predecessor
 from dios.node.fitness import NodeFitness
 from dios.node.launch import Launch
@@ -80,13 +81,15 @@ async def serve(
     zygote_process: StartedZygote | None = None,
     launch: Launch | None = None,
     predecessor: Predecessor | None = None,
+    accept_lost_audit: bool = False,
 ) -> None:
     """Run a node until it is stopped by a signal or a request; a second signal ends it at once.
 
     ``started`` is called once programs can connect, and ``recovering`` before that, in another thread, with
     the number of objects in the store that are done, and of all. ``probe`` is a probe of the machine's
     mechanisms, and ``zygote_process`` a zygote, that were started early. ``launch`` is the command for a
-    program that continues the node, and ``predecessor`` has the state of the former program. Raise DiosError
+    program that continues the node, and ``predecessor`` has the state of the former program. With
+    ``accept_lost_audit`` the node starts even if its audit log is behind a published head. Raise DiosError
     if the node cannot start.
     """
     node_log = open_log(
@@ -100,6 +103,9 @@ async def serve(
         come_before_tasks()
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _open_store(settings) as store, _open_audit(settings) as audit:
+            heads = await open_heads(
+                settings, audit, accept_lost=accept_lost_audit, continued=predecessor is not None
+            )
             fitness = NodeFitness(probe or _started_probe(), accept_weaker=settings.accept_weaker_sandbox)
             modules = modules_of_tasks(settings)
             async with open_zygote(
@@ -124,6 +130,7 @@ async def serve(
                     store,
                     recovered,
                     audit,
+                    heads,
                     zygote,
                     fitness,
                     node_log,
@@ -131,6 +138,8 @@ async def serve(
                     launch,
                     predecessor,
                 )
+            heads.close()
+            heads.raise_error()
     finally:
         close_log(node_log)
 
@@ -140,6 +149,7 @@ async def _serve(
     store: LmdbStore,
     recovered: tuple[tuple[ObjectRecord, ...], DormantUse],
     audit: AuditLog,
+    heads: HeadPublisher,
     zygote: ZygotePool,
     fitness: NodeFitness,
     node_log: NodeLog,
@@ -175,7 +185,7 @@ async def _serve(
                         answer,
                         settings,
                         fitness,
-                        zygote.templates.rows(),
+                        zygote.lineages.template_rows(),
                         host,
                         scrubbing.counts
                         | ({} if port is None else port.membership.machine_counts | keepers.counts),
@@ -201,6 +211,7 @@ async def _serve(
                     await _take_over_processes(host, zygote, before)
                 nursery.start_soon(host.alarm.run, host.driver.feed)
                 nursery.start_soon(_keep_audit, audit, host)
+                nursery.start_soon(_publish_heads, heads, host)
                 nursery.start_soon(_collect_when_quiet, host)
                 await nursery.start(_obey_signals, host)
                 await _find_fitness(host, fitness, zygote, nursery)
@@ -235,9 +246,7 @@ async def _serve(
                         continuation.announce(before)
                 await host.stopping.wait()
             _log.info("the node stops")
-            await _end_everything(host)
-            if host.links is not None:
-                await host.links.aclose()
+            await _end_everything(host, heads)
             nursery.cancel_scope.cancel()
     finally:
         restart_status.remove(settings.data)
@@ -400,12 +409,16 @@ def _open_way(settings: Settings) -> None:
             )
 
 
-async def _end_everything(host: NodeHost) -> None:
-    """End tasks and sessions, and wait until everything queued is on disk."""
+async def _end_everything(host: NodeHost, heads: HeadPublisher) -> None:
+    """End tasks and sessions, wait until everything queued is on disk, and end the connections with nodes."""
     host.driver.feed(ShutdownBegan(host.clock.now()))
     with trio.move_on_after(limits.NODE_STOP_MS_MAX / 2000):
         await host.tasks.wait_all_ended()
     await host.settle()
+    await heads.publish()
+    if host.links is not None:
+        await host.links.flush()
+        await host.links.aclose()
 
 
 async def _obey_signals(
@@ -454,6 +467,14 @@ async def _keep_audit(audit: AuditLog, host: NodeHost) -> None:
         if failing:
             failing = ""
             _log.warning("the audit log can be written again")
+
+
+async def _publish_heads(heads: HeadPublisher, host: NodeHost) -> None:
+    """Publish the heads of the audit log, and stop the node if its log is behind a published one."""
+    if host.links is not None:
+        heads.send = host.links.publish_head
+        host.links.heads.returned = heads.examine
+    await heads.run(host.stopping.set)
 
 
 @contextmanager

@@ -122,7 +122,8 @@ class Settings:
     with all it starts, for every group and for every principal, and ``sandbox_limits`` are those of every
     session of a sandbox.
     ``audit_bytes`` and ``audit_age`` (ms) are the bounds of the audit log, 0 for none; ``audit_rate`` is the
-    rate in bytes per second at which each principal may add to it.
+    rate in bytes per second at which each principal may add to it, and ``audit_heads`` a file to which signed
+    heads of the log are appended.
     With ``traces``, traced calls are answered with the times of their parts.
     ``remote_cache_bytes`` is the maximum for kept bytes of other nodes' objects. With ``leases``, this node
     and others answer repeated reads of each other's objects themselves.
@@ -142,7 +143,8 @@ class Settings:
     constraints of tasks. ``preload`` are modules that all tasks share, ``templates`` named sets of modules
     that the tasks of each share. ``programs`` are native programs that pure tasks may become. ``devices`` are
     those of this machine that tasks may ask for. ``metrics`` is the place at which a process of
-    the node serves its metrics, ``metrics_tls`` the files for mutual TLS there.
+    the node serves its metrics, ``metrics_tls`` the files for mutual TLS there, and
+    ``metrics_uids`` are further users who may read them on loopback.
     """
 
     data: Path
@@ -171,6 +173,7 @@ class Settings:
     audit_bytes: int = limits.AUDIT_BYTES_DEFAULT
     audit_age: int = 0
     audit_rate: int = limits.AUDIT_RATE_BYTES_S_DEFAULT
+    audit_heads: Path | None = None
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.TEXT
     log_file: Path | None = None
@@ -195,6 +198,7 @@ class Settings:
     devices: tuple[DeviceSetting, ...] = ()
     metrics: ExporterPlace | None = None
     metrics_tls: TlsFiles | None = None
+    metrics_uids: tuple[int, ...] = ()
 
     @property
     def address(self) -> str:
@@ -329,7 +333,7 @@ def _sandbox_limits(value: object) -> tuple[Bound, ...]:
     return tuple(bounds.values())
 
 
-_TEMPLATE_KEYS: Final = ("modules", "memory")
+_TEMPLATE_KEYS: Final = ("modules", "memory", "public")
 
 
 def _templates(value: object) -> tuple[TemplateSetting, ...]:
@@ -366,7 +370,10 @@ def _template(name: str, table: object) -> TemplateSetting:
         memory = read(table.get("memory", TEMPLATE_MEMORY_BYTES_DEFAULT))
     except (TypeError, ValueError) as error:
         raise InvalidError(f"memory of the template {name} must be {error}") from None
-    return TemplateSetting(name, modules, memory)
+    public = table.get("public", False)
+    if not isinstance(public, bool):
+        raise InvalidError(f"public of the template {name} must be true or false")
+    return TemplateSetting(name, modules, memory, public)
 
 
 _PROGRAM_KEYS: Final = ("path", "read")
@@ -481,6 +488,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "audit_bytes": _or_none(_size(limits.AUDIT_BYTES_MIN, limits.AUDIT_BYTES_MAX)),
     "audit_age": _or_none(_span(limits.AUDIT_AGE_MS_MIN, limits.AUDIT_AGE_MS_MAX)),
     "audit_rate": _size(limits.AUDIT_RATE_BYTES_S_MIN, limits.AUDIT_RATE_BYTES_S_MAX),
+    "audit_heads": _path,
     "log_level": _one_of(LogLevel),
     "log_format": _one_of(LogFormat),
     "log_file": _path,
@@ -505,6 +513,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "devices": read_devices,
     "metrics": _metrics,
     "metrics_tls": _metrics_tls,
+    "metrics_uids": _uids,
 }
 """All keys that a file, the environment or a flag may set, with the function that reads and checks each."""
 

@@ -15,7 +15,8 @@ Read in this order:
 - ``earlier_forms``: messages and records as earlier releases read them
 - ``gossip``: the messages of the membership protocol
 - ``page``: the layout of the public page, on which a task sees its references without a call
-- ``addresses``: the text form of network addresses; ``origins``: servers of HTTP, and their addresses
+- ``addresses``: the text form of network addresses; ``origins``: servers of HTTP, and their addresses;
+  ``public_addresses``: those that are no special ones
 - ``border``: the calls with sealed tokens, also between clusters
 - ``sealed_tokens``: rights as a text that its holders can narrow, and nobody can widen
 - ``nametext``: names as text, and their fingerprints

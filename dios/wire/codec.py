@@ -18,7 +18,7 @@ from dios.wire.fields import TraceSpan
 from dios.wire.messages import AnyCall, AnyResult, Reply, Request, SelfEvent, TaskRow
 
 PROTOCOL_VERSION: Final = 1
-DCP_VERSION: Final = 6
+DCP_VERSION: Final = 7
 """The version of the messages between nodes; ``dios.wire.dcp_frames`` has the oldest one that is spoken."""
 TABLES_VERSION: Final = 4
 """The first version in which a node may read tables of another one."""

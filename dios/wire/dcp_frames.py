@@ -59,7 +59,24 @@ class Continuing(Struct, frozen=True, array_like=True, tag=52):
 CONTINUING_VERSION: Final = 5
 """The first version in which a stream goes on over another connection."""
 
-Control: TypeAlias = Revoked | Resting | Continuing
+
+class AuditHeads(Struct, frozen=True, array_like=True, tag=53):
+    """Signed heads of the sender's audit log, and those of the receiver's log that the sender keeps.
+
+    Version HEADS_VERSION and later. It is also the only message on a connection for heads, where it has all
+    heads of the connecting node that the accepting node keeps.
+    """
+
+    lines: Annotated[
+        tuple[Annotated[str, Meta(max_length=limits.AUDIT_HEAD_BYTES_MAX)], ...],
+        Meta(max_length=limits.AUDIT_HEADS_KEPT_MAX),
+    ]
+
+
+HEADS_VERSION: Final = 7
+"""The first version in which nodes keep each other's audit heads."""
+
+Control: TypeAlias = Revoked | Resting | Continuing | AuditHeads
 """The messages between hosts, which the core does not see."""
 
 
@@ -102,7 +119,7 @@ def encode_frame(
 
     The caller checks it against DCP_FRAME_BYTES_MAX.
     """
-    known = message if version == DCP_VERSION else earlier_form(message)
+    known = message if version >= dcp.TIME_VERSION else earlier_form(message)
     body = _encode((known,)) if beside is None else _encode((known, beside))
     return _LENGTH.pack(len(body)) + body
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from dios import limits
 from dios.errors import InvalidError
 from dios.wire.addresses import join_address
-
-_Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
+from dios.wire.public_addresses import IPAddress, ipv4_of, is_public
 
 _ORIGIN: Final = re.compile(
     r"(https?)://(\[[0-9a-fA-F:.]{2,45}\]|[0-9a-zA-Z.-]{1,253})(?::([0-9]{1,5}))?/?(?:=([0-9a-fA-F:.]{2,45}))?"
@@ -24,8 +23,6 @@ _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _PORTS: Final = {"http": 80, "https": 443}
 _LOCAL: Final = "localhost"
-_TRANSLATED: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
-"""IPv6 addresses that stand for IPv4 addresses, which a gateway of the network translates (NAT64)."""
 
 
 class Origin(NamedTuple):
@@ -89,7 +86,7 @@ def parse_origins(texts: Iterable[str]) -> tuple[Origin, ...]:
     return origins
 
 
-def literal_address(text: str) -> _Address | None:
+def literal_address(text: str) -> IPAddress | None:
     """Return an IP address that is written in its usual form, or None."""
     try:
         return ipaddress.ip_address(text)
@@ -109,23 +106,14 @@ def may_be_reached(host: str, address: str) -> bool:
     named = literal_address(host)
     if named is not None:
         return literal == named
-    if host == _LOCAL or host.endswith(f".{_LOCAL}"):
-        return literal.is_loopback
-    return all(candidate.is_global and not candidate.is_multicast for candidate in _meant(literal))
+    if is_local(host):
+        return ipv4_of(literal).is_loopback
+    return is_public(literal)
 
 
-def _meant(address: _Address) -> list[_Address]:
-    """Return an address, and the IPv4 addresses that an IPv6 address stands for."""
-    meant: list[_Address] = [address]
-    if isinstance(address, ipaddress.IPv6Address):
-        meant += [embedded for embedded in (address.ipv4_mapped, address.sixtofour) if embedded is not None]
-        meant += address.teredo or ()
-        if address.ipv4_mapped is not None:
-            meant.remove(address)
-        meant += [ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) for net in _TRANSLATED if address in net]
-        if int(address) >> 32 == 0:
-            meant.append(ipaddress.IPv4Address(int(address)))
-    return meant
+def is_local(host: str) -> bool:
+    """Return True for the names of this machine itself, which nobody owns."""
+    return host == _LOCAL or host.endswith(f".{_LOCAL}")
 
 
 def _is_name(host: str) -> bool:

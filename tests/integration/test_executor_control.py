@@ -264,6 +264,9 @@ def test_executors_with_the_same_arguments_are_one(node: RunningNode) -> None:
     assert (again.submit(os.getenv, "A").result(60), again.stats().workers_started) == worker == ("1", 1)
     with pytest.raises(InvalidError, match="cannot be shared"):
         dios.shared_executor(1, node=node.place, initargs=({1},))
+    shared_executors.forget_shared(again)
+    assert dios.shared_executor(1, node=node.place, env={"A": "1"}) is not again
+    assert again.submit(os.getenv, "A").result(60) == "1"
     for executor in (*others, again):
         executor.shutdown()
     assert dios.shared_executor(1, node=node.place) is not dios.shared_executor(2, node=node.place)

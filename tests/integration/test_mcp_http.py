@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
+from tests.support.node.other_users import as_user
 from tests.support.node.running_node import wait_until
 from tests.support.node.sandboxes import has_printed, sandboxes
 
@@ -36,14 +38,21 @@ INITIALIZE = {
 OWN = "0123456789-0123456789-0123456789-0123456789"
 
 
+def token_file(person: Person, token: str) -> Path:
+    """A file of a person with a token, which nobody else can read."""
+    path = person.home / "bearer"
+    path.write_text(token)
+    path.chmod(0o600)
+    return path
+
+
 class Server:
     """A server that a person started."""
 
     def __init__(self, person: Person, *options: str, token: str = "") -> None:
         if token:
-            person.environment["DIOS_MCP_TOKEN"] = token
+            options = ("--bearer-token-file", str(token_file(person, token)), *options)
         self.process = person.starts("dios mcp --http 0", *options)
-        person.environment.pop("DIOS_MCP_TOKEN", None)
         assert self.process.stderr is not None
         first, second = self.process.stderr.readline(), self.process.stderr.readline()
         assert "http://127.0.0.1:" in first, first + second + self.process.stderr.read()
@@ -113,6 +122,20 @@ async def call(client: object, tool: str, *, fails: bool = False, **arguments: s
     text: str = result.content[0].text
     assert result.is_error == fails, text
     return text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for another user")
+def test_another_user_is_not_served_even_with_the_token(server: Server) -> None:
+    """A user who has stolen the token gets no answer, because the kernel names the owner of a connection."""
+
+    def steal() -> None:
+        with pytest.raises((ConnectionError, http.client.BadStatusLine)):
+            server.posts(INITIALIZE)
+
+    status, session = server.posts(INITIALIZE)
+    assert status == 200
+    assert server.posts(b"", verb="DELETE", mcp_session_id=session)[0] == 200
+    assert os.waitstatus_to_exitcode(os.waitpid(as_user(65_531, steal), 0)[1]) == 0
 
 
 def test_each_client_has_its_own_sessions(person: Person, server: Server) -> None:
@@ -310,7 +333,7 @@ def test_an_end_leaves_nothing(person: Person) -> None:
 
 
 def test_sandboxes_end_with_a_server_that_is_killed(person: Person) -> None:
-    """The node ends the sandboxes of a server that is gone; the user's own token is in no file."""
+    """The node ends the sandboxes of a server that is gone; it leaves the user's own file alone."""
     server = Server(person, token=OWN)
 
     async def agent() -> None:
@@ -330,11 +353,15 @@ def test_a_server_that_cannot_begin_says_why(person: Person) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert "choose another port" in person.types(f"dios mcp --http {port}", status=1).stderr
-    person.environment["DIOS_MCP_TOKEN"] = OWN[:20]
+    path = token_file(person, OWN[:20])
+    told = person.types(f"dios mcp --http 0 --bearer-token-file {path}", status=1).stderr
+    assert "32 to 512" in told
+    path.chmod(0o644)
+    assert "other users" in person.types(f"dios mcp --http 0 --bearer-token-file {path}", status=1).stderr
+    person.environment["DIOS_MCP_TOKEN"] = OWN
     try:
-        told = person.types("dios mcp --http 0", status=1).stderr
+        assert "--bearer-token-file" in person.types("dios mcp --http 0", status=1).stderr
     finally:
         del person.environment["DIOS_MCP_TOKEN"]
-    assert "32 to 512" in told
     assert OWN[:20] not in told
     assert sorted((person.home / "run").rglob("mcp-*.token")) == before

@@ -8,10 +8,12 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from dios import limits
 from dios.client.sync.node import connect
 from dios.node.metrics.registry import read_all
 from tests.support.node.raw_client import NodeProcess
@@ -77,6 +79,18 @@ def test_exporter_serves_certified_clients_only(measured: Measured) -> None:
     assert "dios_sessions 1.0" in measured.get(certified=True)
     with pytest.raises(OSError, match=r"(?i)certificate required|reset|EOF"):
         measured.get(certified=False)
+
+
+def test_strangers_at_the_exporter_keep_no_client_out(measured: Measured) -> None:
+    """More silent connections than there are places end, the oldest first; a certified client is served."""
+    measured.get(certified=True)
+    with ExitStack() as kept:
+        silent = [
+            kept.enter_context(socket.create_connection(("localhost", measured.port), timeout=WAIT_S))
+            for _ in range(limits.EXPORTER_CONNECTIONS_MAX + 4)
+        ]
+        assert "dios_sessions" in measured.get(certified=True)
+        assert silent[0].recv(1) == b""
 
 
 def test_exporter_ends_with_a_killed_node(measured: Measured) -> None:

@@ -19,6 +19,7 @@ from dios import limits
 from dios.errors import InvalidError, NotSupportedError, OutOfMemoryError
 from dios.host.confinement.mechanisms import Availability, Mechanism, obstacle_to_pure, probe
 from dios.host.process import zygote_link
+from dios.host.process.lineages import Lineage
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.zygote_messages import LowerLimits, ZygoteModules, decode_from_zygote, encode
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
@@ -480,11 +481,11 @@ async def test_a_pool_that_could_not_be_filled_is_tried_again(
     original = ZygotePool._make
     failures: list[int] = []
 
-    async def make(self: ZygotePool, brand: Brand, bounds: ProcessLimits) -> TaskProcess:
+    async def make(self: ZygotePool, brand: Brand, bounds: ProcessLimits, lineage: Lineage) -> TaskProcess:
         if len(failures) < 2 * limits.POOL_FAILURES_MAX:
             failures.append(1)
             raise OutOfMemoryError("no memory")
-        return await original(self, brand, bounds)
+        return await original(self, brand, bounds, lineage)
 
     monkeypatch.setattr(ZygotePool, "_make", make)
     async with zygote_of(mechanisms, pool_size=1) as zygote:

@@ -9,8 +9,9 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ from dios.wire.types import ObjectType
 from tests.support.node.running_node import RunningNode, wait_until
 
 HOUR_NS = 3_600_000_000_000
+WRITES = limits.POOLS["writes at a border"].places
 
 
 class Place(NamedTuple):
@@ -307,6 +309,48 @@ def test_wrong_bytes_and_those_of_a_revoked_token_are_not_stored(
     assert all(isinstance(refusal, border.Refusal) for refusal in refused), refused
     with import_token(issued.token, abroad.node.place) as files:
         assert [row.path for row in files.files()] == ["a/one"]
+
+
+def test_writers_that_drip_lose_their_places(places: tuple[Place, Place], issued: Issued) -> None:
+    """A holder begins as many writes as there are places, and drips: the writes end, another one is done."""
+    home, _ = places
+    token, _ = _to_write(home, issued)
+    call = border.WriteFile(encode_token(token), "slow", 1 << 20, bytes(32))
+    with contextlib.ExitStack() as kept:
+        slow = [kept.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(WRITES)]
+        for line in slow:
+            line.settimeout(60)
+            line.connect(str(home.node.running.socket.with_name("border.sock")))
+            line.sendall(border.encode_frame(call))
+        stopped = threading.Event()
+        threading.Thread(target=_drip, args=(slow, stopped), daemon=True).start()
+        try:
+            with import_token(token, home.node.place) as files:
+                files.write_bytes("quick", b"hello")
+            ended = [line for line in slow if _is_ended(line)]
+            assert len(ended) >= WRITES // 2
+        finally:
+            stopped.set()
+
+
+def _drip(lines: Sequence[socket.socket], stopped: threading.Event) -> None:
+    """Send a byte of each file every second."""
+    while not stopped.wait(1):
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.sendall(border.encode_frame(border.FilePart(b"x")))
+
+
+def _is_ended(line: socket.socket) -> bool:
+    """Return True if the border has closed a connection."""
+    with contextlib.suppress(BlockingIOError):
+        try:
+            while data := line.recv(65_536, socket.MSG_DONTWAIT):
+                assert data
+        except ConnectionError:
+            pass
+        return True
+    return False
 
 
 # -- attacks on the port of the border --------------------------------------------------------------

@@ -89,10 +89,27 @@ FUTEXES = (
     row("futex_of_kernel", "EFAULT", "nor is one in the kernel's memory", "EFAULT"),
     row("requeue_to_itself", "EINVAL ENOSYS", "a lock that waits for itself is none", "EINVAL|ENOSYS"),
     row("requeue_less_than_none", "EINVAL", "fewer than no waiters are none", "EINVAL"),
-    row("lock_owned_by_nobody", "ESRCH ENOSYS", "a lock of a thread that is not there is none"),
+    row("lock_owned_by_nobody", "ENOSYS", "no lock has an owner by number"),
+    row("lock_between_processes", "ENOSYS", "nor does one that others share"),
     row("wait_for_many", "EPERM", "the newest call of locks is not needed", "EINVAL|ENOSYS"),
     row("robust_list_into_kernel", "did:0", "a list of locks in the kernel's memory is never followed"),
     row("robust_list_of_others", "EPERM", "others' lists of locks are not told"),
+)
+NUMBERS = (
+    row("clock_of_process", "EPERM", "no clock of a process by its number", "did|EINVAL"),
+    row("clock_of_thread", "EPERM", "nor of a thread", "did|EINVAL"),
+    row("clock_of_device", "EPERM", "nor of a device", "EINVAL|EOPNOTSUPP"),
+    row("sleep_by_another_clock", "EPERM", "nor is one slept by", "EINVAL|EFAULT|EOPNOTSUPP|did"),
+    row("descriptor_of_thread", "EPERM", "no descriptor of a thread"),
+    row("out_of_band", "EPERM", "no byte out of band", "did|EOPNOTSUPP|EPIPE"),
+    row("read_errors_of_socket", "EPERM", "no queue of errors", "EAGAIN|EOPNOTSUPP|EINVAL|did"),
+    row("signals_of_descriptor", "EPERM", "no signals for a descriptor", "did"),
+    row("owner_of_descriptor", "EPERM", "nor an owner of one", "did|EPERM|ESRCH"),
+    row("pipe_of_notifications", "EPERM", "no pipe for messages of the kernel", "did|ENOPKG|EINVAL"),
+    row(
+        "unbuffered_reading", "EPERM", "no reading around the cache, which makes the disk work", "did|EINVAL"
+    ),
+    row("affinity_of_others", "ESRCH EPERM", "no processors of a process that is not there", "ESRCH"),
 )
 DEVICES = (
     row("type_for_others", "EPERM", "nothing is typed in another's name"),
@@ -103,7 +120,7 @@ DEVICES = (
     row("handle_the_filters_signal", "SIGSYS", "the filter's signal is not handled either"),
     row("block_the_filters_signal", "SIGSYS", "nor blocked"),
 )
-ALL = (*MACHINERY, *SECRETS, *SANDBOX, *PROCESSOR, *MEMORY, *FUTEXES, *DEVICES)
+ALL = (*MACHINERY, *SECRETS, *SANDBOX, *PROCESSOR, *MEMORY, *FUTEXES, *NUMBERS, *DEVICES)
 ALLOWED_TO_FAIL = (
     row(
         "old_entry_page",

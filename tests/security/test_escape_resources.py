@@ -9,11 +9,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 import dios
 from dios import limits
+from tests.support.node.confinement import mechanisms_or_skip
 from tests.support.security.escape import Cage, Neighbour, open_cage
 
 SMALL = limits.TASK_MEMORY_BYTES_MIN
@@ -138,6 +140,22 @@ def test_greed_is_refused(cage: Cage, wanted: Greed) -> None:
         assert status.detail, told
     cage.neighbour.is_answered()
     cage.witness.unharmed()
+
+
+def names_in_vain() -> int:
+    """Return the number of the kernel's entries for names that do not exist."""
+    return int(Path("/proc/sys/fs/dentry-state").read_text().split()[4])
+
+
+def test_names_that_do_not_exist_are_memory_of_their_task(cage: Cage) -> None:
+    """Where a control group counts memory, a task keeps no more entries for such names than its limit."""
+    if not mechanisms_or_skip()["cgroup_memory"].available:
+        pytest.skip("no control group counts memory here")
+    before = names_in_vain()
+    with calling(cage):
+        said, status = cage.run("names_in_vain", limits=BOUNDS)
+    assert status.ok, status
+    assert names_in_vain() - before < int(said[0].removeprefix("did:")) // 2
 
 
 @pytest.mark.parametrize("name", ["burn", "burn_in_threads"])

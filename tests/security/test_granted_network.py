@@ -738,6 +738,24 @@ def test_a_fork_has_the_network_of_its_origin(forkable: dios.Sandbox, server: tu
     assert "GET /of-a-fork" in (forkable.run(f"fetch({url!r})").value_repr or "")
 
 
+def parent_of(task: dios.Task | None) -> int:
+    """Return the process from which a task was forked."""
+    assert task is not None
+    stat = Path(f"/proc/{task.status().pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def test_a_gateway_comes_from_no_zygote_of_tasks(node: RunningNode, server: tuple[int, list[str]]) -> None:
+    """A session learns nothing of the layout, the guard and the hash secret of the process with its keys."""
+    origin = [f"http://127.0.0.1:{server[0]}"]
+    with dios.Sandbox(node=node.place, network=origin) as first, dios.Sandbox(node=node.place) as second:
+        links = [box._link for box in (first, second) if box._link is not None]
+        gateway = parent_of(links[0]._gateway)
+        sessions = [parent_of(link.task) for link in links]
+        assert len(set(sessions)) == 1
+        assert gateway not in sessions
+
+
 def test_a_fork_has_a_gateway_of_its_own(
     node: RunningNode, forkable: dios.Sandbox, server: tuple[int, list[str]]
 ) -> None:

@@ -127,14 +127,15 @@ def test_users_of_the_settings_reach_the_default_socket() -> None:
 
 
 def test_no_other_user_takes_every_place(node: RunningNode) -> None:
-    """A friend with as many connections as others may have gets no more: the node's own find a place."""
+    """A friend who has as many connections as are left for others gets no more."""
+    most = (limits.CONNECTIONS_MAX - limits.CONNECTIONS_RESERVED) // 2
 
     def crowd() -> None:
         with contextlib.ExitStack() as theirs:
-            for _ in range(limits.CONNECTIONS_PER_OTHER_USER_MAX + 1):
+            for _ in range(most + 1):
                 theirs.enter_context(connect(node.place, groups=()))
 
-    assert f"has {limits.CONNECTIONS_PER_OTHER_USER_MAX} connections" in _as_user(FRIEND, crowd)
+    assert f"has {most} connections, and no more are left" in _as_user(FRIEND, crowd)
 
 
 def test_the_data_directory_is_closed(node: RunningNode) -> None:

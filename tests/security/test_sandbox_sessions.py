@@ -12,7 +12,8 @@ import pytest
 
 import dios
 from dios.lib.executor.errors import UntrustedResultError
-from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError
+from dios.lib.sandbox import link
+from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
 from tests.support.node.running_node import RunningNode
 
 PATIENCE_S = 60.0
@@ -330,6 +331,65 @@ def test_nothing_takes_longer_than_its_time(node: RunningNode, source: str) -> N
         assert len(result.stdout) < 11_000
         box.reset()
         assert box.run("1").value_repr == "1"
+
+
+ENDLESS = """
+def endless(*rest):
+    part = b"\\x02\\0\\0\\0" + bytes([protocol.OUTPUT]) + b"\\x01x"
+    while True:
+        try:
+            raw(part * 10_000)
+        except BaseException:
+            pass
+"""
+
+
+def test_output_that_never_ends_does_not_extend_a_run(node: RunningNode) -> None:
+    """A session that always has bytes for its caller is ended at the time limit, not at its bound."""
+    bounds = dios.SandboxBounds(output_bytes=64 << 20)
+    with dios.Sandbox(node=node.place, timeout=1, bounds=bounds) as box:
+        result = box.run(REACH + ENDLESS + "endless()")
+        assert result.error is not None
+        assert result.error.ended
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "session._fork = lambda number: os.kill(0, signal.SIGSTOP)",
+        "session._fork = lambda number: time.sleep(3600)",
+        "session._fork = lambda number: (session._answers.close(), time.sleep(3600))",
+        "session._fork = lambda number: answer(failure=FailureRecord('ForkError', forking.THREADS, ''))",
+        "session._fork = endless",
+        "session._become_fork = lambda: os.kill(0, signal.SIGSTOP)",
+        "session._become_fork = lambda: time.sleep(3600)",
+        "enter = session._enter\nsession._enter = lambda node: (enter(node), endless())",
+        "enter = session._enter\nsession._enter = lambda node: (enter(node), time.sleep(3600))",
+    ],
+)
+def test_a_fork_takes_no_longer_than_its_time(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """Whatever the session or its fork does instead of forking, the caller goes on after the time limit."""
+    with dios.Sandbox(node=node.place, timeout=2, forkable=True) as box:
+        setup = f"{REACH}{ENDLESS}import signal\nfrom dios.lib.sandbox import forking\n"
+        assert box.run(setup + source).ok
+        monkeypatch.setattr(link, "_START_WAIT_S", 3600.0)
+        monkeypatch.setattr(link, "_END_WAIT_S", 3600.0)
+        with pytest.raises((SessionForkError, SandboxEndedError)):
+            box.fork()
+        box.close()
+
+
+def test_a_session_without_streams_is_not_waited_for(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that closes its streams and goes on is ended within the time of the run."""
+    with dios.Sandbox(node=node.place, timeout=2) as box:
+        monkeypatch.setattr(link, "_END_WAIT_S", 3600.0)
+        result = box.run(f"{REACH}session._answers.close()\ntime.sleep(3600)")
+        assert result.error is not None
+        assert result.error.ended
 
 
 def test_a_session_that_does_not_read_delays_its_caller_for_the_time_limit_alone(node: RunningNode) -> None:

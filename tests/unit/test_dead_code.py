@@ -21,6 +21,14 @@ ALLOWED: Final = {
     "dios/__init__.py:__*__": "Python calls these for names that load on first use",
     "dios/aio.py:__*__": "the same",
     "dios/__init__.py:*load_ipython_extension": "IPython calls these",
+    "dios/host/network/addresses.py:*_on_behalf_of": "trio calls these on a limiter",
+    **dict.fromkeys(
+        (
+            f"dios/node/metrics/exporter.py:{name}"
+            for name in ("log_message", "verify_request", "handle_error")
+        ),
+        "the server of the standard library calls these",
+    ),
     "dios/*:_repr_html_": "notebooks call it",
     "dios/bridges/notebook.py:_render_traceback_": "IPython calls it",
     "dios/bridges/mcp_http.py:*": "mcp and uvicorn call these by name",

@@ -12,4 +12,5 @@
 - ``completion``: what a shell proposes for groups, paths, nodes, tasks and services.
 - ``extras``, ``principals``, ``signals``, ``streams``: missing packages, names of users, SIGTERM and SIGHUP,
   closed standard streams.
+- ``private_files``: files with a secret, for as long as a command runs.
 """

@@ -18,6 +18,7 @@ from typing import Final
 import typer
 from msgspec import to_builtins
 
+from dios import limits
 from dios.cli.common.application import LINES, CommandApplication, Output, calls_group
 from dios.cli.common.options import Options, argument, option
 from dios.cli.common.output import FAILED, counted, say, time_text
@@ -26,8 +27,11 @@ from dios.cli.common.rows import Row
 from dios.client.locate import resolve_node
 from dios.client.plain_text import plain
 from dios.errors import InvalidError, UnreachableError
+from dios.host.audit.heads import KnownHeads
 from dios.host.audit.log import segments
 from dios.host.audit.reader import AuditEntry, AuditReader, verify
+from dios.node.audit_heads import local_heads
+from dios.node.settings import load
 
 FOLLOW_SECONDS: Final = 0.2
 FOLLOW_FROM: Final = 10
@@ -112,6 +116,18 @@ class RecordRow(Row):
 def _record_row(entry: AuditEntry) -> RecordRow:
     first = entry.record.first or entry.record.now
     return RecordRow.of(entry.record, index=entry.index, first=first, digest=entry.digest.hex())
+
+
+def _known_heads(folder: Path, files: list[Path]) -> KnownHeads:
+    """Return the signed heads of the log in ``folder``, also those that other nodes keep."""
+    # Imported late: the other commands need no network.
+    import trio  # noqa: PLC0415 - see above
+
+    from dios.node.head_keepers import ask_known_nodes  # noqa: PLC0415 - the same
+
+    settings = load(folder.parent, environ={})
+    kept_by_others = trio.run(ask_known_nodes, settings.data, limits.PEER_CONNECT_MS_MAX)
+    return local_heads(settings, files).with_others(kept_by_others)
 
 
 def _show(
@@ -229,18 +245,25 @@ def follow(
 def verify_chain(
     *,
     anchor: str = option("--anchor DIGEST", "A head digest from an earlier time, which must still be there."),
+    heads: list[Path] | None = option(
+        "--heads FILE", "A file with signed heads of this log; more than once."
+    ),
     data: Path | None = DATA_OPTION,
     common: CommonOptions,
 ) -> None:
-    """Verify the chain of digests. The exit status is 1 if a record was changed, removed, added or moved."""
-    verdict = verify(log_folder(data, common.node), anchor=anchor)
+    """Verify the chain of digests, and compare it with the signed heads that this and other nodes keep.
+
+    The exit status is 1 if a record was changed, removed, added or moved.
+    """
+    folder = log_folder(data, common.node)
+    known = _known_heads(folder, heads or [])
+    verdict = verify(folder, anchor=anchor, published=known.published)
+    notices = [f"not compared with all heads: {reason}" for reason in known.unknown]
     if verdict.ok:
-        notices = [
-            "keep the head in another place: `dios audit verify --anchor HEAD` later proves that it is whole"
-        ]
+        notices += verdict.lost
         if verdict.first:
-            notices.insert(
-                0, f"the node removed the records before {verdict.first}, as its settings say, and stated so"
+            notices.append(
+                f"the node removed the records before {verdict.first}, as its settings say, and stated so"
             )
         if verdict.torn_bytes:
             notices.append(
@@ -249,17 +272,23 @@ def verify_chain(
         common.print_row(
             verdict,
             *notices,
-            facts={"audit log": "whole", "records": verdict.records, "head": verdict.head},
+            facts={
+                "audit log": "whole",
+                "records": verdict.records,
+                "head": verdict.head,
+                "signed heads": f"{verdict.heads}, which agree with it",
+            },
         )
         return
     place = f"record {verdict.index}, at byte {verdict.offset} of {verdict.segment}"
     common.print_row(
         verdict,
+        *notices,
         facts={
             "audit log": "DAMAGED",
             "problem": verdict.problem,
             "good records": verdict.records,
-            "first bad": place if verdict.index >= 0 else None,
+            "first bad": place if verdict.segment else None,
         },
     )
     raise typer.Exit(FAILED)

@@ -149,6 +149,9 @@ def start(
     invitation_file: Path | None = option(
         "--invitation-file FILE", "A file with the invitation to join with."
     ),
+    accept_lost_audit: bool = option(
+        "--accept-lost-audit", "Start though audit records are lost or changed; others record that."
+    ),
     output: OutputOptions,
 ) -> None:
     """Start a node on the data directory DIR; with --join, as a new node of a cluster.
@@ -170,13 +173,14 @@ def start(
     elif settings.identity.exists():
         joining.check_member(settings)
     if not detach:
-        command = daemon.command(data, config=config, flags=flags)
+        command = daemon.command(data, config=config, flags=flags, accept_lost_audit=accept_lost_audit)
         os.execv(command[0], command)  # noqa: S606 - our own interpreter; no shell is wanted
     with nullcontext(_quiet) if output.as_json else progress("starting the node") as show:
         running = daemon.start_detached(
             data,
             config=config,
             flags=flags,
+            accept_lost_audit=accept_lost_audit,
             recovering=lambda done, every: show(f"index of {done:,} of {counted(every, 'stored object')}"),
         )
         known = wait_known({"": running.socket}, report=show)[""]

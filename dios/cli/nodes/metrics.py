@@ -39,6 +39,9 @@ def metrics(
     certificate: Path | None = option("--certificate FILE", "Certificate of this server; with --listen."),
     key: Path | None = option("--key FILE", "Private key of the certificate."),
     clients: Path | None = option("--clients FILE", "Authority of the clients that may read the metrics."),
+    uid: list[int] | None = option(
+        "--uid UID", "A further user who may read them on loopback; more than once."
+    ),
     common: CommonOptions,
 ) -> None:
     """Show the metrics of a node, its scheduler and its network functions, for Prometheus.
@@ -49,7 +52,7 @@ def metrics(
     """
     tls = _tls_files(certificate, key, clients)
     if listen is not None:
-        _serve(common.node, listen, tls)
+        _serve(common.node, listen, tls, uid or [])
         return
     if tls is not None:
         raise InvalidError("cannot use TLS: nothing is served. Add --listen HOST:PORT.")
@@ -81,14 +84,14 @@ def _tls_files(certificate: Path | None, key: Path | None, clients: Path | None)
     return TlsFiles(certificate, key, clients)
 
 
-def _serve(node: str | None, listen: str, tls: TlsFiles | None) -> None:
+def _serve(node: str | None, listen: str, tls: TlsFiles | None, users: list[int]) -> None:
     place = place_of(listen)
     require_protected(place, tls)
     with opened(node) as context:
         context.node.read_table("metrics")  # a node that cannot be read is better reported now
     with needing_extra("metrics", "servers of metrics"):
         from dios.node.metrics.exporter import start  # noqa: PLC0415 - needs an extra
-    stop = start(node, place, tls)
+    stop = start(node, place, tls, users)
     say(f"metrics are served at http{'' if tls is None else 's'}://{place}/metrics; Ctrl-C ends this")
     try:
         signal.pause()

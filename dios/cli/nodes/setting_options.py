@@ -41,6 +41,7 @@ SHOWN: Final = {
     "audit-bytes": "SIZE     most that the audit log keeps: '16GiB', none",
     "audit-age": "TIME     age at which audit records go: '90d', none",
     "audit-rate": "SIZE     bytes/s of audit records of each user",
+    "audit-heads": "PATH     file for signed heads of the audit log",
     "record": "PATH     record every event there, for replay",
     "traces": "yes | no  answer traced calls with times of their parts",
     "name": "NAME     of this node; default: the machine's",
@@ -61,6 +62,7 @@ SHOWN: Final = {
     "labels": "LABELS   for constraints of tasks: gpu=yes,zone=a",
     "devices": "DEVICES  devices for tasks: 'gpu=auto licence=3'",
     "metrics": "ADDRESS  serve metrics for Prometheus: 127.0.0.1:9464",
+    "metrics-uids": "UIDS     users who may read metrics on loopback: 112",
     "metrics-tls": "PATHS    certificate,key,authority: with other machines",
 }
 """The settings with their help texts; ``dios.node.settings`` reads them."""

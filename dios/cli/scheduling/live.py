@@ -204,7 +204,7 @@ def settings(common: CommonOptions) -> None:
 @app.command(
     "set",
     examples="dios sched set preemption=false\n"
-    "dios sched set solver=cost_scaling migration_hysteresis=500\n"
+    "dios sched set solver=network_simplex migration_hysteresis=500\n"
     "dios sched settings               (all of them, with their values)",
     json=f"{_ANSWERS}:SettingsAnswer",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,9 @@ from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.options import argument, option
 from dios.cli.common.output import say
+from dios.cli.common.private_files import private_file
 from dios.cli.common.results import NODE_OPTION
 from dios.cli.tasks.sandbox_options import SandboxOptions, given_inputs
-from dios.client.locate import default_socket
 from dios.errors import InvalidError
 from dios.lib.sandbox.sandbox import Sandbox
 from dios.trusted_files import require_trusted
@@ -28,7 +29,7 @@ app = CommandApplication()
 
 PORT_DEFAULT: Final = 7480
 IDLE_S_DEFAULT: Final = 3600.0
-TOKEN_VARIABLE: Final = "DIOS_MCP_TOKEN"  # noqa: S105 - the name of a variable
+FORMER_VARIABLE: Final = "DIOS_MCP_TOKEN"
 _BY_SIGNAL: Final = 128
 
 Make: TypeAlias = Callable[[], Sandbox]
@@ -41,7 +42,7 @@ Make: TypeAlias = Callable[[], Sandbox]
     '  {"mcpServers": {"python": {"command": "dios", "args": ["mcp", "--memory", "512 MiB"]}}}\n\n'
     "\b\nIn the settings of an agent that connects to it:\n"
     f'  {{"mcpServers": {{"python": {{"type": "http", "url": "http://127.0.0.1:{PORT_DEFAULT}/mcp",\n'
-    f'    "headers": {{"Authorization": "Bearer ${{{TOKEN_VARIABLE}}}"}}}}}}}}'
+    f'    "headers": {{"Authorization": "Bearer ${{MCP_TOKEN}}"}}}}}}}}'
 )
 def mcp(
     port: int | None = argument(
@@ -55,6 +56,10 @@ def mcp(
     idle: float | None = option(
         "--idle SECONDS", "With --http: close a sandbox that no agent uses for this time; default: an hour."
     ),
+    token_file: Path | None = option(
+        "--bearer-token-file FILE",
+        "With --http: a file that only you can read, with the token; default: a new token.",
+    ),
     options: SandboxOptions,
     forkable: bool = option(
         "--forkable", "Let agents fork sessions, to try several continuations of a state."
@@ -67,11 +72,12 @@ def mcp(
     them. The options are those of every session; an agent cannot change them, and names no file of this
     machine.
 
-    With --http the server listens on 127.0.0.1, and answers only requests with its bearer token: the text in
-    the variable DIOS_MCP_TOKEN, or a new one in a file that only you can read, which is deleted at the end.
+    With --http the server listens on 127.0.0.1, for programs of your own and of root. It answers only
+    requests with its bearer token: that in the file of --bearer-token-file, or a new one in a file that only
+    you can read, which is deleted at the end.
     """
-    if not http and (port is not None or idle is not None):
-        raise InvalidError("a port and --idle are for the server over HTTP: add --http, or leave them out")
+    if not http and (port is not None or idle is not None or token_file is not None):
+        raise InvalidError("a port, --idle and --bearer-token-file are for the server over HTTP: add --http")
     idle_s = IDLE_S_DEFAULT if idle is None else idle
     if not 0 < idle_s < math.inf:
         raise InvalidError(f"--idle must be a positive number of seconds, not {idle_s:g}")
@@ -81,7 +87,8 @@ def mcp(
         from dios.bridges.mcp import BOUNDS, SandboxTools  # noqa: PLC0415 - an optional dependency
     make = partial(options.sandbox, Sandbox, bounds=BOUNDS, node=node, forkable=forkable)
     if http:
-        number = _serve_http(make, tuple(given), origins, PORT_DEFAULT if port is None else port, idle_s)
+        chosen_port = PORT_DEFAULT if port is None else port
+        number = _serve_http(make, tuple(given), origins, chosen_port, token_file, idle_s)
         raise typer.Exit(_BY_SIGNAL + number)
     # Wrong options are reported now, and not to the agent.
     make().close()
@@ -93,6 +100,7 @@ def _serve_http(
     inputs: tuple[str, ...],
     origins: tuple[str, ...],
     port: int,
+    token_file: Path | None,
     idle_s: float,
 ) -> int:
     """Serve over HTTP, and return the number of the signal that ended the server."""
@@ -101,42 +109,38 @@ def _serve_http(
 
     with contextlib.closing(mcp_http.listening(port)) as listener:
         bound = listener.getsockname()[1]
-        with _token(bound) as (token, kept):
+        with _token(bound, token_file) as (token, path):
             mcp_http.check_token(token)
             make().close()  # wrong options are reported now
             say(f"serving agents at http://{mcp_http.ADDRESS}:{bound}{mcp_http.PATH}")
-            say(f"the bearer token is {kept}; Ctrl-C ends the server and all its sandboxes")
+            say(f"the bearer token is in {path}; Ctrl-C ends the server and all its sandboxes")
             tools = SandboxTools(make, inputs, origins, client_of=mcp_http.client_of, idle_s=idle_s)
             return mcp_http.serve(tools, listener, token, idle_s)
 
 
 @contextlib.contextmanager
-def _token(port: int) -> Iterator[tuple[str, str]]:
-    """Yield the token and the place where it is: the user's own, or a new one in a file until the end."""
+def _token(port: int, given: Path | None) -> Iterator[tuple[str, Path]]:
+    """Yield the token and its file: the user's own, or a new one until the end. Raise InvalidError."""
     from dios.bridges.mcp_http import new_token  # noqa: PLC0415 - an optional dependency
 
-    # A private node does not need it.
-    own = os.environ.pop(TOKEN_VARIABLE, "")
-    if own:
-        yield own, f"that of {TOKEN_VARIABLE}"
+    if FORMER_VARIABLE in os.environ:
+        raise InvalidError(
+            f"the token is not read from {FORMER_VARIABLE} any more, because programs show their "
+            "environment. Write it to a file that only you can read, and name that with --bearer-token-file."
+        )
+    if given is None:
+        token = new_token()
+        with private_file(f"mcp-{port}.token", f"{token}\n") as path:
+            yield token, path
         return
-    folder = default_socket().parent
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    require_trusted(folder, "the folder of the token")
-    path = folder / f"mcp-{port}.token"
-    path.unlink(missing_ok=True)
-    token = new_token()
-    with _written(path, token):
-        yield token, f"in {path}"
-
-
-@contextlib.contextmanager
-def _written(path: Path, text: str) -> Iterator[None]:
-    """Keep a text in a new file that only this user can read, and delete the file at the end."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o600), "w", encoding="ascii") as file:  # noqa: PTH123 - of a descriptor
-        file.write(text + "\n")
+    require_trusted(given, "the file of the token")
     try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
+        text = given.read_text(encoding="ascii", errors="replace").strip()
+        is_private = not stat.S_IMODE(given.stat().st_mode) & 0o077
+    except OSError as error:
+        raise InvalidError(f"cannot read the token in {given}: {error.strerror}") from None
+    if not is_private:
+        raise InvalidError(
+            f"other users may read the token in {given}. Make a new one after `chmod 600 {given}`."
+        )
+    yield text, given

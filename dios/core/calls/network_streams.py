@@ -167,7 +167,14 @@ def begin(step: Step, task: Holder, seq: int, call: messages.Create, target: Phy
     if not isinstance(target.state, SocketState | AcceptState):
         return False
     step.emit(
-        effects.OpenNetwork(target.id, target.type, call.address, target.state.ring_bytes, bool(call.network))
+        effects.OpenNetwork(
+            target.id,
+            target.type,
+            call.address,
+            target.state.ring_bytes,
+            bool(call.network),
+            task.principal,
+        )
     )
     step.wait(Pending(task, seq, call, {target: ()}))
     return True
@@ -279,7 +286,7 @@ def hand_out(step: Step, reference: Reference, state: AcceptState, seq: int) -> 
     target.state = SocketState(state.ring_bytes, opened=True)
     target.address = address
     step.state.add_object(target)
-    step.emit(effects.AdoptConnection(target.id, number, state.ring_bytes))
+    step.emit(effects.AdoptConnection(target.id, number, state.ring_bytes, task.principal))
     fresh = lifetimes.grant(step, task, target, Permission.ALL, Provenance.CREATED)
     acceptor.size = len(state.arrived)
     acceptor.v_r += 1

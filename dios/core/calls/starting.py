@@ -15,6 +15,7 @@ from dios.core.model.records import (
     Provenance,
     Task,
 )
+from dios.core.model.type_states import LimitedNetwork
 from dios.core.remote import proxies
 from dios.core.step import Step
 from dios.errors import (
@@ -85,6 +86,7 @@ def begin(
             recipe.forkable,
             order.fork_of,
             share,
+            any(isinstance(item.object.state, LimitedNetwork) for item in recipe.inputs),
         )
     )
     own, console, member_refs = lifecycle.default_references(step, child, member_of)

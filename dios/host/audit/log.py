@@ -1,9 +1,8 @@
 """The audit log: an append-only file of principals' operations on objects, chained by BLAKE3.
 
 The core decides which records are made (``effects.Audit``). The chain shows that a record was changed,
-removed, inserted or moved. It does not protect against an attacker who can write the files and compute a new
-chain, so keep the head digest in another place from time to time. Reading and verifying are in
-``dios.host.audit.reader``; ``docs/formats.md#the-audit-log`` describes the bytes.
+removed, inserted or moved. Signed heads (``dios.host.audit.heads``) show that a new chain was computed.
+Reading and verifying are in ``dios.host.audit.reader``; ``docs/formats.md`` describes the bytes.
 
 Appending a record costs an encoding and a digest. The host batches writes and syncs.
 """
@@ -80,6 +79,13 @@ class ClosedSegment(NamedTuple):
     digest: bytes
     size: int
     closed_ns: int
+
+
+class LogPosition(NamedTuple):
+    """A place in the log: the number of records before it, and the digest of the last of them."""
+
+    records: int
+    digest: bytes
 
 
 class BacklogLevel(enum.IntEnum):
@@ -168,6 +174,9 @@ class AuditLog:
         self._fd = -1
         self._retired: list[int] = []
         self._syncing: Final = threading.Lock()
+        self._flushed = LogPosition(0, GENESIS)
+        self.durable = LogPosition(0, GENESIS)
+        """The end of the records that would survive a power failure; sync moves it on."""
         self.recovered = ""
         self.pressure = BacklogLevel.NONE
         self.trouble = ""
@@ -178,6 +187,7 @@ class AuditLog:
             self._resume(paths)
         else:
             self._begin_segment()
+        self._flushed = LogPosition(self._count, self._digest)
 
     @property
     def records(self) -> int:
@@ -253,6 +263,7 @@ class AuditLog:
             self._size += written
             del buffer[:written]
         self.pressure = BacklogLevel.NONE
+        self._flushed = LogPosition(self._count, self._digest)
         if self._size >= self._segment_bytes:
             self._begin_segment()
 
@@ -262,6 +273,7 @@ class AuditLog:
         Raise NoSpaceError or DamagedError if the device fails; a later sync continues.
         """
         with self._syncing:
+            flushed = self._flushed
             try:
                 while self._retired:
                     os.fdatasync(self._retired[0])
@@ -270,6 +282,7 @@ class AuditLog:
                     os.fdatasync(self._fd)
             except OSError as error:
                 raise self._translated(error) from error
+            self.durable = flushed
 
     def plan_removal(self, now: int) -> list[Path]:
         """Return the oldest segments that exceed the log's size or age, after a record that says so.
@@ -392,7 +405,9 @@ class AuditLog:
         try:
             version, number, count, digest = unpack_header(data)
         except FormatError as damage:
-            raise DamagedError(f"{last}: {damage}. Move this file away to begin a new log.") from None
+            raise DamagedError(
+                f"{last}: {damage}. Move this file away, and start with --accept-lost-audit."
+            ) from None
         end = HEADER.size
         for offset, body, stored in raw_records(data, end):
             stop = offset + LENGTH.size + len(body) + DIGEST_BYTES

@@ -6,7 +6,9 @@ Writing is in ``dios.host.audit.log``; ``docs/formats.md#the-audit-log`` describ
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,7 @@ import msgspec
 
 from dios import limits
 from dios.errors import DamagedError
+from dios.host.audit.heads import HeadComparison, LogDigests, PublishedHead, compare_heads
 from dios.host.audit.log import (
     DIGEST_BYTES,
     GENESIS,
@@ -48,6 +51,8 @@ class Verdict(msgspec.Struct, frozen=True):
     ``head`` is the digest of the last good record before it. ``torn_bytes`` at the end belong to a record
     that is being written or whose writing a crash interrupted; they alone are no damage. ``first`` is the
     index of the oldest record that is kept: the node removed those before it, and a record says so.
+    ``heads`` is the number of signed heads that agree with the log, and ``lost`` says which losses the
+    operator accepted.
     """
 
     ok: bool
@@ -59,6 +64,8 @@ class Verdict(msgspec.Struct, frozen=True):
     offset: int = -1
     torn_bytes: int = 0
     first: int = 0
+    heads: int = 0
+    lost: tuple[str, ...] = ()
 
 
 class AuditReader:
@@ -145,8 +152,11 @@ _REMOVAL_MARK: Final = b"".join(msgspec.msgpack.encode(word) for word in REMOVAL
 class _Chain:
     """The part of the chain that has been verified."""
 
-    def __init__(self, anchor: str) -> None:
+    def __init__(self, anchor: str, published: Sequence[PublishedHead] = ()) -> None:
         self.anchor: Final = anchor
+        self._published: Final = published
+        self._wanted: Final = frozenset(kept.head.records for kept in published)
+        self._digests: Final[dict[int, bytes]] = {}
         self.first = 0
         self.index = 0
         self.digest = GENESIS
@@ -157,11 +167,22 @@ class _Chain:
 
     def verdict(self, torn_bytes: int = 0) -> Verdict:
         """Return the verdict on a chain without a bad record."""
-        problem = "" if self.seen else _LOST
+        problem, place = "" if self.seen else _LOST, -1
         if not self.seen and self.first:
             problem = _LOST_OR_REMOVED.format(first=self.first)
+        compared = compare_heads(self._published, LogDigests(self.first, self.index, self._digests))
+        if compared.difference is not None and not problem:
+            problem, place = difference_text(compared, self.index), compared.agreed
         return Verdict(
-            self.seen, self.index, self.digest.hex(), problem, torn_bytes=torn_bytes, first=self.first
+            not problem,
+            self.index,
+            self.digest.hex(),
+            problem,
+            index=place,
+            torn_bytes=torn_bytes,
+            first=self.first,
+            heads=compared.equal,
+            lost=tuple(_loss_text(kept) for kept in compared.void),
         )
 
     def begin(self, data: bytes) -> None:
@@ -175,6 +196,7 @@ class _Chain:
         """Verify one segment. Raise FormatError with ``offset`` at the first bad place."""
         self.offset = 0
         _check_header(data, number, self.index, self.digest)
+        self._digests[self.index] = self.digest
         self._ends[self.index] = self.digest.hex()
         self.offset = HEADER.size
         for offset, body, stored in raw_records(data, HEADER.size):
@@ -185,6 +207,8 @@ class _Chain:
                 self._note_removal(body)
             self.offset = offset + LENGTH.size + len(body) + DIGEST_BYTES
             self.index, self.digest = self.index + 1, stored
+            if self.index in self._wanted:
+                self._digests[self.index] = stored
             self.seen = self.seen or stored.hex() == self.anchor
 
     def _note_removal(self, body: bytes) -> None:
@@ -213,13 +237,79 @@ class _Chain:
         return torn
 
 
-def verify(folder: Path, *, anchor: str = "") -> Verdict:
+def difference_text(compared: HeadComparison, records: int) -> str:
+    """Return the first difference between published heads and a log of ``records`` records in words."""
+    assert compared.difference is not None, "the caller checks it"  # noqa: S101 - a broken promise of ours
+    head, keeper = compared.difference
+    when = datetime.fromtimestamp(head.time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if head.records > records:
+        return (
+            f"the log has {records} records, but at {when} this node published the head of {head.records} "
+            f"({keeper}): records from {compared.agreed} on were lost, removed or computed anew"
+        )
+    return (
+        f"record {head.records - 1} is not the one of which this node published the digest at {when} "
+        f"({keeper}): records from {compared.agreed} on were changed, removed or added"
+    )
+
+
+def _loss_text(kept: PublishedHead) -> str:
+    return (
+        f"the loss of records up to {kept.head.records}, with the digest {kept.head.digest.hex()}, was "
+        f"accepted ({kept.keeper})"
+    )
+
+
+def digests_after(folder: Path, counts: Collection[int]) -> LogDigests:
+    """Return the digests after these numbers of records, without checking the chain.
+
+    Only the segments with such records are read. Raise DamagedError for a segment that cannot be read.
+    """
+    digests: dict[int, bytes] = {}
+    first, index = 0, 0
+    paths = segments(folder)
+    for path, following in itertools.zip_longest(paths, paths[1:]):
+        with path.open("rb") as file:
+            header = file.read(HEADER.size)
+            if len(header) < HEADER.size:
+                break
+            index, digest = _position(path, header)
+            digests[index] = digest
+            first = index if path == paths[0] else first
+            end = None if following is None else _end_of(following)
+            if end is not None and not any(index < count < end for count in counts):
+                continue
+            for _, _, stored in raw_records(file.read(), 0):
+                index += 1
+                if index in counts:
+                    digests[index] = stored
+    return LogDigests(first, index, digests)
+
+
+def _end_of(following: Path) -> int | None:
+    """Return the index after the last record of the segment before ``following``; None if it says nothing."""
+    with following.open("rb") as file:
+        header = file.read(HEADER.size)
+    return None if len(header) < HEADER.size else _position(following, header)[0]
+
+
+def _position(path: Path, header: bytes) -> tuple[int, bytes]:
+    """Return the index of a segment's first record, and the digest before it."""
+    try:
+        _, _, first, previous = unpack_header(header)
+    except FormatError as damage:
+        raise DamagedError(f"{path}: {damage}. Run `dios audit verify` for details.") from None
+    return first, previous
+
+
+def verify(folder: Path, *, anchor: str = "", published: Sequence[PublishedHead] = ()) -> Verdict:
     """Verify the whole chain of the log in ``folder``.
 
     ``anchor`` is a head digest from an earlier time (hex). The log must still contain its record. This shows
-    that since then no records were cut off the end and no new chain was computed.
+    that since then no records were cut off the end and no new chain was computed. The log must likewise agree
+    with the heads in ``published``, of which the caller has checked the signatures.
     """
-    chain, torn = _Chain(anchor), 0
+    chain, torn = _Chain(anchor, published), 0
     paths = segments(folder)
     oldest = int(paths[0].stem) if paths else 1
     for number, path in enumerate(paths, oldest):

@@ -1,78 +1,72 @@
 """The table of system calls that a pure task may make, each with its reason; the basis of the filter.
 
-``dios.host.confinement.seccomp`` compiles it. There are three results: a call in ``ALLOWED`` is made if its
-checks hold. A call in ``KILLED`` ends the task, because only attacks on the kernel make it. Any other call
-gives EPERM (``PermissionError`` in Python), or ENOSYS where the C library then uses an older call. Checks see
+``dios.host.confinement.arguments`` has the permitted arguments. ``dios.host.confinement.seccomp`` compiles
+both. There are three results: a call in ``ALLOWED`` is made if its arguments are permitted. A call in
+``KILLED`` ends the task, because only attacks on the kernel make it. Any other call gives EPERM
+(``PermissionError`` in Python), or ENOSYS where the C library then uses an older call. A filter sees
 arguments in registers only, not the memory that pointers refer to.
 """
 
 from __future__ import annotations
 
-import termios
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-O_READ_ONLY_FLAGS: Final = 0o2000000 | 0o400000 | 0o200000 | 0o100000 | 0o4000 | 0o400 | 0o40000
-"""CLOEXEC, NOFOLLOW and DIRECTORY (two values each), LARGEFILE, NONBLOCK and NOCTTY: none writes."""
+from dios.host.confinement.arguments import (
+    A_THREAD,
+    ARGUMENTS,
+    COUNTED_MAPPING,
+    FILE_REQUESTS,
+    ITSELF_OR_0,
+    ONLY_0,
+    READING,
+    Check,
+    Harmless,
+    Permitted,
+    Rule,
+    number_of,
+)
 
-O_WRITING_FLAGS: Final = 0o1 | 0o2 | 0o100 | 0o200 | 0o1000 | 0o2000
-"""WRONLY, RDWR, CREAT, EXCL, TRUNC and APPEND. Not TMPFILE, nor the flags that wait for a disk."""
-
-CLONE_OF_THREADS: Final = 0x100 | 0x400 | 0x800 | 0x10000
-"""CLONE_VM, CLONE_FILES, CLONE_SIGHAND and CLONE_THREAD. A thread without CLONE_FILES has a table of
-descriptors of its own, so that the limit of open files counts for each thread alone."""
-
-CLONE_NEW_ANYTHING: Final = 0x7E020080
 INIT_PID: Final = 1
 """The id of a pure task's only process inside its own pid namespace."""
 
-
-class Check(NamedTuple):
-    """A check that argument number ``argument``, masked, is one of ``values``.
-
-    Only its low 32 bits count. ``high_zero`` requires that the high 32 bits are 0, which is needed for
-    pointers but not for an int. ``or_own_pid`` also accepts the task's own pid.
-    """
-
-    argument: int
-    values: tuple[int, ...]
-    mask: int = 0xFFFF_FFFF
-    high_zero: bool = False
-    or_own_pid: bool = False
+_AS_IN_THE_TABLE: Final[Mapping[str, Rule]] = {}
 
 
 class Allow(NamedTuple):
-    """A call, or several with one purpose, that a task may make if every check holds.
+    """A call, or several with one purpose, that a task may make with the arguments of ``ARGUMENTS``.
 
-    ``reason`` says why it is allowed, ``without`` what would not work otherwise, and ``checked`` describes
-    the checks. docs/calls.md shows all three; a test compares it with this table. If ``performed`` is
-    False, a call that passes the checks returns 0 without being made; a call for which ``done`` holds does so
-    too. ``writes`` marks calls for the private folder: a task without one cannot make them. A call for which
-    ``asked`` holds waits for the decision of the supervisor.
+    ``reason`` says why it is allowed, ``without`` what would not work otherwise, and ``checked`` explains
+    the permitted arguments. docs/calls.md shows all three; a test compares it with this table.
+    ``arguments`` are those that differ from ``ARGUMENTS``. If ``performed`` is False, a permitted call
+    returns 0 without being made; a call for which ``done`` holds does so too. ``writes`` marks calls for the
+    private folder: a task without one cannot make them. A call for which ``asked`` holds waits for the
+    decision of the supervisor.
     """
 
     names: tuple[str, ...]
     reason: str
     without: str
     checked: str = ""
-    checks: tuple[Check, ...] = ()
+    arguments: Mapping[str, Rule] = _AS_IN_THE_TABLE
     performed: bool = True
     done: Check | None = None
     writes: bool = False
     asked: Check | None = None
 
+    def signature(self, name: str) -> Mapping[str, Rule]:
+        """Return the arguments of one of the calls, in the kernel's order, each with its rule."""
+        return {argument: self.arguments.get(argument, rule) for argument, rule in ARGUMENTS[name].items()}
 
-def _only(index: int, *values: int) -> tuple[Check, ...]:
-    return (Check(index, values),)
+    def checks(self, name: str) -> tuple[Check, ...]:
+        """Return the checks of the arguments of one of the calls."""
+        signature = self.signature(name)
+        return tuple(
+            rule.check(signature, argument)
+            for argument, rule in signature.items()
+            if isinstance(rule, Permitted)
+        )
 
-
-MAP_SHARED: Final = 0x01
-MAP_PRIVATE: Final = 0x02
-MAP_ANONYMOUS: Final = 0x20
-MAP_GROWSDOWN: Final = 0x100
-MAP_HUGETLB: Final = 0x40000
-MREMAP_MAYMOVE: Final = 1
-
-_GROWING_OR_HUGE: Final = Check(3, (0,), mask=MAP_GROWSDOWN | MAP_HUGETLB)
 
 ANY_MEMORY: Final = Allow(
     ("mmap",),
@@ -81,38 +75,8 @@ ANY_MEMORY: Final = Allow(
     "no stack that grows by itself (MAP_GROWSDOWN), which the limit of data does not count, and no huge "
     "pages, which belong to all; if no control group counts memory, not both shared and anonymous, which no "
     "other limit counts",
-    (_GROWING_OR_HUGE,),
 )
-COUNTED_MEMORY: Final = ANY_MEMORY._replace(
-    checks=(
-        _GROWING_OR_HUGE,
-        Check(
-            3,
-            (MAP_SHARED, MAP_PRIVATE, MAP_SHARED | MAP_PRIVATE, MAP_PRIVATE | MAP_ANONYMOUS),
-            mask=MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS,
-        ),
-    ),
-)
-
-_ADVICE: Final = {
-    "NORMAL": 0,
-    "RANDOM": 1,
-    "SEQUENTIAL": 2,
-    "WILLNEED": 3,
-    "DONTNEED": 4,
-    "FREE": 8,
-    "HUGEPAGE": 14,
-    "NOHUGEPAGE": 15,
-    "DONTDUMP": 16,
-    "DODUMP": 17,
-    "GUARD_INSTALL": 102,
-    "GUARD_REMOVE": 103,
-}
-
-_READS_ONLY: Final = "no flag that writes, creates, truncates, or makes a bare handle (O_PATH)"
-_NOT_READING: Final = ~O_READ_ONLY_FLAGS & 0xFFFF_FFFF
-_SPECIAL_MODE_BITS: Final = 0o7000
-_AT_FDCWD: Final = 0xFFFF_FF9C
+COUNTED_MEMORY: Final = ANY_MEMORY._replace(arguments={"flags": COUNTED_MAPPING})
 
 _MEMORY: Final = (
     Allow(("brk",), "the C library's heap grows by it", "every allocation of a little memory"),
@@ -122,18 +86,14 @@ _MEMORY: Final = (
         ("mremap",),
         "the C library moves large blocks instead of copying them",
         "growing of large arrays",
-        "MREMAP_MAYMOVE: to a place that the kernel chooses, and leaving nothing behind",
-        _only(3, 0, MREMAP_MAYMOVE),
+        "to a place that the kernel chooses, and leaving nothing behind",
     ),
     Allow(
         ("madvise",),
         "allocators give back pages that they keep the place of",
         "memory that shrinks again",
-        "MADV_"
-        + ", ".join(_ADVICE)
-        + ": no merging of equal pages, which would reveal the contents of others' memory, and "
+        "no merging of equal pages, which would reveal the contents of others' memory, and "
         "no writing of pages to the swap device",
-        _only(2, *_ADVICE.values()),
     ),
 )
 _THREADS: Final = (
@@ -141,10 +101,14 @@ _THREADS: Final = (
         ("clone",),
         "threads: numeric libraries and runtimes need them",
         "threading, numpy, asyncio.to_thread",
-        "a thread that shares memory and descriptors; no process, no namespace",
-        (Check(0, (CLONE_OF_THREADS,), mask=CLONE_OF_THREADS | CLONE_NEW_ANYTHING),),
+        "a thread that shares memory and descriptors; no process, no namespace, no descriptor of the thread",
     ),
-    Allow(("futex",), "locks between its threads, and waiting on shared rings", "threads and streams"),
+    Allow(
+        ("futex",),
+        "locks between its threads, and waiting on shared rings",
+        "threads and streams",
+        "no lock with an owner (PI): the task writes the number of the owner, and learns of its end",
+    ),
     Allow(("set_robust_list",), "the C library notes held locks of each new thread", "starting a thread"),
     Allow(("rseq",), "the C library registers each new thread for short atomic work", "starting a thread"),
     Allow(
@@ -152,7 +116,6 @@ _THREADS: Final = (
         "names of its threads, which thread pools give",
         "some runtimes' thread pools",
         "PR_SET_NAME and PR_GET_NAME",
-        _only(0, 15, 16),
     ),
     Allow(("gettid",), "the interpreter asks for each thread's number", "threading.get_native_id"),
     Allow(
@@ -179,26 +142,16 @@ _DESCRIPTORS: Final = (
         ("fcntl",),
         "blocking mode and inheritance of its descriptors, and what seals a buffer has",
         "event loops, and checks of shared memory",
-        "F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GET_SEALS; with a private folder, "
-        "databases ask for locks: F_GETLK finds none, and F_SETLK and F_SETLKW return success and change "
-        "nothing, because such locks hold between processes and nobody else has the folder",
-        _only(1, 0, 1, 2, 3, 4, 5, 1030, 1034),
-        done=Check(1, (6, 7)),
+        "no owner that gets signals (F_SETOWN, O_ASYNC); with a private folder, databases ask for locks: "
+        "F_GETLK finds none, and F_SETLK and F_SETLKW return success and change nothing, because such locks "
+        "hold between processes and nobody else has the folder",
+        done=Check(1, (number_of("F_SETLK"), number_of("F_SETLKW"))),
     ),
     Allow(
         ("ioctl",),
         "opening a file asks whether it is a terminal; sockets are made blocking or not",
         "open(), print, and every socket",
         "TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX",
-        _only(
-            1,
-            termios.TCGETS,
-            termios.TIOCGWINSZ,
-            termios.FIONREAD,
-            termios.FIONBIO,
-            termios.FIOCLEX,
-            termios.FIONCLEX,
-        ),
     ),
     Allow(("fstat",), "the interpreter asks what a descriptor is", "open() of any file"),
 )
@@ -216,8 +169,7 @@ _SOCKETS: Final = (
         ("sendto",),
         "calls to the node",
         "every call",
-        "no address: to the other end alone",
-        (Check(4, (0,), high_zero=True),),
+        "no address: to the other end alone; no byte out of band (MSG_OOB)",
     ),
     Allow(("recvfrom",), "wake-ups of event loops", "asyncio and trio"),
     Allow(("shutdown",), "saying that no more is sent on a pair of its own", "orderly ends of sockets"),
@@ -226,7 +178,6 @@ _SOCKETS: Final = (
         "event loops wake themselves with a connected pair",
         "asyncio and trio",
         "Unix streams: datagrams could be sent elsewhere",
-        (Check(0, (1,)), Check(1, (1,), mask=0xF)),
     ),
     Allow(
         ("setsockopt",),
@@ -234,16 +185,13 @@ _SOCKETS: Final = (
         "trio",
         "SO_SNDBUF and SO_RCVBUF, which return success and change nothing: the size is in memory, where it "
         "could be large",
-        (Check(1, (1,)), Check(2, (7, 8))),
         performed=False,
     ),
     Allow(
         ("getsockopt",),
         "Python asks what kind of socket a descriptor is, and event loops for its error",
         "socket objects on the DIOS socket",
-        "SO_TYPE, SO_ERROR, SO_SNDBUF, SO_RCVBUF, SO_ACCEPTCONN, SO_PROTOCOL, SO_DOMAIN: no option that "
-        "identifies the peer; SO_PEERPIDFD would even return a descriptor of it",
-        (Check(1, (1,)), Check(2, (3, 4, 7, 8, 30, 38, 39))),
+        "no option that identifies the peer; SO_PEERPIDFD would even return a descriptor of it",
     ),
     Allow(("getsockname", "getpeername"), "Python asks for a socket's family", "socket objects of any kind"),
 )
@@ -252,6 +200,7 @@ _TIME: Final = (
         ("clock_gettime", "clock_getres", "gettimeofday", "time"),
         "clocks, where the machine's cannot be read without a call",
         "time.time and time.monotonic",
+        "no clock of a process or thread by its number, nor of a device",
     ),
     Allow(("times", "getrusage"), "its own use of processor time and memory", "resource, os.times"),
     Allow(("nanosleep", "clock_nanosleep"), "sleeping for a time", "time.sleep"),
@@ -276,7 +225,6 @@ _SIGNALS: Final = (
         "signals to itself: abort() and interrupts between threads",
         "abort, and signal.raise_signal",
         "its own number, which in its pid namespace is 1",
-        (Check(0, (), or_own_pid=True),),
     ),
 )
 _SELF_INSPECTION: Final = (
@@ -293,7 +241,6 @@ _SELF_INSPECTION: Final = (
         "reading its own limits, as thread stacks need",
         "resource.getrlimit, and starting a thread",
         "of itself, and setting none",
-        (Check(0, (0,), or_own_pid=True), Check(2, (0,), high_zero=True)),
     ),
 )
 _FILES: Final = (
@@ -304,14 +251,13 @@ _FILES: Final = (
         "without a private folder no flag that writes, creates or truncates; never O_TMPFILE, O_PATH, or a "
         "flag that waits for a disk; the view is mounted read-only, and Landlock allows changes in the "
         "private folder alone",
-        (Check(2, (0,), mask=_NOT_READING & ~O_WRITING_FLAGS),),
     ),
     Allow(
         ("open",),
         "the same by the older call, which allocators make directly",
         "some allocators' start",
-        _READS_ONLY,
-        (Check(1, (0,), mask=_NOT_READING),),
+        "no flag that writes, creates, truncates, or makes a bare handle (O_PATH)",
+        {"flags": READING},
     ),
     Allow(("stat", "lstat", "newfstatat", "statx"), "finding modules in the view", "every import"),
     Allow(("getdents64",), "listing of library directories, which importing does", "every import"),
@@ -355,7 +301,6 @@ _PRIVATE_FOLDER: Final = (
         "copies of files get the mode of the original",
         "shutil.copy",
         "by path alone, because descriptors can be of the node's files; no setuid, setgid or sticky bit",
-        (Check(1, (0,), mask=_SPECIAL_MODE_BITS),),
         writes=True,
     ),
     Allow(
@@ -363,7 +308,6 @@ _PRIVATE_FOLDER: Final = (
         "copies of files get the times of the original",
         "shutil.copy2, and zip archives",
         "by path alone, because descriptors can be of the node's files",
-        (Check(0, (_AT_FDCWD,)),),
         writes=True,
     ),
     Allow(
@@ -392,28 +336,34 @@ ALLOWED: Final = (
 
 def _reading_alone(entry: Allow) -> Allow:
     if entry.names == ("openat",):
-        return entry._replace(checks=(Check(2, (0,), mask=_NOT_READING),))
+        return entry._replace(arguments={"flags": READING})
     if entry.names == ("fcntl",):
-        return entry._replace(checks=_only(1, 0, 1, 2, 3, 4, 1030, 1034), done=None)
+        return entry._replace(arguments={"cmd": FILE_REQUESTS}, done=None)
     return entry
 
 
 ALLOWED_WITHOUT_FOLDER: Final = tuple(_reading_alone(entry) for entry in ALLOWED if not entry.writes)
 """The same for a task that has no private folder, on a machine that lacks namespaces: it writes no file."""
 
-CLONE_PARENT: Final = 0x8000
-CLONE_OF_SESSIONS: Final = CLONE_PARENT | 0x7C020000
-"""CLONE_PARENT, and new user, pid, mount, network, IPC and uts namespaces, all of them."""
-CLONE_OF_FORKABLE: Final = CLONE_OF_SESSIONS & ~0x20000000
+_SESSIONS: Final = (
+    "CLONE_PARENT|CLONE_NEWUSER|CLONE_NEWPID|CLONE_NEWNS|CLONE_NEWNET|CLONE_NEWIPC|CLONE_NEWUTS|SIGCHLD"
+)
+"""A child of the caller's parent, in new namespaces of all kinds but that of times."""
+_FORKABLE: Final = _SESSIONS.replace("|CLONE_NEWPID", "")
 """The same without a pid namespace: the first process of one cannot use CLONE_PARENT."""
-CLONE_OF_FORKS: Final = CLONE_OF_FORKABLE & ~0x10000000
+_FORKS: Final = _FORKABLE.replace("|CLONE_NEWUSER", "")
 """The same without a user namespace: a session and its forks are in one."""
-FORK_WORD: Final = CLONE_OF_FORKS | 0x01200000 | 17
-"""The whole first argument of the call: in addition CLONE_CHILD_SETTID and _CLEARTID, and SIGCHLD."""
 
-_SECCOMP_SET_MODE_FILTER: Final = 1
-WITH_LISTENER: Final = 0x08 | 0x20
-"""SECCOMP_FILTER_FLAG_NEW_LISTENER and _WAIT_KILLABLE_RECV: no signal handler runs during a question."""
+_SIGNAL_BITS: Final = 0xFF
+CLONE_OF_SESSIONS: Final = number_of(_SESSIONS) & ~_SIGNAL_BITS
+CLONE_OF_FORKABLE: Final = number_of(_FORKABLE) & ~_SIGNAL_BITS
+CLONE_OF_FORKS: Final = number_of(_FORKS) & ~_SIGNAL_BITS
+FORK_WORD: Final = number_of(f"{_FORKS}|CLONE_CHILD_SETTID|CLONE_CHILD_CLEARTID")
+"""The whole first argument of the call."""
+
+_LISTENER: Final = "NEW_LISTENER|WAIT_KILLABLE_RECV"
+WITH_LISTENER: Final = number_of(_LISTENER)
+"""With the second flag no signal handler runs during a question."""
 
 _FOR_TEMPLATES: Final = (
     Allow(
@@ -422,47 +372,52 @@ _FOR_TEMPLATES: Final = (
         "sessions",
         "a thread, or a process that the supervisor reaps, in new namespaces of all kinds; for sessions that "
         "can be forked without a pid namespace, and for their forks without a user namespace",
-        (
-            Check(
-                0,
-                (CLONE_OF_THREADS, CLONE_OF_SESSIONS, CLONE_OF_FORKABLE, CLONE_OF_FORKS),
-                mask=CLONE_OF_THREADS | CLONE_NEW_ANYTHING | CLONE_PARENT,
-            ),
-        ),
+        {"flags": A_THREAD._replace(values=f"{A_THREAD.values} {_SESSIONS} {_FORKABLE} {_FORKS}")},
     ),
     Allow(
         ("prctl",),
         "names of threads; a new session gives up rights, and ends with the supervisor",
         "sessions",
-        "PR_SET_NAME, PR_GET_NAME, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_SECUREBITS and "
-        "PR_SET_NO_NEW_PRIVS",
-        _only(0, 15, 16, 1, 4, 24, 28, 38),
+        "",
+        {
+            "option": Permitted(
+                "PR_SET_NAME PR_GET_NAME PR_SET_PDEATHSIG PR_SET_DUMPABLE "
+                "PR_CAPBSET_DROP PR_SET_SECUREBITS PR_SET_NO_NEW_PRIVS"
+            )
+        },
     ),
     Allow(
         ("prlimit64",),
         "a new session lowers its limits",
         "limits of sessions",
-        "of itself",
-        (Check(0, (0,), or_own_pid=True),),
+        "of itself, by the number 0",
+        {"pid": ONLY_0, "new": Harmless.MEMORY},
     ),
     Allow(
         ("seccomp",),
         "a new session installs the filter of pure tasks, which also holds then",
         "sessions",
         "SECCOMP_SET_MODE_FILTER without flags, or with those of a listener",
-        (Check(0, (_SECCOMP_SET_MODE_FILTER,)), Check(1, (0, WITH_LISTENER))),
+        {"flags": Permitted(f"0 {_LISTENER}")},
     ),
     Allow(
         ("kill", "tgkill"),
         "signals to itself; sessions that can be forked send them to their own process group",
         "interrupts of runs",
         "its own process group, or its own number, which in the pid namespace of a session is 1",
-        (Check(0, (0,), or_own_pid=True),),
+        {"pid": ITSELF_OR_0, "tgid": ITSELF_OR_0},
     ),
     Allow(
         ("setsid", "capset", "close_range", "umask", "chdir"),
         "a new session leaves its process group, capabilities, descriptors and directory",
         "sessions",
+    ),
+    Allow(
+        ("sched_getaffinity",),
+        "thread pools of modules ask how many processors there are",
+        "pools of the right size",
+        "of itself: the number 0, or 1, which in the namespace of templates is a process without work",
+        {"pid": ITSELF_OR_0},
     ),
 )
 _REPLACED: Final = frozenset(name for entry in _FOR_TEMPLATES for name in entry.names)
@@ -473,8 +428,6 @@ ALLOWED_FOR_TEMPLATES: Final = (
 )
 """The same for the process of a template. Each of its sessions installs the filter of ``ALLOWED`` as well, so
 that both hold there."""
-
-_ARCH_SET_FS: Final = 0x1002
 
 _FOR_PROGRAMS: Final = (
     Allow(
@@ -489,7 +442,6 @@ _FOR_PROGRAMS: Final = (
         "the C library sets the place of a thread's own variables when a program starts",
         "native programs",
         "ARCH_SET_FS",
-        _only(0, _ARCH_SET_FS),
     ),
     Allow(
         ("set_tid_address",),
@@ -508,7 +460,6 @@ _FOR_FORKABLE: Final = (
         "threads of libraries; and forks of the session",
         "forks",
         "a thread; a process in new namespaces of all kinds but two, if the supervisor has an order for it",
-        (Check(0, (CLONE_OF_THREADS,), mask=CLONE_OF_THREADS | CLONE_NEW_ANYTHING),),
         asked=Check(0, (FORK_WORD,)),
     ),
     Allow(
@@ -526,21 +477,21 @@ _FOR_FORKABLE: Final = (
         "signals to itself: interrupts",
         "interrupts of runs",
         "its own process group, in which it is alone",
-        (Check(0, (0,)),),
+        {"pid": ONLY_0},
     ),
     Allow(
         ("prlimit64",),
         "reading its own limits, as thread stacks need",
         "resource.getrlimit, and starting a thread",
         "of itself, by the number 0, and setting none",
-        (Check(0, (0,)), Check(2, (0,), high_zero=True)),
+        {"pid": ONLY_0},
     ),
     Allow(
         ("sched_getaffinity",),
         "thread pools ask how many processors there are",
         "pools of the right size",
         "of itself, by the number 0",
-        (Check(0, (0,)),),
+        {"pid": ONLY_0},
     ),
 )
 _IN_FORKABLE: Final = frozenset({"tgkill", *(name for entry in _FOR_FORKABLE for name in entry.names)})
@@ -551,6 +502,11 @@ ALLOWED_FOR_FORKABLE: Final = (
 )
 """The same for a session that can be forked, and for its forks. They share a pid namespace with others, so
 no call names a process by its number."""
+
+for _entry in (ANY_MEMORY, *ALLOWED, *_FOR_TEMPLATES, *_FOR_PROGRAMS, *_FOR_FORKABLE):
+    _unknown = set(_entry.arguments).difference(*(ARGUMENTS[_name] for _name in _entry.names))
+    if _unknown:
+        raise ValueError(f"{_entry.names} have no arguments {_unknown}: see dios.host.confinement.arguments")
 
 NO_SUCH_CALL: Final = ("clone3", "openat2", "mseal", "map_shadow_stack")
 """Answered with ENOSYS: the C library then uses an older call whose arguments the filter can check."""

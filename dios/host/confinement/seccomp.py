@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from dios.host.confinement import linux_calls, policy, syscall_numbers
+from dios.host.confinement.arguments import Check
 
 _INSTRUCTION: Final = struct.Struct("=HBBI")
 _LOAD: Final = 0x20
@@ -23,10 +24,10 @@ _RETURN: Final = 0x06
 
 RET_ALLOW: Final = 0x7FFF0000
 RET_KILL_PROCESS: Final = 0x80000000
-RET_EPERM: Final = 0x00050000 | errno.EPERM
-RET_ENOSYS: Final = 0x00050000 | errno.ENOSYS
 RET_DONE: Final = 0x00050000
 """The call is not made and returns 0."""
+RET_EPERM: Final = RET_DONE | errno.EPERM
+RET_ENOSYS: Final = RET_DONE | errno.ENOSYS
 RET_ASK: Final = 0x7FC00000
 """The call waits for an answer of the listener."""
 
@@ -49,12 +50,13 @@ def _return(value: int) -> Code:
     return [_op(_RETURN, value)]
 
 
-def _check(check: policy.Check, own_pid: int) -> Code:
-    """Return code that falls through if the check holds and returns EPERM otherwise."""
+def _check(check: Check, own_pid: int) -> Code:
+    """Return code that falls through if the check holds and returns its errno otherwise."""
+    refusal = _op(_RETURN, RET_DONE | check.refusal)
     at = _ARGUMENTS_AT + 8 * check.argument
     code: Code = []
     if check.high_zero:
-        code += [_op(_LOAD, at + 4), _op(_IF_EQUAL, 0, 1, 0), _op(_RETURN, RET_EPERM)]
+        code += [_op(_LOAD, at + 4), _op(_IF_EQUAL, 0, 1, 0), refusal]
     code.append(_op(_LOAD, at))
     if check.mask != 0xFFFF_FFFF:
         code.append(_op(_AND, check.mask))
@@ -62,11 +64,21 @@ def _check(check: policy.Check, own_pid: int) -> Code:
     for index, value in enumerate(values):
         # Jump over the remaining comparisons and the refusal after them.
         code.append(_op(_IF_EQUAL, value, len(values) - index, 0))
-    code.append(_op(_RETURN, RET_EPERM))
-    return code
+    code.append(refusal)
+    return _for_given(check, code)
 
 
-def _done(check: policy.Check) -> Code:
+def _for_given(check: Check, code: Code) -> Code:
+    """Return the code of a check, which falls through for other values of the argument that it depends on."""
+    if check.given is None:
+        return code
+    argument, values = check.given
+    start = [_op(_LOAD, _ARGUMENTS_AT + 8 * argument)]
+    start += [_op(_IF_EQUAL, value, len(values) - index, 0) for index, value in enumerate(values)]
+    return [*start, _op(_JUMP, len(code)), *code]
+
+
+def _done(check: Check) -> Code:
     """Return code that returns 0 for the call if the check holds and falls through otherwise."""
     code = [_op(_LOAD, _ARGUMENTS_AT + 8 * check.argument)]
     for index, value in enumerate(check.values):
@@ -75,17 +87,17 @@ def _done(check: policy.Check) -> Code:
     return code + _return(RET_DONE)
 
 
-def _asked(check: policy.Check) -> Code:
+def _asked(check: Check) -> Code:
     """Return code that asks the listener about the call if the check holds and falls through otherwise."""
     (value,) = check.values
     load = [_op(_LOAD, _ARGUMENTS_AT + 8 * check.argument), _op(_AND, check.mask)]
     return [*load, _op(_IF_EQUAL, value, 0, 1), *_return(RET_ASK)]
 
 
-def _allowed(entry: policy.Allow, own_pid: int) -> Code:
+def _allowed(entry: policy.Allow, name: str, own_pid: int) -> Code:
     done = _done(entry.done) if entry.done is not None else []
     asked = _asked(entry.asked) if entry.asked is not None else []
-    checks = [op for check in entry.checks for op in _check(check, own_pid)]
+    checks = [op for check in entry.checks(name) for op in _check(check, own_pid)]
     return done + asked + checks + _return(RET_ALLOW if entry.performed else RET_DONE)
 
 
@@ -100,7 +112,8 @@ def _answers(own_pid: int, memory: policy.Allow, allowed: Iterable[policy.Allow]
                 continue  # this architecture has no such call
 
     for entry in (*allowed, memory):
-        put(entry.names, _allowed(entry, own_pid))
+        for name in entry.names:
+            put((name,), _allowed(entry, name, own_pid))
     put(policy.KILLED, _return(RET_KILL_PROCESS))
     put(policy.NO_SUCH_CALL, _return(RET_ENOSYS))
     return answers

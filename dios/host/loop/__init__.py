@@ -8,7 +8,7 @@ Everything here runs in one thread, except the writer thread of ``persister`` an
 - ``outbox``: encodes replies and queues them for their connections; ``vectors`` answers vectors of calls.
 - ``staging``: turns a step's store operations into jobs; ``persister`` is the thread that writes them;
   ``commit_results`` says which jobs of a batch succeeded.
-- ``fair_queue``: shares the worker threads among principals.
+- ``fair_queue``: shares the worker threads among principals; ``shared_places`` shares places for longer work.
 - ``call_meter``: counts calls while somebody reads metrics; ``call_tracer`` times the parts of traced calls.
 - ``node_log``: the node's own log; ``log_text`` keeps secrets out of it.
 - ``clock``, ``entropy``, ``recorder``: time, random bytes, recordings for replay.

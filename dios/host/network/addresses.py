@@ -9,14 +9,16 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import trio
 
 from dios import limits
 from dios.errors import Code
+from dios.host.loop.shared_places import SharedPlaces
+from dios.ids import Principal
 from dios.wire.addresses import join_address, listen_advice, split_address
-from dios.wire.origins import may_be_reached
+from dios.wire.origins import is_local, literal_address, may_be_reached
 
 SocketName: TypeAlias = "Sequence[object]"
 
@@ -39,13 +41,33 @@ _CODES: Final[dict[type[OSError], Code]] = {
 }
 
 
+class _Share:
+    """The places of a principal, as ``trio.to_thread`` takes and releases them: when a thread has ended."""
+
+    def __init__(self, places: SharedPlaces, principal: Principal) -> None:
+        self._places: Final = places
+        self._holders: Final = (principal,)
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        """Wait for a place."""
+        del borrower
+        await self._places.acquire(self._holders)
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        """Give the place back."""
+        del borrower
+        self._places.release(self._holders)
+
+
 class Resolver:
-    """A resolver of "HOST:PORT"."""
+    """A resolver of "HOST:PORT". Principals share its threads."""
 
     def __init__(self) -> None:
-        self._threads: Final = trio.CapacityLimiter(_FEW)
+        self._places: Final = SharedPlaces(_FEW)
 
-    async def resolve(self, text: str, kind: socket.SocketKind, *, passive: bool) -> list[Address]:
+    async def resolve(
+        self, text: str, kind: socket.SocketKind, principal: Principal, *, passive: bool
+    ) -> list[Address]:
         """Return at most NETWORK_ADDRESSES_MAX addresses, best first.
 
         Raise OSError if the name has none, InvalidError for a text that is not an address.
@@ -62,7 +84,10 @@ class Resolver:
                 return find(socket.AI_NUMERICHOST)
             except socket.gaierror:
                 addresses = await trio.to_thread.run_sync(
-                    find, 0, limiter=self._threads, abandon_on_cancel=True
+                    find,
+                    0,
+                    limiter=cast("trio.CapacityLimiter", _Share(self._places, principal)),
+                    abandon_on_cancel=True,
                 )
                 return addresses[: limits.NETWORK_ADDRESSES_MAX]
         except (socket.gaierror, UnicodeError) as error:
@@ -71,17 +96,33 @@ class Resolver:
 
 
 def reachable(text: str, places: Sequence[Address]) -> list[Address]:
-    """Return the addresses that the host of an origin may have. Raise PermissionError if there is none."""
+    """Return the addresses that the host of an origin may have. Raise PermissionError if there is none.
+
+    The owner of a name could also choose a public address of this machine, at which it answers itself more
+    than it answers others.
+    """
     host, _ = split_address(text)
     usable = [place for place in places if may_be_reached(host, str(place.name[0]))]
+    if not is_local(host) and literal_address(host) is None:
+        usable = [place for place in usable if not is_of_this_machine(place)]
     if places and not usable:
         first = str(places[0].name[0])
         raise PermissionError(
             0,
-            f"the name has the address {first}, which is not public. If it is the right one, name it with the"
-            f" origin: https://{host}={first}",
+            f"the name has the address {first}, which is not public, or is this machine's. If it is the right"
+            f" one, name it with the origin: https://{host}={first}",
         )
     return usable
+
+
+def is_of_this_machine(place: Address) -> bool:
+    """Return True if the kernel would send to an address from this address itself. Nothing is sent."""
+    with socket.socket(place.family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(place.name)
+        except OSError:
+            return False
+        return bool(probe.getsockname()[0] == place.name[0])
 
 
 def text_of(name: SocketName) -> str:

@@ -25,9 +25,10 @@ from dios.host.network.addresses import Address, Resolver, network_failure, reac
 from dios.host.network.socket_pump import SocketBackend, os_error_of
 from dios.host.network.tcp import TcpBackend
 from dios.host.network.udp import UdpBackend
-from dios.ids import ObjectId
+from dios.ids import ObjectId, Principal
 from dios.wire.types import ObjectType
 
+_NOBODY: Final = Principal("")
 _OpenSocket: TypeAlias = "SocketBackend | ListeningSocket"
 
 
@@ -54,6 +55,7 @@ class Sockets:
         self._addresses: Final[dict[ObjectId, str]] = {}
         self._opening: Final[dict[ObjectId, trio.CancelScope]] = {}
         self._lingering: Final[set[SocketBackend]] = set()
+        self._principals: Final[dict[ObjectId, Principal]] = {}
         half = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._most: Final = min(limits.NETWORK_SOCKETS_MAX, half // limits.SOCKET_DESCRIPTORS)
 
@@ -63,8 +65,14 @@ class Sockets:
         )
         return len(self._endpoints) + len(self._opening) + len(self._lingering) + accepted
 
-    def _has_room(self) -> bool:
-        return len(self) < self._most
+    def _leaves_room(self, principal: Principal) -> bool:
+        """Return True if a principal may have one more socket, or one more connection at its listeners."""
+        own = 0
+        for target in (*self._endpoints, *self._opening):
+            if self._principals.get(target, _NOBODY) == principal:
+                endpoint = self._endpoints.get(target)
+                own += 1 + (endpoint.waiting if isinstance(endpoint, ListeningSocket) else 0)
+        return limits.may_take(own, len(self), self._most)
 
     # -- the successor of this process -----------------------------------------------------------------
     @property
@@ -105,10 +113,14 @@ class Sockets:
     # -- effects --------------------------------------------------------------------------------------
     def open(self, effect: OpenNetwork) -> None:
         """Start to open a socket."""
-        if not self._has_room():
-            said = f"cannot open a socket: the node has {self._most} network streams already. Close some."
+        if not self._leaves_room(effect.principal):
+            said = (
+                f"cannot open a socket: of the node's {self._most} network streams no more are left for "
+                "others. Close some."
+            )
             self._post(NetworkFailed(self._clock.now(), effect.object, int(Code.EDQUOT), said))
         elif not self._nursery.cancel_scope.cancel_called:
+            self._principals[effect.object] = effect.principal
             scope = self._opening[effect.object] = trio.CancelScope()
             self._nursery.start_soon(self._open, effect, scope, name="open a socket")
 
@@ -117,6 +129,7 @@ class Sockets:
         for endpoint in list(self._endpoints.values()):
             sock = endpoint.take(effect.number) if isinstance(endpoint, ListeningSocket) else None
             if sock is not None:
+                self._principals[effect.object] = effect.principal
                 self._connected(effect.object, sock, "the peer")
                 return
         self._failed(effect.object, OSError(0, "the listener was closed"), "the peer")
@@ -127,6 +140,7 @@ class Sockets:
         if scope is not None:
             scope.cancel()
         self._addresses.pop(effect.object, None)
+        self._principals.pop(effect.object, None)
         endpoint = self._endpoints.pop(effect.object, None)
         if isinstance(endpoint, SocketBackend):
             self._lingering.add(endpoint)
@@ -163,7 +177,9 @@ class Sockets:
 
     async def _connect(self, effect: OpenNetwork) -> None:
         failed: OSError | None = None
-        places = await self._resolver.resolve(effect.address, socket.SOCK_STREAM, passive=False)
+        places = await self._resolver.resolve(
+            effect.address, socket.SOCK_STREAM, effect.principal, passive=False
+        )
         if effect.origin:
             places = reachable(effect.address, places)
         # An address that does not answer must leave time for the others.
@@ -190,7 +206,9 @@ class Sockets:
         raise failed or OSError(0, "no address")
 
     async def _listen(self, effect: OpenNetwork) -> None:
-        places = await self._resolver.resolve(effect.address, socket.SOCK_STREAM, passive=True)
+        places = await self._resolver.resolve(
+            effect.address, socket.SOCK_STREAM, effect.principal, passive=True
+        )
         sock = _bound(places[0], socket.SOCK_STREAM)
         target = effect.object
 
@@ -217,11 +235,19 @@ class Sockets:
 
         self._addresses[target] = address
         self._endpoints[target] = ListeningSocket(
-            sock, self._nursery, arrived, self._has_room, broke, self._gate, accepted
+            sock,
+            self._nursery,
+            arrived,
+            lambda: self._leaves_room(self._principals.get(target, _NOBODY)),
+            broke,
+            self._gate,
+            accepted,
         )
 
     async def _bind(self, effect: OpenNetwork) -> None:
-        places = await self._resolver.resolve(effect.address, socket.SOCK_DGRAM, passive=True)
+        places = await self._resolver.resolve(
+            effect.address, socket.SOCK_DGRAM, effect.principal, passive=True
+        )
         sock = _bound(places[0], socket.SOCK_DGRAM)
         target = effect.object
 
@@ -249,8 +275,8 @@ class Sockets:
         if kind is ObjectType.TCP_STREAM:
             backend = TcpBackend(sock, self._nursery, broke, closed, self._gate)
         else:
-            resolver = self._datagram_resolver
-            backend = UdpBackend(sock, self._nursery, broke, closed, resolver, dropped, self._gate)
+            resolver, principal = self._datagram_resolver, self._principals.get(target, _NOBODY)
+            backend = UdpBackend(sock, self._nursery, broke, closed, resolver, dropped, self._gate, principal)
         self._addresses[target] = address
         self._endpoints[target] = backend
         return backend

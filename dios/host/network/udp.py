@@ -19,6 +19,7 @@ from dios.errors import ClosedError, DiosError, EndOfStreamError
 from dios.host.handover.gate import Gate
 from dios.host.network.addresses import Resolver, text_of
 from dios.host.network.socket_pump import SocketBackend
+from dios.ids import Principal
 from dios.transport.rings import waiting_trio
 from dios.transport.rings.waiting import RingReader, RingWriter
 
@@ -38,9 +39,11 @@ class UdpBackend(SocketBackend):
         resolver: Resolver,
         dropped: Callable[[int], None],
         gate: Gate | None = None,
+        principal: Principal = Principal(""),  # noqa: B008 - a text
     ) -> None:
         super().__init__(sock, nursery, broke, closed, gate)
         self._resolver: Final = resolver
+        self._principal: Final = principal
         self._on_dropped: Final = dropped
         self._dropped = 0
 
@@ -79,7 +82,7 @@ class UdpBackend(SocketBackend):
         begin = 1 + message[0] if message else 1
         try:
             address = message[1:begin].decode()
-            places = await self._resolver.resolve(address, socket.SOCK_DGRAM, passive=False)
+            places = await self._resolver.resolve(address, socket.SOCK_DGRAM, self._principal, passive=False)
             fitting = [place.name for place in places if place.family == self.socket.family]
             await self.socket.sendto(message[begin:], fitting[0])
         except (OSError, UnicodeError, DiosError, IndexError):

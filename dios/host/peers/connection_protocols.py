@@ -22,6 +22,11 @@ class RemoteIdentity(Protocol):
     def name(self) -> str:
         """The node's name."""
 
+    @property
+    def key(self) -> bytes:
+        """The SHA-256 of the node's public key."""
+        ...
+
 
 class PeerConnection(Protocol):
     """One authenticated connection to another node."""

@@ -26,6 +26,8 @@ from dios.wire.dcp_frames import (
 )
 
 CONTROL: Final = 0
+HEADS: Final = 2**32 - 1
+"""The channel of a connection on which a node is sent the heads of its audit log."""
 
 
 class ReceivedHello(NamedTuple):

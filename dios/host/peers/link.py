@@ -31,7 +31,15 @@ from dios.host.peers.incoming import IncomingQueue
 from dios.host.peers.sending import TransferQueue
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
-from dios.wire.dcp_frames import Continuing, Control, Resting, Revoked, decode_frame, encode_frame
+from dios.wire.dcp_frames import (
+    AuditHeads,
+    Continuing,
+    Control,
+    Resting,
+    Revoked,
+    decode_frame,
+    encode_frame,
+)
 from dios.wire.types import Traffic
 
 _log: Final = logging.getLogger(__name__)
@@ -282,7 +290,9 @@ class PeerSession:
         await self._quiet.wait()
 
 
-_CONTROL: Final[frozenset[type]] = frozenset({dcp.Gossip, dcp.Leased, Revoked, Resting, Continuing})
+_CONTROL: Final[frozenset[type]] = frozenset(
+    {dcp.Gossip, dcp.Leased, Revoked, Resting, Continuing, AuditHeads}
+)
 """Notices that overtake others. A lease must come before the answer to the same request."""
 
 

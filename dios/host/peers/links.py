@@ -29,11 +29,13 @@ from dios.errors import (
     UnreachableError,
     WouldBlockError,
 )
+from dios.host.audit.heads import AuditHead
 from dios.host.handover import format as form
 from dios.host.loop.node_log import correlate
 from dios.host.peers import handshake
 from dios.host.peers.bulk import FileRange
 from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
+from dios.host.peers.heads import HeadKeeper
 from dios.host.peers.link import PeerLink, PeerSession
 from dios.host.peers.liveness_probe import refuses_connections
 from dios.host.peers.receiving import LinkParts, MessageReader
@@ -41,7 +43,15 @@ from dios.host.peers.sending import TransferQueue
 from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp
-from dios.wire.dcp_frames import CONTINUING_VERSION, Channel, Continuing, Revoked, version_with
+from dios.wire.dcp_frames import (
+    CONTINUING_VERSION,
+    AuditHeads,
+    Channel,
+    Continuing,
+    Revoked,
+    encode_frame,
+    version_with,
+)
 
 _log: Final = logging.getLogger(__name__)
 _NOBODY: Final = TaskId(0)
@@ -99,6 +109,11 @@ class PeerLinks:
     def node(self) -> NodeId:
         """The id of this node."""
         return self._me.node
+
+    @property
+    def heads(self) -> HeadKeeper:
+        """The keeper of other nodes' audit heads."""
+        return self._parts.heads
 
     @property
     def inline_bytes_max(self) -> int:
@@ -197,6 +212,13 @@ class PeerLinks:
         sessions = (link.session for link in self._links.values())
         return [session for session in sessions if session is not None and not session.closed]
 
+    def publish_head(self, head: AuditHead) -> None:
+        """Send the newest head of this node's audit log to some connected nodes."""
+        open_links = ((link.node, link.session) for link in self._links.values())
+        self._parts.heads.publish(
+            head, [(node, session) for node, session in open_links if session is not None]
+        )
+
     def _report_removed(self, call: tuple[TaskId, int, int] | None = None, failure: str = "") -> None:
         around = self._parts
         removed = tuple(sorted(self._guard.revoked))
@@ -281,6 +303,8 @@ class PeerLinks:
                 hello = opened.hello
                 if hello.channel == handshake.CONTROL:
                     await self._accept_control(line, opened)
+                elif hello.channel == handshake.HEADS:
+                    await self._return_heads(line, hello.node)
                 else:
                     await self._accept_data(line, opened)
             except (UnreachableError, WouldBlockError, OSError) as error:
@@ -311,6 +335,13 @@ class PeerLinks:
         handshake.send_hello(line, self._me)
         handshake.check_version(hello)
         await self._serve(link, self._establish(link, line, opened, ours=False), opened.rest)
+
+    async def _return_heads(self, line: PeerConnection, node: NodeId) -> None:
+        """Send a node all heads of its audit log that are kept here."""
+        stored = await self._parts.heads.kept_of(node)
+        handshake.send_hello(line, self._me, handshake.HEADS)
+        line.send_nowait(encode_frame(AuditHeads(tuple(head.line for head in stored.heads))))
+        await line.flush()
 
     async def _accept_data(self, line: PeerConnection, opened: handshake.ReceivedHello) -> None:
         hello = opened.hello
@@ -482,6 +513,7 @@ class PeerLinks:
         _log.info("a node is connected", extra={"peer": link.name, "epoch": hello.epoch})
         for statement in self._guard.statements:
             session.send_message(Revoked(statement))
+        self._parts.heads.met(node, session)
         self._met.set()
         self._met = trio.Event()
         self._parts.driver.feed(

@@ -24,6 +24,7 @@ from dios.host.loop.driver import Driver
 from dios.host.loop.fair_queue import TaskPrincipals
 from dios.host.loop.persister import Persister
 from dios.host.peers.bulk import ReceivedTransfer, ReceivingMemory
+from dios.host.peers.heads import HeadKeeper
 from dios.host.peers.held_requests import HeldRequests
 from dios.host.peers.incoming import WaitingRequest
 from dios.host.peers.link import PeerSession
@@ -31,11 +32,12 @@ from dios.host.peers.statements import RevocationList, StatementReader
 from dios.ids import NodeId, Principal
 from dios.transport.batch import BATCH
 from dios.wire import dcp
-from dios.wire.dcp_frames import Continuing, Control, Resting, Revoked, decode_frame
+from dios.wire.dcp_frames import AuditHeads, Continuing, Control, Resting, Revoked, decode_frame
 from dios.wire.messages import Failure
 
 _log: Final = logging.getLogger(__name__)
 
+_BETWEEN_HOSTS: Final = (Revoked, Resting, Continuing, AuditHeads)
 _ANSWERS_EACH: Final = 2
 """One message often leads to several messages to the same node, which are sent together."""
 
@@ -52,6 +54,7 @@ class LinkParts(NamedTuple):
     denied: Callable[[Principal, str], None]
     receiving: ReceivingMemory
     tracer: CallTracer
+    heads: HeadKeeper
 
 
 class MessageReader:
@@ -111,6 +114,8 @@ class MessageReader:
                         session.resting = True
                     elif isinstance(message, Continuing):
                         self._continued(node, session, message.begins)
+                    elif isinstance(message, AuditHeads):
+                        self._parts.heads.receive(node, line.peer, session, message)
                     elif isinstance(message, Revoked):
                         if await self._statements.merge(node, message.statement):
                             driver.units += limits.TURN_UNITS_MAX  # its signatures take as long as a turn
@@ -275,14 +280,14 @@ def _decode(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message | 
         raise ProtocolError("a message has bytes inside its frame and attached to it")
     if isinstance(message, dcp.PeerHello):
         raise ProtocolError("a second hello on one connection")
-    if isinstance(message, Revoked | Resting | Continuing) and (attached is not None or inline is not None):
+    if isinstance(message, _BETWEEN_HOSTS) and (attached is not None or inline is not None):
         raise ProtocolError("a message between hosts has bytes attached to it")
     return message, inline
 
 
 def _decode_transfer(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message, bytes | None]:
     message, inline = _decode(body, attached)
-    if isinstance(message, Revoked | Resting | Continuing):
+    if isinstance(message, Control):
         raise ProtocolError("a message between hosts came as a transfer")
     return message, inline
 

@@ -100,12 +100,21 @@ class RemoteStreams:
         self._waiting: Final[dict[StreamKey, _Waiting]] = {}
         self._open: Final[dict[StreamKey, _Open]] = {}
         self._rings: Final[dict[tuple[ObjectId, Mode], RingDescriptors]] = {}
-        self._connecting = 0
+        self._connecting: Final[dict[StreamKey, _Waiting]] = {}
         self._pauses = False
         """True while this node tries to replace its program."""
 
     def __len__(self) -> int:
-        return len(self._open) + len(self._waiting) + self._connecting
+        return len(self._open) + len(self._waiting) + len(self._connecting)
+
+    def _leaves_room(self, holder: NodeId | str) -> bool:
+        """Return True if a node, or a principal of this one, may have one more stream."""
+        own = sum(
+            holder == (place.taker.principal if key.dials else key.node)
+            for streams in (self._waiting, self._connecting, self._open)
+            for key, place in ((key, stream.place) for key, stream in streams.items())
+        )
+        return limits.may_take(own, len(self), limits.PEER_STREAMS_MAX)
 
     # -- the node that has the stream -----------------------------------------------------------------
     def keep(self, node: NodeId, number: int, place: StreamPlace, end: RingEnd) -> None:
@@ -113,7 +122,7 @@ class RemoteStreams:
 
         Raise LimitError over PEER_STREAMS_MAX streams; the end is closed then.
         """
-        if len(self) >= limits.PEER_STREAMS_MAX:
+        if not self._leaves_room(node):
             end.close()
             raise _too_many()
         session = self._links.session_of(node)
@@ -179,7 +188,7 @@ class RemoteStreams:
         Return the task's end: the reply and three descriptors, which the caller closes. Raise LimitError,
         OutOfMemoryError or OSError.
         """
-        if len(self) >= limits.PEER_STREAMS_MAX:
+        if not self._leaves_room(taker.principal):
             raise _too_many()
         mode = effect.mode
         ring = create_ring(effect.ring_bytes)
@@ -195,7 +204,7 @@ class RemoteStreams:
         waiting = _Waiting(
             StreamPlace(effect.object, mode, duplex=False, taker=taker), end, trio.CancelScope()
         )
-        self._nursery.start_soon(self._connect, key, waiting, name="connect for a stream")
+        self._begin_to_connect(key, waiting)
         return Attached(ring.ring_bytes), theirs
 
     def close_end(self, target: ObjectId, mode: Mode) -> bool:
@@ -207,8 +216,11 @@ class RemoteStreams:
         ring.close()
         return True
 
+    def _begin_to_connect(self, key: StreamKey, waiting: _Waiting) -> None:
+        self._connecting[key] = waiting
+        self._nursery.start_soon(self._connect, key, waiting, name="connect for a stream")
+
     async def _connect(self, key: StreamKey, waiting: _Waiting) -> None:
-        self._connecting += 1
         session = self._links.session_of(key.node)
         try:
             sock = await self._dial(key, waiting)
@@ -221,7 +233,7 @@ class RemoteStreams:
             waiting.end.close()
             raise
         finally:
-            self._connecting -= 1
+            del self._connecting[key]
         if session is None or session.closed:
             sock.close()
             break_off(waiting.end)
@@ -325,7 +337,7 @@ class RemoteStreams:
             # Another start of the node does not know the stream.
             waiting.scope.cancel()
         elif key.dials and self._take(key) is not None:
-            self._nursery.start_soon(self._connect, key, waiting, name="connect for a stream again")
+            self._begin_to_connect(key, waiting)
 
     def met(self, node: NodeId, session: PeerSession) -> None:
         """Continue the streams with a node that is connected, or whose program is not replaced after all."""
@@ -470,7 +482,8 @@ def _nothing() -> None:
 
 def _too_many() -> LimitError:
     return LimitError(
-        f"cannot open a stream: {limits.PEER_STREAMS_MAX} streams between nodes are open here. Close some."
+        "cannot open a stream: of the streams between nodes that are open here, no more are left for others. "
+        "Close some."
     )
 
 

@@ -6,8 +6,9 @@ Every task is forked from a zygote: a small process that is set up in advance. R
 - ``held_shares``: the shares of the machine to which tasks of jobs over time are held.
 - ``call_turns``: the order in which their connections make calls.
 - ``session_server``: accepts the connections of users' programs.
-- ``zygote_pool``: keeps pure tasks ready to start; ``zygote_link`` talks to one zygote process, in the
-  messages of ``zygote_messages``; ``zygote_process`` starts it, ``zygote_main`` is its program.
+- ``zygote_pool``: keeps pure tasks ready to start; ``lineages``: those that were forked from one zygote.
+  ``zygote_link`` talks to one zygote process, in the messages of ``zygote_messages``; ``zygote_process``
+  starts it, ``zygote_main`` is its program.
 - ``templates``: sets of modules from which tasks start, as ``template_setting`` describes them;
   ``prepared_tasks``: the processes of a template that wait for a task;
   ``template_supervisor`` is the part of a zygote for them, and ``template_process`` loads the modules.

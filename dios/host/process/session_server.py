@@ -39,8 +39,8 @@ class SessionServer:
 
     The node's own user and root may connect, and the users in ``allowed_uids``. ``denied`` is called with
     the principal of a refused connection and the reason, ``broken`` with the principal of a connection that
-    an internal error ended. The users in ``allowed_uids`` share half of the places at most each, so that
-    none of them can lock out the node's own user.
+    an internal error ended. The users in ``allowed_uids`` share the places that are not reserved
+    (``limits.may_take``), so that none of them can lock out another, or the node's own user.
     """
 
     def __init__(
@@ -127,13 +127,18 @@ class SessionServer:
                 int(Code.EDQUOT),
                 f"cannot connect: {limits.CONNECTIONS_MAX} programs are connected already. Try again later.",
             )
-        if peer.uid not in self._own and self._open[peer.uid] >= limits.CONNECTIONS_PER_OTHER_USER_MAX:
+        if peer.uid not in self._own and not self._leaves_room(peer.uid):
             return Failure(
                 int(Code.EDQUOT),
-                f"cannot connect: user {peer.uid} has {limits.CONNECTIONS_PER_OTHER_USER_MAX} connections. "
-                "Close some.",
+                f"cannot connect: user {peer.uid} has {self._open[peer.uid]} connections, and no more are "
+                "left for others. Close some.",
             )
         return None
+
+    def _leaves_room(self, uid: int) -> bool:
+        """Return True if a user other than the node's own may have one more connection."""
+        used = sum(count for other, count in self._open.items() if other not in self._own)
+        return limits.may_take(self._open[uid], used, limits.CONNECTIONS_MAX - limits.CONNECTIONS_RESERVED)
 
     async def _serve(self, sock: socket.socket, peer: PeerCredentials) -> None:
         """Serve a connection from its beginning."""

@@ -35,6 +35,7 @@ from dios.host.loop.persister import Persister
 from dios.host.process.call_turns import CallTurns
 from dios.host.process.held_shares import HeldShares
 from dios.host.process.last_exception import exception_line
+from dios.host.process.lineages import OWN, lineage_of
 from dios.host.process.task_process import Exit, TaskProcess
 from dios.host.process.zygote_link import ZygoteLink
 from dios.ids import Name, ObjectId, Principal, TaskId
@@ -48,7 +49,6 @@ _log: Final = logging.getLogger(__name__)
 
 DEFECT: Final = "an internal error of the node ended this connection; see the node's log"
 _SEND_HIGH: Final = limits.SEND_QUEUE_BYTES_MAX // 2
-_SPAWNS_AT_ONCE: Final = 4
 _FORK_S_MAX: Final = 120.0
 """The time in which a session must fork itself after the order."""
 
@@ -59,17 +59,25 @@ class ProcessSpawner(Protocol):
     async def wait_fit(self) -> None:
         """Wait until it is known if pure tasks can run. Raise DiosError with the reason if they cannot."""
 
-    async def prepare(self, template: str) -> None:
+    async def prepare(self, template: str, lineage: str) -> None:
         """Wait until a template runs. Raise DiosError with advice if it cannot."""
 
     def require_forkable(self) -> None:
         """Raise DiosError with the reason if no session can be forked."""
 
-    def take(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess | None:
+    def take(
+        self, brand: Brand, task_limits: Limits, template: str = "", lineage: str = OWN
+    ) -> TaskProcess | None:
         """Return a process that waits for such a task, or None: then ``spawn`` starts one."""
 
     async def spawn(
-        self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
+        self,
+        brand: Brand,
+        task_limits: Limits,
+        template: str = "",
+        *,
+        lineage: str = OWN,
+        forkable: bool = False,
     ) -> TaskProcess:
         """Start a process, from a template if one is given. Raise DiosError with advice if that fails."""
 
@@ -78,6 +86,11 @@ class ProcessSpawner(Protocol):
 
     async def hold(self, child: TaskProcess, share: TaskShare) -> None:
         """Hold a process to its part of the machine. Raise DiosError if it cannot be pinned as that says."""
+
+
+def _lineage_of(effect: Spawn) -> str:
+    own = Principal(f"uid:{os.geteuid()}")
+    return lineage_of(effect.principal, own, is_gateway=effect.is_gateway)
 
 
 class Payer(NamedTuple):
@@ -131,7 +144,7 @@ class TaskHost:
         self._running: Final[dict[TaskId, _StartedTask]] = {}
         # A process takes milliseconds to make, so that principals take turns.
         self._starters: Final = TaskPrincipals()
-        self._spawn_turns: Final = FairQueue(self._starters, _SPAWNS_AT_ONCE)
+        self._spawn_turns: Final = FairQueue(self._starters, limits.SPAWNS_AT_ONCE_MAX)
         self._call_turns: Final = CallTurns(nursery)
         # Many sessions that open at once would keep calls waiting, also in the same queue.
         self._opening_turns: Final = CallTurns(nursery)
@@ -386,7 +399,7 @@ class TaskHost:
         if effect.forkable or effect.fork_of or effect.share != NO_SHARE or self._spawn_turns.any_waits:
             return None
         try:
-            return self._spawner.take(effect.brand, effect.limits, effect.template)
+            return self._spawner.take(effect.brand, effect.limits, effect.template, _lineage_of(effect))
         except DiosError:
             return None  # the start on demand fails with the reason
 
@@ -401,7 +414,7 @@ class TaskHost:
             if effect.forkable:
                 self._spawner.require_forkable()
             if effect.template or effect.forkable:
-                await self._spawner.prepare(effect.template)
+                await self._spawner.prepare(effect.template, _lineage_of(effect))
         turn = trio.Event()
         self._starters.add(effect.task, effect.principal)
         self._spawn_turns.request_turn(effect.task, turn.set)
@@ -410,7 +423,11 @@ class TaskHost:
             if running.killed:
                 return None
             process = await self._spawner.spawn(
-                effect.brand, effect.limits, effect.template, forkable=effect.forkable
+                effect.brand,
+                effect.limits,
+                effect.template,
+                lineage=_lineage_of(effect),
+                forkable=effect.forkable,
             )
             await self._hold(process, effect.share)
             return process

@@ -159,6 +159,12 @@ class Templates:
             template.tasks.discard(child)
             template.prepared.ended(child)
 
+    @property
+    def processes(self) -> int:
+        """The number of processes that are no task: those of templates, and those that wait for a task."""
+        alive = [t for t in self._templates.values() if t.process is not None and t.process.exit is None]
+        return len(alive) + sum(len(template.prepared) for template in self._templates.values())
+
     def close(self) -> None:
         """End all prepared tasks."""
         for template in self._templates.values():

@@ -1,7 +1,7 @@
 """Starts tasks from a pool of pure children that are already locked down, forked from zygote processes.
 
-One zygote serves pure tasks, behind the read-only view. Another one serves limbo tasks; it is started with
-the first limbo task.
+Zygotes of pure tasks are behind the read-only view: one for each lineage (``lineages``), of which that of the
+node's own user has the pool. Another one serves limbo tasks; it is started with the first limbo task.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from dios.host.confinement.native_programs import NativeProgram, ProgramSetting,
 from dios.host.confinement.notifications import FORKS
 from dios.host.handover.format import Zygote
 from dios.host.process.failure_pause import FailurePause
+from dios.host.process.lineages import OWN, Lineage, Lineages
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.template_setting import TemplateSetting
-from dios.host.process.templates import Templates
+from dios.host.process.templates import ProcessMaker, Templates
 from dios.host.process.zygote_link import ZygoteLink
 from dios.host.process.zygote_messages import ZygoteModules, ZygoteSetup
 from dios.host.process.zygote_process import StartedZygote
@@ -207,22 +208,21 @@ class ZygotePool:
         self._is_removing = False
         self._refill = trio.Event()
         self._filled = trio.Event()
-        self._starting = trio.Lock()
-        self._starting_supervisor = trio.Lock()
-        self._links: dict[Brand, ZygoteLink] = {}
-        self._supervisor: ZygoteLink | None = None
+        self._starting_limbo = trio.Lock()
+        self._limbo: ZygoteLink | None = None
         self._former: list[ZygoteLink] = []
         """The zygotes of predecessors: each lives as long as its children, and makes no others."""
         self._alive: set[TaskProcess] = set()
-        self.templates = Templates(
-            templates,
+        self.lineages: Final = Lineages(
             nursery,
             self,
+            templates,
             base_of_templates,
-            warm_up=warm_up_of_templates,
+            warm_up_of_templates,
             defaults=defaults,
             prepared_max=pool_size,
         )
+        self._own: Final = self.lineages.use(OWN)
 
     async def learn(self, mechanisms: Mapping[str, Mechanism]) -> None:
         """Use what is known of the machine now; start the zygote for pure tasks if the machine is fit.
@@ -232,7 +232,7 @@ class ZygotePool:
         fitness = fitness_of(mechanisms, accept_weaker=self._accept_weaker)
         if fitness is Fitness.FIT:
             self._setup = await _setup(mechanisms, self._groups, self._programs)
-        if fitness is Fitness.FIT and Brand.PURE not in self._links:
+        if fitness is Fitness.FIT and self._own.zygote is None:
             started, self._started = self._started, None
             self.serve_pure(await ZygoteLink.start(self._setup, self._modules, started))
         self._mechanisms, self.fitness = mechanisms, fitness
@@ -251,7 +251,8 @@ class ZygotePool:
 
     def serve_pure(self, link: ZygoteLink) -> None:
         """Use this zygote for pure tasks and start to fill the pool."""
-        self._adopt(Brand.PURE, link)
+        self._own.zygote = link
+        self._serve_link(link)
         if self._pool_size:
             self._nursery.start_soon(self._keep_filled)
         if "cgroup_memory" not in self._setup.available:
@@ -267,9 +268,15 @@ class ZygotePool:
         """The process ids of the zygotes."""
         return tuple(link.pid for link in self._all_links())
 
+    @property
+    def templates(self) -> Templates:
+        """The templates of the node's own user."""
+        return self._own.templates
+
     def _all_links(self) -> tuple[ZygoteLink, ...]:
-        links = (*self._links.values(), *self._former)
-        return links if self._supervisor is None else (*links, self._supervisor)
+        others = [link for lineage in self.lineages.all for link in lineage.links if lineage is not self._own]
+        limbo = () if self._limbo is None else (self._limbo,)
+        return (*self._own.links[:1], *limbo, *self._former, *others, *self._own.links[1:])
 
     # -- the successor of this process -----------------------------------------------------------------
     def pause(self) -> None:
@@ -285,7 +292,7 @@ class ZygotePool:
     def busy(self) -> bool:
         """True while a process is being made."""
         links = self._all_links()
-        starting = self._starting.locked() or self._starting_supervisor.locked()
+        starting = self._starting_limbo.locked() or any(user.is_starting for user in self.lineages.all)
         return starting or self._making > 0 or any(link.busy for link in links)
 
     def hand_over(self) -> tuple[Zygote, ...]:
@@ -324,14 +331,16 @@ class ZygotePool:
         if self._pool_size and self.fitness is Fitness.FIT:
             await self._filled.wait()
 
-    async def prepare(self, template: str) -> None:
+    async def prepare(self, template: str, lineage: str = OWN) -> None:
         """Wait until a template runs, which may take seconds. Raise ``NotSupportedError`` with the reason.
 
         A template is confined like a task before it loads the first module, so a machine that lacks a
         mechanism has none, even if it accepts a weaker sandbox for its tasks.
         """
         require_pure(self._mechanisms)
-        await self.templates.prepare(template)
+        user = self.lineages.use_for(template, lineage)
+        with user.starting():
+            await user.templates.prepare(template)
 
     def require_forkable(self) -> None:
         """Raise ``NotSupportedError`` with the reason if sessions cannot be forked on this machine."""
@@ -372,7 +381,9 @@ class ZygotePool:
             # Its end may have come before the group.
             self._dispose(child.group)
 
-    def take(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess | None:
+    def take(
+        self, brand: Brand, task_limits: Limits, template: str = "", lineage: str = OWN
+    ) -> TaskProcess | None:
         """Return a child that waits and has exactly these limits, or None: then ``spawn`` starts one.
 
         Raise ``InvalidError`` for a limit out of range.
@@ -381,20 +392,29 @@ class ZygotePool:
         if brand is not Brand.PURE or bounds != self._defaults:
             return None
         if template:
-            return self.templates.take(template)
+            return self.lineages.use_for(template, lineage).templates.take(template)
+        if lineage != OWN:
+            return self.lineages.use(lineage).prepared.take(forkable=False)
         child = self._next_of_pool()
         if child is not None:
             self._pause.succeeded()
         return child
 
     async def spawn(
-        self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
+        self,
+        brand: Brand,
+        task_limits: Limits,
+        template: str = "",
+        *,
+        lineage: str = OWN,
+        forkable: bool = False,
     ) -> TaskProcess:
         """Start a task's process, which then waits for a Welcome on its socket.
 
         A limit of 0 means the node's default. ``template`` names the template from which a pure task is
         forked; ``prepare`` it before. With ``forkable`` it can be forked later; then it comes from a template
-        in any case, which has an empty name if none is given. Raise ``NotSupportedError`` if this machine
+        in any case, which has an empty name if none is given. It shares secrets with tasks of its ``lineage``
+        alone, unless the template is public. Raise ``NotSupportedError`` if this machine
         cannot run such a task, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` if the machine
         cannot create the process.
         """
@@ -406,12 +426,13 @@ class ZygotePool:
             )
         if brand is Brand.PURE:
             await self.wait_fit()
-            if template or forkable:
-                return await self.templates.fork(template, bounds, forkable=forkable)
-            child = await self._take_from_pool(bounds)
-            if child is not None:
-                return child
-        return await self._make(brand, bounds)
+            user = self.lineages.use_for(template, lineage)
+            with user.starting():
+                if template or forkable:
+                    return await user.templates.fork(template, bounds, forkable=forkable)
+                child = await self._take_from_pool(bounds, user)
+                return child or await self._make(brand, bounds, user)
+        return await self._make(brand, bounds, self._own)
 
     async def hold(self, child: TaskProcess, share: TaskShare) -> None:
         """Hold a child that has not started its task to its part of the machine.
@@ -454,7 +475,7 @@ class ZygotePool:
         self._is_closing = True
         if self._started is not None:
             await trio.to_thread.run_sync(self._started.close)
-        self.templates.close()
+        self.lineages.close()
         for child in self._alive:
             child.kill()
         for link in self._all_links():
@@ -466,34 +487,53 @@ class ZygotePool:
             child.close()
         self._pool.clear()
 
-    async def _link(self, brand: Brand) -> ZygoteLink:
-        """Return the zygote for ``brand``; start it if there is none or it has ended."""
-        async with self._starting:
-            link = self._links.get(brand)
+    async def _link(self, brand: Brand, lineage: Lineage) -> ZygoteLink:
+        """Return the zygote of a lineage, or that of limbo tasks; start it if there is none or it ended."""
+        is_pure = brand is Brand.PURE
+        async with lineage.starting_zygote if is_pure else self._starting_limbo:
+            link = lineage.zygote if is_pure else self._limbo
             if self._is_closing:
                 raise OutOfMemoryError("cannot create the task's process: the node stops", call="run")
-            if link is None or not link.alive:
-                if link is not None:
-                    await link.close()
-                link = await ZygoteLink.start(ZygoteSetup(brand, self._setup.available), self._modules)
-                self._adopt(brand, link)
-            return link
+            if link is not None and link.alive:
+                return link
+            setup = self._setup if is_pure else ZygoteSetup(brand, self._setup.available)
+            started = await self._restarted(link, setup)
+            if is_pure:
+                lineage.zygote = started
+            else:
+                self._limbo = started
+            return started
 
-    async def template_link(self) -> ZygoteLink:
-        """Return the connection to the supervisor of templates; start it if there is none or it has ended."""
-        async with self._starting_supervisor:
-            link = self._supervisor
-            if link is None or not link.alive:
-                if link is not None:
-                    await link.close()
-                setup = ZygoteSetup(Brand.PURE, self._setup.available, templates=True)
-                link = self._supervisor = await ZygoteLink.start(setup, self._modules)
-                self._serve_link(link)
-            return link
-
-    def _adopt(self, brand: Brand, link: ZygoteLink) -> None:
-        self._links[brand] = link
+    async def _restarted(self, former: ZygoteLink | None, setup: ZygoteSetup) -> ZygoteLink:
+        """Start a zygote, also in place of a former one that has ended."""
+        if former is not None:
+            await former.close()
+        link = await ZygoteLink.start(setup, self._modules)
         self._serve_link(link)
+        for lineage in self.lineages.take_superfluous():
+            for superfluous in lineage.links:
+                self._nursery.start_soon(superfluous.close, name="end a lineage without tasks")
+        return link
+
+    async def template_link(self, name: str) -> ZygoteLink:
+        """Return the supervisor of the templates of a lineage; start it if there is none or it has ended."""
+        lineage = self.lineages.use(name)
+        async with lineage.starting_supervisor:
+            link = lineage.supervisor
+            if link is None or not link.alive:
+                setup = ZygoteSetup(Brand.PURE, self._setup.available, templates=True)
+                link = lineage.supervisor = await self._restarted(link, setup)
+            return link
+
+    def maker_of(self, lineage: str) -> ProcessMaker:
+        """Return the maker of the templates of a lineage."""
+        return _TemplateMaker(self, lineage)
+
+    async def make_prepared(self, lineage: str) -> TaskProcess:
+        """Create a pure task of a lineage with the default limits. Raise DiosError if that fails."""
+        user = self.lineages.use(lineage)
+        with user.starting():
+            return await self._make(Brand.PURE, self._defaults, user)
 
     def _serve_link(self, link: ZygoteLink) -> None:
         link.on_end = self._on_end
@@ -502,19 +542,19 @@ class ZygotePool:
     async def _serve(self, link: ZygoteLink) -> None:
         """Serve a zygote until it ends. Filling the pool starts another one, with a pause after many ends."""
         await link.run()
-        if link is not self._supervisor:
+        if link is self._own.zygote:
             self._pause.failed()
             self._refill.set()
 
-    async def _make(self, brand: Brand, bounds: ProcessLimits) -> TaskProcess:
+    async def _make(self, brand: Brand, bounds: ProcessLimits, lineage: Lineage) -> TaskProcess:
         self._making += 1
         try:
-            return await self._made(brand, bounds)
+            return await self._made(brand, bounds, lineage)
         finally:
             self._making -= 1
 
-    async def _made(self, brand: Brand, bounds: ProcessLimits) -> TaskProcess:
-        link = await self._link(brand)
+    async def _made(self, brand: Brand, bounds: ProcessLimits, lineage: Lineage) -> TaskProcess:
+        link = await self._link(brand, lineage)
         if not self._groups:
             return await self.counted(await link.make(bounds))
         group, entrances = await trio.to_thread.run_sync(self._open_group, bounds)
@@ -586,15 +626,19 @@ class ZygotePool:
             if child.exit is None:
                 raise _without_limits(error) from error
 
-    async def _take_from_pool(self, bounds: ProcessLimits) -> TaskProcess | None:
-        """Take a child from the pool and lower its limits; None if the limits exceed those of the pool."""
+    async def _take_from_pool(self, bounds: ProcessLimits, lineage: Lineage) -> TaskProcess | None:
+        """Take a child that waits and lower its limits; None if the limits exceed those of such children."""
         if bounds.exceed(self._defaults):
             return None
-        while (child := self._next_of_pool()) is not None:
-            if await self.lowered(self._links[Brand.PURE], child, bounds):
-                self._pause.succeeded()
+        while (child := self._next_of(lineage)) is not None:
+            if lineage.zygote is not None and await self.lowered(lineage.zygote, child, bounds):
+                if lineage is self._own:
+                    self._pause.succeeded()
                 return child
         return None
+
+    def _next_of(self, lineage: Lineage) -> TaskProcess | None:
+        return self._next_of_pool() if lineage is self._own else lineage.prepared.take(forkable=False)
 
     def _next_of_pool(self) -> TaskProcess | None:
         """Remove a child that has not ended from the pool and return it; None if there is none."""
@@ -627,7 +671,7 @@ class ZygotePool:
         while True:
             while not self._is_closing and self._is_short():
                 try:
-                    child = await self._make(Brand.PURE, self._defaults)
+                    child = await self._make(Brand.PURE, self._defaults, self._own)
                 except DiosError:
                     self._pause.failed()
                     continue
@@ -685,7 +729,7 @@ class ZygotePool:
     def _on_end(self, child: TaskProcess) -> None:
         self._alive.discard(child)
         self._former_ended.set()
-        self.templates.ended(child)
+        self.lineages.ended(child)
         if child.group is not None:
             self._dispose(child.group)
         folder = child.detach_folder()
@@ -695,7 +739,7 @@ class ZygotePool:
             # The child ended in the pool: an entry point that does not wait, or a damaged view. After some
             # such ends in a row children are created on demand for a while, where ends are reported.
             self._pool.remove(child)
-            if self._links[child.brand].alive:
+            if self._own.zygote is not None and self._own.zygote.alive:
                 self._pause.failed()
             child.close()
             self._refill.set()
@@ -706,6 +750,21 @@ class ZygotePool:
         if not self._is_removing:
             self._is_removing = True
             self._nursery.start_soon(self._remove_groups, name="remove control groups")
+
+
+class _TemplateMaker:
+    """The part of the pool that makes processes of the templates of one lineage."""
+
+    def __init__(self, pool: ZygotePool, lineage: str) -> None:
+        self._pool: Final = pool
+        self._lineage: Final = lineage
+        self.counted: Final = pool.counted
+        self.lowered: Final = pool.lowered
+        self.has_room: Final = pool.has_room
+
+    async def template_link(self) -> ZygoteLink:
+        """Return the connection to the supervisor of the templates. Raise DiosError if it does not start."""
+        return await self._pool.template_link(self._lineage)
 
 
 def _group_share(share: TaskShare) -> GroupShare:

@@ -15,7 +15,7 @@ Read in this order:
 - ``actors``: objects in workers of their own; ``actor_calls`` is the other side.
 - ``local_modules``: the packages that a worker cannot import, as ``archives``.
 - ``remote_errors``: the exceptions of calls as bytes.
-- ``call_options``: time limits, repetitions and needs of calls.
+- ``call_options``: time limits, repetitions and needs of calls; ``shared_executors`` keeps workers warm.
 - ``result_order``: ``map``; ``map_calls`` makes its calls in a worker, and ``progress`` shows their number.
 - ``errors``: what calls and results can raise.
 - ``results``: the closed format of results, because no worker is trusted.

@@ -58,6 +58,13 @@ def shared_executor(max_workers: int | None = None, **options: object) -> Execut
     return kept.executor
 
 
+def forget_shared(executor: Executor) -> None:
+    """Give the executor to nobody else. It ends when those who have it have dropped it."""
+    with _lock:
+        for key in [key for key, kept in _kept.items() if kept.executor is executor]:
+            del _kept[key]
+
+
 def _comparable(value: object) -> Hashable:
     """Return something that is equal for equal arguments."""
     if isinstance(value, Mapping):

@@ -10,6 +10,7 @@ of the async client have the same operations.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import threading
 import time
@@ -58,6 +59,9 @@ _START_WAIT_S: Final = 300.0
 _FIRST_PAUSE_S: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
 _END_WAIT_S: Final = 10.0
+"""The node reports the reason of an end within this time. A session that ended its streams may go on, so an
+order waits for no longer than its own time, and the grace."""
+
 GRACE_S: Final = 2.0
 """The time in which interrupted code must stop; a session that goes on is ended."""
 
@@ -201,12 +205,21 @@ class SessionLink:
         if self.ended:
             raise SandboxEndedError(f"the session did not start: {self.ended}")
 
-    def start_as_fork(self, node: Node, origin: SessionLink, inputs: Mapping[str, Reference]) -> Steps[None]:
+    def start_as_fork(
+        self,
+        node: Node,
+        origin: SessionLink,
+        inputs: Mapping[str, Reference],
+        timeout_s: float | None,
+    ) -> Steps[None]:
         """Fork another session, and wait until the fork has started. Raise SessionForkError with the reason.
 
-        Raise SandboxEndedError if the other session has ended, before or at that.
+        Raise SandboxEndedError if the other session has ended, before or at that: also if it has not forked
+        in time.
         """
         origin.require_alive()
+        timeout_s = min(_START_WAIT_S, math.inf if timeout_s is None else timeout_s)
+        deadline = time.monotonic() + timeout_s
         name = None if origin.task is None else origin.task.name
         self._family = origin._family or (fingerprint(name) if name else "")
         # Without waiting: the process is made only when the session has its order.
@@ -219,16 +232,16 @@ class SessionLink:
         )
         try:
             yield from self._open(node, inputs, started)
-            done = yield from origin.exchange(ForkSession(), _START_WAIT_S)
+            done = yield from origin.exchange(ForkSession(), timeout_s)
             answer = done.answer
             origin.require_alive()
             if answer is not None and answer.answer.failure is not None:
                 message = answer.answer.failure.message
                 # The order of another failed fork is still open: there the node has nothing to say.
-                yield from self._raise_fork_error(message, asks=message == THREADS)
-            yield from self._begin()
+                yield from self._raise_fork_error(message, deadline if message == THREADS else None)
+            yield from self._begin(deadline)
             if self.ended:
-                yield from self._raise_fork_error(self.ended, asks=True)
+                yield from self._raise_fork_error(self.ended, deadline)
         except GeneratorExit:
             raise
         except BaseException:
@@ -240,11 +253,11 @@ class SessionLink:
         if self.ended:
             raise SandboxEndedError(f"the session ended: {self.ended}")
 
-    def _raise_fork_error(self, reason: str, *, asks: bool) -> Steps[NoReturn]:
-        """Raise SessionForkError with ``reason``, or if it ``asks``, with the node's reason for the end."""
-        if self.task is not None and asks:
+    def _raise_fork_error(self, reason: str, deadline: float | None) -> Steps[NoReturn]:
+        """Raise SessionForkError with ``reason``, or with the node's if it gives one before a deadline."""
+        if self.task is not None and deadline is not None:
             with contextlib.suppress(DiosError):
-                status = yield from call(self.task.wait_op(_END_WAIT_S))
+                status = yield from call(self.task.wait_op(_time_for_reason(deadline)))
                 if status.cause is Cause.SPAWN and status.detail:
                     reason = status.detail
         raise SessionForkError(f"the session cannot be forked now: {reason.removeprefix(CANNOT_CREATE)}")
@@ -283,22 +296,25 @@ class SessionLink:
         self._orders, self._interrupts = cast("RingWriter", ends[0]), cast("RingWriter", ends[2])
         self._answers = cast("RingReader", ends[1])
 
-    def _begin(self) -> Steps[None]:
+    def _begin(self, deadline: float | None = None) -> Steps[None]:
         try:
             yield from self._send(self._framed(Begin(self._bounds)), time.monotonic() + _START_WAIT_S)
-            yield from self._wait_until_ready()
+            yield from self._wait_until_ready(deadline)
             self._present = 0
         except TimeLimitError:
             yield from self.end("it did not start in time")
         except DiosError as error:
             yield from self._end_after(error)
 
-    def _wait_until_ready(self) -> Steps[None]:
-        """Wait for the session. It may end before it has its streams, so this asks the node now and then."""
-        deadline, pause_s = time.monotonic() + _START_WAIT_S, _FIRST_PAUSE_S
+    def _wait_until_ready(self, fixed_deadline: float | None = None) -> Steps[None]:
+        """Wait for the session. It may end before it has its streams, so this asks the node now and then.
+
+        Without a fixed deadline, the time that the node needs to make its process does not count.
+        """
+        deadline, pause_s = fixed_deadline or time.monotonic() + _START_WAIT_S, _FIRST_PAUSE_S
         while not self._ready:
             try:
-                yield from self._receive(pause_s)
+                yield from self._receive(min(pause_s, max(0.0, deadline - time.monotonic())))
             except TimeLimitError:
                 pause_s, now = min(2 * pause_s, _PAUSE_S_MAX), time.monotonic()
                 if self.task is not None:
@@ -306,7 +322,7 @@ class SessionLink:
                     if status.state is TaskState.ENDED:
                         yield from self.end(_reason(status))
                         return
-                    if status.state is not TaskState.RUNNING:
+                    if status.state is not TaskState.RUNNING and fixed_deadline is None:
                         # Its process does not exist yet: the node is busy, or loads a template.
                         deadline = now + _START_WAIT_S
                 if now > deadline:
@@ -344,7 +360,7 @@ class SessionLink:
                 late, deadline = True, time.monotonic() + GRACE_S
                 self.interrupt()
             except DiosError as error:
-                yield from self._end_after(error)
+                yield from self._end_after(error, deadline)
             except GeneratorExit:
                 raise
             except BaseException as error:
@@ -395,7 +411,10 @@ class SessionLink:
             raise ProtocolError("it did not read its orders") from None
 
     def _receive(self, timeout_s: float | None) -> Steps[CheckedAnswer | None]:
-        """Wait for bytes. Return the answer if it was among them."""
+        """Wait for bytes. Return the answer if it was among them.
+
+        Raise TimeLimitError if no time is left and it was not, also if other bytes come all the time.
+        """
         data = yield from read(self._answers, timeout_s)
         answer: CheckedAnswer | None = None
         for kind, body in self._buffer.feed(data):
@@ -408,6 +427,8 @@ class SessionLink:
                 self._ready = True
             else:
                 raise ProtocolError(f"it sent a frame of kind {kind}, which was not due")
+        if answer is None and timeout_s == 0:
+            raise TimeLimitError("no answer came in time")
         return answer
 
     def _hand_over(self, stream: int, data: bytes) -> None:
@@ -422,13 +443,13 @@ class SessionLink:
         return self._failed
 
     # -- the end ----------------------------------------------------------------------------------
-    def _end_after(self, error: DiosError) -> Steps[None]:
+    def _end_after(self, error: DiosError, deadline: float | None = None) -> Steps[None]:
         """End the session after an error of its streams."""
         if isinstance(error, ProtocolError) or self.task is None:
             yield from self.end(f"it broke the protocol: {error.message}")
             return
         try:
-            status = yield from call(self.task.wait_op(_END_WAIT_S))
+            status = yield from call(self.task.wait_op(_time_for_reason(deadline)))
         except DiosError as unknown:
             yield from self.end(f"{error.message}; its task gave no reason ({unknown.message})")
         else:
@@ -464,6 +485,11 @@ class SessionLink:
 
 def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _time_for_reason(deadline: float | None) -> float:
+    left = _left(deadline)
+    return _END_WAIT_S if left is None else min(_END_WAIT_S, max(GRACE_S, left))
 
 
 def _reason(status: Status) -> str:

@@ -256,7 +256,7 @@ class SandboxOps:
             raise SessionForkError("the session cannot be forked: make the sandbox with forkable=True")
         # A gateway of its own, so that its requests are recorded as those of the fork.
         link = SessionLink(self._bounds, self._grant)
-        yield from link.start_as_fork(self._node, origin, self._inputs)
+        yield from link.start_as_fork(self._node, origin, self._inputs, self._timeout)
         self._shared.join()
         vars(other).update(_link=link, _modules=self._modules.copy())
 

@@ -47,8 +47,8 @@ class Sandbox(SandboxOps):
     ``template`` names a template in the node's settings: its modules are loaded already, in memory that all
     its sessions share. ``inputs`` are what the session may read, by name: paths of files, bytes, or
     references. ``memory`` (bytes, or text such as "512 MiB") and ``cpu_seconds`` limit the session,
-    ``timeout`` the seconds of each run; None is the node's default, and no limit of time. ``bounds`` limit
-    the results. ``network`` names origins such as "https://api.example.org", to which the session may make
+    ``timeout`` the seconds of each operation; None is the node's default, and no limit of time. ``bounds``
+    limit the results. ``network`` names origins such as "https://api.example.org", to which it may make
     HTTP requests by way of the node; ``network_ca`` is a file (or its bytes) with the certificates of
     authorities to trust for them, in place of the machine's. ``network_headers`` are headers by origin, such
     as {"https://api.example.org": {"Authorization": "Bearer ..."}}, that are added to the requests outside of

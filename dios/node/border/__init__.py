@@ -3,5 +3,6 @@
 - ``service``: listens, keeps callers to their limits, and serves or sends on each call
 - ``redeemed``: a token of this cluster in a session of the node, and its files
 - ``writing``: stores a file for a holder who may write
+- ``pace``: the bounds of handshakes with strangers, and of slow callers
 - ``connections``: the connections of programs and of foreign nodes
 """

@@ -9,6 +9,7 @@ import trio
 
 from dios import limits
 from dios.errors import ProtocolError, UnreachableError
+from dios.node.border.pace import MinimumRate
 from dios.transport.tcp.secured import Secured
 from dios.wire.border import BorderAnswer, FilePart, decode_part, encode_frame
 from dios.wire.codec import FrameSplitter
@@ -27,25 +28,23 @@ class Line(Protocol):
 
 
 class CallConnection:
-    """The connection of the caller of one call. A caller that neither reads nor sends is given up."""
+    """The connection of the caller of one call. A caller below the minimum rate is given up."""
 
     def __init__(self, line: Line) -> None:
         self._line: Final = line
+        self._rate: Final = MinimumRate()
 
-    async def send(self, answer: BorderAnswer) -> None:
+    async def send(self, message: BorderAnswer) -> None:
         """Send an answer. Raise BrokenPipeError if the caller does not read it in time."""
-        with trio.move_on_after(IDLE_S) as sending:
-            await self._line.send(encode_frame(answer))
-        if sending.cancelled_caught:
-            raise BrokenPipeError("the other end does not read")
+        frame = encode_frame(message)
+        await self._rate.wait(lambda: self._line.send(frame), lambda _: len(frame))
 
     async def receive_part(self) -> FilePart:
-        """Wait for the next bytes that the caller writes. Raise BrokenPipeError if none come in time."""
-        with trio.move_on_after(IDLE_S):
-            body = await self._line.receive()
-            if body is not None:
-                return decode_part(body)
-        raise BrokenPipeError("the other end stopped in the middle of a file")
+        """Wait for the next bytes that the caller writes. Raise BrokenPipeError if they are late."""
+        body = await self._rate.wait(self._line.receive, lambda body: len(body or b""))
+        if body is None:
+            raise BrokenPipeError("the other end stopped in the middle of a file")
+        return decode_part(body)
 
 
 async def next_answer(line: Line, name: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
@@ -12,7 +12,7 @@ from dios import limits
 from dios.errors import DamagedError, InvalidError, NotPermittedError, StaleError, UnreachableError
 from dios.lib.files.paths import checked_path
 from dios.wire.border import BorderAnswer, FileHead, FileList, FilePart, FileRow, ReadFile
-from dios.wire.sealed_tokens import SealedToken, TokenHolder, TokenTerms, terms_of
+from dios.wire.sealed_tokens import SealedToken, TokenHolder, TokenTerms, terms_of, token_mark
 from dios.wire.types import ObjectType, Permission
 
 if TYPE_CHECKING:
@@ -36,6 +36,13 @@ class RedeemedToken:
         self.grant: Final = token.grant
         # The core has compared the time, with its own clock.
         self.terms: Final[TokenTerms] = terms_of(token, holder, 0)
+        of_cluster = (("cluster", holder.cluster),) if holder.cluster else ()
+        self.holders: Final[tuple[Hashable, ...]] = (
+            *of_cluster,
+            ("user", holder.cluster, holder.user),
+            ("token", token_mark(token.grant)),
+        )
+        """The holders of the places of a call: another cluster, its user, and a grant with all its tokens."""
 
     @property
     def issuer_uid(self) -> int:

@@ -13,7 +13,8 @@ import contextlib
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -24,18 +25,21 @@ from dios.errors import (
     BadReferenceError,
     Code,
     DiosError,
+    LimitError,
     NotPermittedError,
     ProtocolError,
     StaleError,
     error_for,
 )
 from dios.host.bandwidth.token_bucket import TokenBucket
+from dios.host.loop.shared_places import SharedPlaces
 from dios.ids import Principal
 from dios.node.border.connections import IDLE_S, CallConnection, ForeignLine, Line, LocalLine, next_answer
+from dios.node.border.pace import HandshakePace
 from dios.node.border.redeemed import RedeemedToken, page_of
-from dios.node.border.writing import WRITES, receive_file, store_file
+from dios.node.border.writing import receive_file, store_file
 from dios.transport.identity.identity import Identity
-from dios.transport.identity.trusted_clusters import TrustedCluster, trusted_clusters
+from dios.transport.identity.trusted_clusters import TrustedCluster, TrustedFolder
 from dios.transport.tcp.border import BorderListener, call_border, cluster_of
 from dios.transport.tcp.secured import Secured
 from dios.transport.tcp.tls import bind
@@ -74,6 +78,8 @@ if TYPE_CHECKING:
     from dios.node.settings import Settings
 
 _S: Final = 1_000_000_000
+_WRITES: Final = limits.POOLS["writes at a border"]
+_SENT_ON: Final = limits.POOLS["calls sent on to a cluster"]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -102,7 +108,10 @@ class Border:
         self._own_uid: Final = own_uid
         self._record: Final = record
         self._denied: Final = denied
-        self._open: Final[Counter[bytes | int]] = Counter()
+        self._trusted: Final = TrustedFolder(identity)
+        self._open: Final[dict[type, Counter[bytes | int]]] = {bytes: Counter(), int: Counter()}
+        self._writes: Final = SharedPlaces(_WRITES.places)
+        self._sent: Final[dict[bytes, SharedPlaces]] = {}
         self._rates: Final[dict[bytes | int, TokenBucket]] = {}
 
     async def run(self) -> None:
@@ -116,11 +125,12 @@ class Border:
                 port = BorderListener(
                     sockets,
                     self._identity,
-                    lambda: trusted_clusters(self._identity),
+                    self._trusted.clusters,
                     nursery,
                     lambda peer_address, why: self._denied(
                         Principal(f"address:{peer_address}"), f"at the border: {why}"
                     ),
+                    HandshakePace(),
                 )
                 _log.info("the border listens for trusted clusters", extra={"address": port.address})
                 nursery.start_soon(self._accept_programs, local, nursery)
@@ -157,14 +167,14 @@ class Border:
     async def _serve_foreign(self, secured: Secured) -> None:
         def received(body: bytes) -> tuple[BorderCall, TokenHolder]:
             # The operator may have ended the trust since the last call.
-            trusted = cluster_of(secured, trusted_clusters(self._identity))
+            trusted = cluster_of(secured, self._trusted.clusters())
             forwarded = decode_forwarded(body)
             if not forwarded.user:
                 raise ProtocolError("a forwarded call names no user")
             return forwarded.call, TokenHolder(trusted.cluster, forwarded.user)
 
         try:
-            trusted = cluster_of(secured, trusted_clusters(self._identity))
+            trusted = cluster_of(secured, self._trusted.clusters())
             await self._serve(trusted.cluster, ForeignLine(secured), received)
         except DiosError as error:
             _log.warning("a connection at the border ended", extra={"why": error.message})
@@ -176,15 +186,17 @@ class Border:
         self, origin: bytes | int, line: Line, received: Callable[[bytes], tuple[BorderCall, TokenHolder]]
     ) -> None:
         """Answer the calls of one connection until it ends or is silent."""
-        alike = sum(count for other, count in self._open.items() if type(other) is type(origin))
-        if alike >= limits.BORDER_CONNECTIONS_MAX or self._open[origin] >= limits.BORDER_CONNECTIONS_EACH_MAX:
+        open_connections = self._open[type(origin)]
+        if not limits.may_take(
+            open_connections[origin], open_connections.total(), limits.BORDER_CONNECTIONS_MAX
+        ):
             await line.send(
                 encode_frame(
                     Refusal(int(Code.EDQUOT), "the border has too many connections. Try again later.")
                 )
             )
             return
-        self._open[origin] += 1
+        open_connections[origin] += 1
         try:
             while True:
                 with trio.move_on_after(IDLE_S) as waiting:
@@ -198,10 +210,12 @@ class Border:
             _log.warning("a connection at the border ended", extra={"why": error.message})
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             return
+        except Exception as error:  # noqa: BLE001 - a defect here must not end the node
+            _log.exception("an internal error ended a connection at the border", exc_info=error)
         finally:
-            self._open[origin] -= 1
-            if not self._open[origin]:
-                del self._open[origin]
+            open_connections[origin] -= 1
+            if not open_connections[origin]:
+                del open_connections[origin]
 
     async def _keep_to_rate(self, origin: bytes | int) -> None:
         now = int(trio.current_time() * _S)
@@ -305,7 +319,7 @@ class Border:
     ) -> None:
         """Receive a file, and let a session of the token's issuer store it if the token is still valid."""
         redeemed.require_writing(call.path)
-        async with WRITES:
+        async with self._place(self._writes, *redeemed.holders):
             with await receive_file(call, caller) as file:
                 # The core takes the references of this session away when the token is revoked or over.
                 await redeemed.require_valid()
@@ -314,20 +328,33 @@ class Border:
                 written = await trio.to_thread.run_sync(partial(store_file, sock, grant, call, file))
         await caller.send(WrittenFile(written))
 
+    @asynccontextmanager
+    async def _place(self, places: SharedPlaces, *holders: Hashable) -> AsyncIterator[None]:
+        """Hold a place. Raise LimitError if there is none in time."""
+        async with AsyncExitStack() as kept:
+            with trio.move_on_after(limits.BORDER_PLACE_MS_MAX / 1000) as waiting:
+                await kept.enter_async_context(places.place(*holders))
+            if waiting.cancelled_caught:
+                raise LimitError("the border has too many calls of this kind. Try again later.")
+            yield
+
     # -- tokens of trusted clusters -----------------------------------------------------------------
     async def _send_on(self, call: TokenCall, token: SealedToken, user: str, caller: CallConnection) -> None:
         """Ask the border of the issuing cluster, and pass its answers on.
 
         Only answers that the call can have are passed on, and no more bytes than announced.
         """
-        issuer = trusted_clusters(self._identity).get(token.grant.cluster)
+        issuer = self._trusted.clusters().get(token.grant.cluster)
         if issuer is None:
             raise NotPermittedError(
                 f"{cluster_text(token.grant.cluster)} issued the token, and this node does not trust it. Its "
                 "operator can: dios-node trust add NAME --authority FILE --address HOST:PORT"
             )
         failure: Exception | None = None
-        async with trio.open_nursery() as nursery:
+        places = self._sent.setdefault(
+            issuer.cluster, SharedPlaces(limits.POOLS["calls sent on to a cluster"].places)
+        )
+        async with self._place(places, user), trio.open_nursery() as nursery:
             try:
                 await self._exchange(call, issuer, user, caller, nursery)
             except (DiosError, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -355,17 +382,17 @@ class Border:
                     raise _refused_by(issuer, answer)
                 await caller.send(answer)
                 if isinstance(answer, WriteReady) and isinstance(call, WriteFile):
-                    await _pass_parts(call.size, caller, line)
+                    await _pass_parts(call.size, caller, CallConnection(line))
         finally:
             secured.close()
 
 
-async def _pass_parts(size: int, caller: CallConnection, line: ForeignLine) -> None:
+async def _pass_parts(size: int, caller: CallConnection, issuer: CallConnection) -> None:
     """Pass on the bytes that a program writes, as many as it announced."""
     while size > 0:
         part = await caller.receive_part()
         size -= len(part.data)
-        await line.send(encode_frame(part))
+        await issuer.send(part)
 
 
 def _refused_by(issuer: TrustedCluster, refusal: Refusal) -> DiosError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import socket
-from typing import Final
 
 import trio
 from blake3 import blake3
@@ -20,9 +19,6 @@ from dios.ids import Name
 from dios.node.border.connections import CallConnection
 from dios.wire.border import FileRow, WriteFile, WriteReady
 from dios.wire.sealed_tokens import TokenGrant
-
-WRITES: Final = trio.CapacityLimiter(limits.BORDER_WRITES_MAX)
-"""The places for files that are being received."""
 
 
 async def receive_file(call: WriteFile, caller: CallConnection) -> io.FileIO:

@@ -33,6 +33,7 @@ async def keep_exporter(settings: Settings) -> None:
     tls = () if settings.metrics_tls is None else settings.metrics_tls
     command = [sys.executable, "-P", "-m", _MODULE, str(settings.socket), str(settings.metrics)]
     command += [str(path) for path in tls]
+    command += [f"--uid={uid}" for uid in settings.metrics_uids]
     pause_s = limits.EXPORTER_RESTART_MS_MIN / 1000
     while True:
         began = trio.current_time()

@@ -1,12 +1,14 @@
 """The foreign clusters that this node trusts at its border: the certificates of their authorities (ADR 0101).
 
-Each is a file in the folder ``trusted`` of the node's identity, by the name that its operator chose. Files
-are read at each use, so that a running node obeys a change at once. Without a file nothing is trusted.
+Each is a file in the folder ``trusted`` of the node's identity, by the name that its operator chose. A
+running node looks at the files at each use, so that it obeys a change at once. Without a file nothing is
+trusted.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +81,34 @@ def trusted_clusters(own: Identity) -> Mapping[bytes, TrustedCluster]:
         )
         clusters[cluster.cluster] = cluster
     return clusters
+
+
+class TrustedFolder:
+    """The trusted clusters of a running node, read again when a file was changed, added or removed."""
+
+    def __init__(self, own: Identity) -> None:
+        self._own: Final = own
+        self._state: tuple[tuple[int, ...], ...] | None = None
+        self._clusters: Mapping[bytes, TrustedCluster] = {}
+
+    def clusters(self) -> Mapping[bytes, TrustedCluster]:
+        """Return the present trusted clusters, the same mapping until they change. Raise DamagedError."""
+        state = self._look()
+        if state != self._state:
+            self._clusters, self._state = trusted_clusters(self._own), state
+        return self._clusters
+
+    def _look(self) -> tuple[tuple[int, ...], ...]:
+        """Return a description of the folder and its files that any change of them changes."""
+        folder = self._own.folder / _FOLDER
+        try:
+            with os.scandir(folder) as entries:
+                stats = [folder.stat(), *(entry.stat(follow_symlinks=False) for entry in entries)]
+        except FileNotFoundError:
+            return ()
+        return tuple(
+            (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns) for status in stats
+        )
 
 
 def add_trusted(own: Identity, name: str, authority: bytes, address: str) -> TrustedCluster:

@@ -2,5 +2,5 @@
 
 ``tls`` listens and connects, ``border`` does so with nodes of other clusters, ``secured`` is a connection
 with frames in both directions, ``bulk`` sends many bytes on a detached connection in a thread, ``announce``
-announces nodes on the local network.
+announces nodes on the local network. ``local_peers`` is for servers on loopback, and has no TLS.
 """

@@ -11,7 +11,8 @@ import hashlib
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Final, Protocol
 
 import trio
 
@@ -25,7 +26,19 @@ from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, fram
 from dios.transport.tcp.tls import Listener, Refused, connect, handshake, verified_chain, wrapped
 
 TrustedNow = Callable[[], Mapping[bytes, TrustedCluster]]
-"""Returns the present trusted clusters; raises DamagedError."""
+"""Returns the present trusted clusters, the same mapping until they change; raises DamagedError."""
+
+
+class HandshakeBound(Protocol):
+    """A bound of the handshakes that strangers can cause."""
+
+    def admits(self, address: str, /) -> bool:
+        """Return True if a handshake with this address may begin now, and count it."""
+        ...
+
+    def passed(self, address: str, /) -> None:
+        """Note that a node of a trusted cluster has come from this address."""
+        ...
 
 
 class BorderListener(Listener):
@@ -38,19 +51,34 @@ class BorderListener(Listener):
         trusted: TrustedNow,
         nursery: trio.Nursery,
         refused: Refused,
+        bound: HandshakeBound,
     ) -> None:
         super().__init__(sockets, identity, nursery, refused)
         self._trusted: Final = trusted
+        self._bound: Final = bound
+        self._trusted_by_context: Mapping[bytes, TrustedCluster] | None = None
+
+    @property
+    def _handshakes_max(self) -> int:
+        return limits.BORDER_HANDSHAKES_AT_ONCE_MAX
+
+    def _admits(self, host: str) -> bool:
+        return self._bound.admits(host)
+
+    def _passed(self, host: str) -> None:
+        self._bound.passed(host)
 
     async def _shake(self, sock: socket.socket) -> Secured:
         try:
             trusted = self._trusted()
-            context = _context(self._identity, ssl.PROTOCOL_TLS_SERVER, [*trusted.values()])
-            context.num_tickets = 0
+            if trusted is not self._trusted_by_context:
+                self._context = _context(self._identity, ssl.PROTOCOL_TLS_SERVER, [*trusted.values()])
+                self._context.num_tickets = 0
+                self._trusted_by_context = trusted
         except BaseException:
             sock.close()
             raise
-        tls = wrapped(context, sock, server=True)
+        tls = wrapped(self._context, sock, server=True)
         try:
             await handshake(tls, self._turn)
             try:
@@ -76,9 +104,10 @@ async def call_border(identity: Identity, trusted: TrustedCluster, nursery: trio
             f"no address of the border of {trusted.name} is known. Remove it with `dios-node trust rm`, and "
             "add it again with --address HOST:PORT."
         )
-    context = _context(identity, ssl.PROTOCOL_TLS_CLIENT, [trusted])
     try:
-        peer, tls = await connect(trusted.address, context, trusted.cluster, lambda _: None)
+        peer, tls = await connect(
+            trusted.address, _client_context(identity, trusted), trusted.cluster, lambda _: None
+        )
     except NotPermittedError as error:
         raise NotPermittedError(
             f"the border of {trusted.name} and this node do not trust each other: {error.message}"
@@ -97,6 +126,11 @@ def cluster_of(secured: Secured, trusted: Mapping[bytes, TrustedCluster]) -> Tru
         if card_of(cluster.authority) == authority:
             return cluster
     raise NotPermittedError("this cluster is trusted no longer")
+
+
+@lru_cache(maxsize=limits.TRUSTED_CLUSTERS_MAX)
+def _client_context(identity: Identity, trusted: TrustedCluster) -> ssl.SSLContext:
+    return _context(identity, ssl.PROTOCOL_TLS_CLIENT, [trusted])
 
 
 def _context(identity: Identity, kind: ssl._SSLMethod, trusted: Sequence[TrustedCluster]) -> ssl.SSLContext:

@@ -44,6 +44,11 @@ class PeerIdentity(NamedTuple):
     name: str
     chain: tuple[CertificateDetails, ...]
 
+    @property
+    def key(self) -> bytes:
+        """The SHA-256 of the peer's public key."""
+        return self.chain[0].key
+
 
 def frame_of(body: bytes) -> bytes:
     """Return a body with its length, as ``send_nowait`` takes it."""

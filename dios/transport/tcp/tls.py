@@ -4,8 +4,9 @@
 
 Every connection is TLS 1.3 with certificates of one cluster at both ends; no port ever serves a stranger.
 After its checks, the listening node sends its acceptance or the reason of its refusal, because TLS 1.3 alone
-leaves the connecting node in doubt. A stranger can hold a handshake for HANDSHAKE_MS_MAX, and the oldest of
-HANDSHAKES_AT_ONCE_MAX is ended for the next, so that strangers never keep a node out.
+leaves the connecting node in doubt. A stranger can hold a handshake for HANDSHAKE_MS_MAX. Of
+HANDSHAKES_AT_ONCE_MAX the oldest one of the address with the most is ended for the next, so that strangers
+never keep a node out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import socket
 import ssl
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, cast
 
@@ -61,7 +63,7 @@ class Listener:
         # One step of one handshake per pass of the loop, so that strangers do not block other users of the
         # loop; and one accept per turn, so that no handshake is ended before its first step.
         self._turn: Final = trio.Lock()
-        self._shaking: Final[dict[trio.CancelScope, None]] = {}
+        self._shaking: Final[dict[trio.CancelScope, str]] = {}
         self._ready_in, self._ready_out = trio.open_memory_channel[Secured](0)
         self._closed = False
         for sock in self._sockets:
@@ -107,13 +109,33 @@ class Listener:
                     await trio.sleep(_RETRY_ACCEPT_S)
                 # Otherwise the peer was gone before it was accepted.
                 continue
-            if len(self._shaking) >= limits.HANDSHAKES_AT_ONCE_MAX:
-                next(iter(self._shaking)).cancel()
+            host = endpoint[0]
+            if not self._admits(host):
+                sock.close()
+                self._refused(host, "too many connections of strangers")
+                continue
+            if len(self._shaking) >= self._handshakes_max:
+                self._oldest_of_the_busiest().cancel()
             scope = trio.CancelScope()
-            self._shaking[scope] = None
-            self._nursery.start_soon(
-                self._receive_peer, sock, endpoint[0], scope, name="handshake with a peer"
-            )
+            self._shaking[scope] = host
+            self._nursery.start_soon(self._receive_peer, sock, host, scope, name="handshake with a peer")
+
+    @property
+    def _handshakes_max(self) -> int:
+        return limits.HANDSHAKES_AT_ONCE_MAX
+
+    def _admits(self, host: str) -> bool:
+        """Return True if a handshake with an address may begin now."""
+        del host
+        return True
+
+    def _passed(self, host: str) -> None:
+        """Note that a peer at this address has passed the handshake."""
+
+    def _oldest_of_the_busiest(self) -> trio.CancelScope:
+        """Return the oldest handshake of the address that has the most of them."""
+        counts = Counter(self._shaking.values())
+        return max(self._shaking, key=lambda scope: counts[self._shaking[scope]])
 
     async def _receive_peer(self, sock: socket.socket, host: str, scope: trio.CancelScope) -> None:
         reason = "no handshake in time"
@@ -121,6 +143,7 @@ class Listener:
             with scope:
                 scope.deadline = trio.current_time() + limits.HANDSHAKE_MS_MAX / 1000
                 secured = await self._shake(sock)
+                self._passed(host)
                 try:
                     await self._ready_in.send(secured)
                     reason = ""

@@ -1,17 +1,22 @@
-"""Lets only browsers with the token of this server through.
+"""Lets only browsers through that showed a token of this server, each with a token of its own.
 
 The address that ``dios ui`` prints has the token in its fragment, which browsers send to no server. A page
-without data moves it into a cookie, which scripts cannot read and other sites cannot use.
+without data moves it into a cookie, which scripts cannot read and other sites cannot use. A cookie goes to
+every port of a host, so the server has a host of its own, and ``dios.transport.tcp.local_peers`` keeps other
+users away who learn it all the same.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Final, TypeAlias
 from urllib.parse import quote, urlsplit
+
+from dios import limits
 
 Scope: TypeAlias = MutableMapping[str, object]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, object]]]
@@ -36,34 +41,51 @@ if (token) {
   history.replaceState(null, "", location.pathname + location.search);
   fetch("/enter", {method: "POST", body: token}).then(answer => {
     if (answer.ok) location.replace(back.startsWith("/") && !back.startsWith("//") ? back : "/");
-    else document.getElementById("text").textContent = "The token is wrong. Start dios ui again.";
+    else document.getElementById("text").textContent = "This token is used. Take the address printed last.";
   });
 }
 </script>"""
 
 
 class TokenGate:
-    """An ASGI application that passes on what comes with the cookie, and answers all else itself."""
+    """An ASGI application that passes on requests with a cookie of this server, and answers the others.
 
-    def __init__(self, inner: Application, token: str, *, secure: bool) -> None:
+    A token is used once: ``entered`` then gets the next one. Requests to other hosts than ``hosts`` are
+    refused; without any, all are answered.
+    """
+
+    def __init__(
+        self,
+        inner: Application,
+        *,
+        hosts: Collection[str],
+        secure: bool,
+        entered: Callable[[str], None],
+    ) -> None:
         self._inner: Final = inner
-        self._token: Final = token.encode()
-        # Cookies belong to a host and not to a port: two servers of one machine need different names.
+        self._hosts: Final = frozenset(hosts)
+        # Other servers on this host must not replace the cookie.
         self._cookie: Final = f"dios-ui-{secrets.token_hex(4)}"
-        self._key: Final = secrets.token_hex(TOKEN_BYTES)
+        self._keys: Final[deque[str]] = deque(maxlen=limits.DASHBOARD_BROWSERS_MAX)
         self._secure: Final = secure
+        self._entered: Final = entered
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        """The token of the next browser."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request or connection."""
         kind = scope["type"]
-        if kind == "lifespan" or (self._is_known(scope) and self._is_own_origin(scope)):
+        at_entrance = kind == "http" and scope["path"] == ENTRANCE
+        if kind == "lifespan" or (not at_entrance and self._is_admitted(scope)):
             await self._inner(scope, receive, send)
         elif kind == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008})
-        elif scope["path"] == ENTRANCE and scope["method"] == "POST":
+        elif not self._is_for_this_host(scope):
+            await _answer(send, 421, b"")
+        elif at_entrance and scope["method"] == "POST":
             await self._enter(receive, send)
-        elif scope["path"] == ENTRANCE or scope["method"] != "GET":
+        elif at_entrance or scope["method"] != "GET":
             await _answer(send, 200 if scope["method"] == "GET" else 403, _PAGE)
         else:
             query = scope.get("query_string", b"")
@@ -81,18 +103,31 @@ class TokenGate:
             body += part if isinstance(part, bytes) else b""
             if not message.get("more_body"):
                 break
-        if not hmac.compare_digest(body, self._token):
+        if not hmac.compare_digest(body, self.token.encode()):
             await _answer(send, 403, b"")
             return
+        key = secrets.token_hex(TOKEN_BYTES)
+        self._keys.append(key)
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self._entered(self.token)
         flags = "HttpOnly; SameSite=Strict; Path=/" + ("; Secure" if self._secure else "")
-        await _answer(send, 204, b"", (b"set-cookie", f"{self._cookie}={self._key}; {flags}".encode()))
+        await _answer(send, 204, b"", (b"set-cookie", f"{self._cookie}={key}; {flags}".encode()))
 
-    def _is_known(self, scope: Scope) -> bool:
+    def _is_admitted(self, scope: Scope) -> bool:
+        return self._is_for_this_host(scope) and self._is_own_origin(scope) and self._has_cookie(scope)
+
+    def _has_cookie(self, scope: Scope) -> bool:
         try:
             cookie = SimpleCookie(_header(scope, b"cookie")).get(self._cookie)
         except CookieError:
             return False
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self._key.encode())
+        return cookie is not None and any(
+            hmac.compare_digest(cookie.value.encode(), key.encode()) for key in self._keys
+        )
+
+    def _is_for_this_host(self, scope: Scope) -> bool:
+        """Return False for a request that a browser sends here because a foreign name has this address."""
+        return not self._hosts or _header(scope, b"host") in self._hosts
 
     @staticmethod
     def _is_own_origin(scope: Scope) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
-import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -14,9 +12,11 @@ import uvicorn
 from fastapi import FastAPI
 from nicegui import ui
 
+from dios import limits
 from dios.client.sync.node import Node
 from dios.errors import InvalidError
-from dios.web.dashboard.access import TOKEN_BYTES, Application, TokenGate
+from dios.transport.tcp.local_peers import LocalListener, is_loopback, own_users, random_loopback_address
+from dios.web.dashboard.access import ENTRANCE, Application, TokenGate
 from dios.web.dashboard.layout import page
 from dios.web.dashboard.pages import (
     capabilities,
@@ -29,7 +29,7 @@ from dios.web.dashboard.pages import (
     tasks,
 )
 from dios.web.observation.session import ClusterSession
-from dios.wire.addresses import listen_advice
+from dios.wire.addresses import join_address, listen_advice
 
 _BACKLOG: Final = 32
 
@@ -52,40 +52,58 @@ PAGES: Final[Sequence[tuple[str, str, Show]]] = (
 
 
 class DashboardPlace(NamedTuple):
-    """The address of a dashboard, and the files of its certificate elsewhere than on loopback."""
+    """The address of a dashboard, and the files of its certificate elsewhere than on loopback.
 
-    host: str = "127.0.0.1"
+    Without a host it gets a loopback address of its own, where no other server gets its cookies.
+    """
+
+    host: str = ""
     port: int = 0
     certificate: Path | None = None
     key: Path | None = None
 
 
-def serve(connect: Callable[[], Node], place: DashboardPlace, started: Callable[[str], None]) -> None:
-    """Serve the dashboard until SIGINT or SIGTERM. ``started`` gets its address with the token.
+def serve(
+    connect: Callable[[], Node],
+    place: DashboardPlace,
+    started: Callable[[str], None],
+    entered: Callable[[str], None],
+) -> None:
+    """Serve the dashboard until SIGINT or SIGTERM.
+
+    ``started`` gets its address with the token for a browser. ``entered`` gets the address for the next
+    browser when one has used the token.
 
     Raises:
         InvalidError: the address cannot be used, or is not on loopback and there is no certificate.
     """
     secure = place.certificate is not None
-    if not secure and not ipaddress.ip_address(place.host).is_loopback:
+    host = place.host or random_loopback_address()
+    if not secure and not is_loopback(host):
         raise InvalidError(
-            f"cannot show a dashboard at {place.host}: everybody on the way could read it. "
+            f"cannot show a dashboard at {host}: everybody on the way could read it. "
             "Add --certificate and --key, or use an SSH tunnel to a loopback address."
         )
-    listener = _listener(place)
+    listener = _listener(host, place.port)
+    here = join_address(*listener.getsockname()[:2])
+    root = f"http{'s' if secure else ''}://{here}"
     session = ClusterSession(connect)
-    token = secrets.token_urlsafe(TOKEN_BYTES)
-    gate = TokenGate(cast("Application", _application(session)), token, secure=secure)
+    gate = TokenGate(
+        cast("Application", _application(session)),
+        hosts=() if secure else (here, *_other_names(host, here)),
+        secure=secure,
+        entered=lambda token: entered(_entrance(root, token)),
+    )
     config = uvicorn.Config(
         gate,
+        loop="asyncio",  # it accepts connections by the listener's own method
         log_level="critical",
         ssl_certfile=place.certificate,
         ssl_keyfile=None if place.key is None else str(place.key),
         timeout_graceful_shutdown=1,
+        limit_concurrency=limits.DASHBOARD_CONNECTIONS_MAX,
     )
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    started(f"http{'s' if secure else ''}://{shown}:{port}/enter#token={token}")
+    started(_entrance(root, gate.token))
     try:
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
@@ -94,19 +112,27 @@ def serve(connect: Callable[[], Node], place: DashboardPlace, started: Callable[
         session.close()
 
 
-def _listener(place: DashboardPlace) -> socket.socket:
-    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-    listener = socket.socket(family)
+def _entrance(root: str, token: str) -> str:
+    return f"{root}{ENTRANCE}#token={token}"
+
+
+def _other_names(host: str, here: str) -> tuple[str, ...]:
+    """Return the names by which people reach the usual loopback addresses, also through a tunnel."""
+    return (here.replace(host, "localhost", 1),) if host == "127.0.0.1" else ()
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Listen at an address; on loopback for this user and root only. Raise InvalidError."""
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((place.host, place.port))
-        listener.listen(_BACKLOG)
+        if is_loopback(host):
+            return LocalListener(host, port, own_users(), backlog=_BACKLOG)
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=_BACKLOG
+        )
     except OSError as error:
-        listener.close()
         raise InvalidError(
-            f"cannot show a dashboard at {place.host}:{place.port}: {error.strerror}. {listen_advice(error)}"
+            f"cannot show a dashboard at {host}:{port}: {error.strerror}. {listen_advice(error)}"
         ) from None
-    return listener
 
 
 def _application(session: ClusterSession) -> FastAPI:

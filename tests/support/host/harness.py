@@ -133,7 +133,7 @@ class NoTasks:
     async def wait_fit(self) -> None:
         """The machine of the test is fit."""
 
-    async def prepare(self, template: str) -> None:
+    async def prepare(self, template: str, lineage: str = "") -> None:
         """Have no templates."""
         raise NotSupportedError(f"there is no template {template}")
 
@@ -141,14 +141,22 @@ class NoTasks:
         """Refuse."""
         raise NotSupportedError("there are no sessions")
 
-    def take(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess | None:
+    def take(
+        self, brand: Brand, task_limits: Limits, template: str = "", lineage: str = ""
+    ) -> TaskProcess | None:
         """Have no process that waits."""
 
     async def spawn(
-        self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
+        self,
+        brand: Brand,
+        task_limits: Limits,
+        template: str = "",
+        *,
+        lineage: str = "",
+        forkable: bool = False,
     ) -> TaskProcess:
         """Refuse."""
-        del template, forkable
+        del template, lineage, forkable
         raise DiosError(f"no {brand.name} tasks with {task_limits} here")
 
     async def fork(self, task_limits: Limits, session: TaskProcess) -> TaskProcess:

@@ -98,9 +98,14 @@ def daemon_of(module: str) -> Iterator[None]:
     honest = daemon.command
 
     def command(
-        data: Path, *, config: Path | None, flags: Mapping[str, str] | None, ready: int | None = None
+        data: Path,
+        *,
+        config: Path | None,
+        flags: Mapping[str, str] | None,
+        ready: int | None = None,
+        accept_lost_audit: bool = False,
     ) -> list[str]:
-        line = honest(data, config=config, flags=flags, ready=ready)
+        line = honest(data, config=config, flags=flags, ready=ready, accept_lost_audit=accept_lost_audit)
         line[line.index("-m") + 1] = module
         return line
 

@@ -10,6 +10,7 @@ import fcntl
 import mmap
 import os
 import signal
+import socket
 import struct
 import termios
 
@@ -20,6 +21,7 @@ FUTEX_WAIT = 0
 FUTEX_WAKE = 1
 FUTEX_REQUEUE = 3
 FUTEX_LOCK_PI = 6
+FUTEX_TRYLOCK_PI = 8
 FUTEX_WAIT_REQUEUE_PI = 11
 FEW = 64
 
@@ -347,6 +349,12 @@ def _try_lock_owned_by_nobody() -> object:
     return raw("futex", ctypes.addressof(word), FUTEX_LOCK_PI, 0, 0, 0, 0)
 
 
+def _try_lock_between_processes() -> object:
+    """A lock that others could share: the kernel would look for its owner by number, and report its end."""
+    word = ctypes.create_string_buffer(struct.pack("=I", 2), 16)
+    return raw("futex", ctypes.addressof(word), FUTEX_TRYLOCK_PI, 0, 0, 0, 0)
+
+
 def _try_wait_for_many() -> object:
     return raw("futex_waitv", 0, 0, 0, 0, 0)
 
@@ -358,6 +366,64 @@ def _try_robust_list_into_kernel() -> object:
 
 def _try_robust_list_of_others() -> object:
     return numbered(274, 100, 1, 0, 0)
+
+
+# -- numbers inside of arguments -----------------------------------------------------------------------
+def _clock(call: str, number: int, kind: int) -> int:
+    """Ask a clock that is named by a process, a thread or a descriptor."""
+    return raw(call, (~number << 3) | kind, ctypes.addressof(ctypes.create_string_buffer(16)))
+
+
+def _try_clock_of_process() -> object:
+    return _clock("clock_gettime", 1, 2)
+
+
+def _try_clock_of_thread() -> object:
+    return _clock("clock_getres", 1, 6)
+
+
+def _try_clock_of_device() -> object:
+    return _clock("clock_gettime", 0, 3)
+
+
+def _try_sleep_by_another_clock() -> object:
+    return raw("clock_nanosleep", (~1 << 3) | 2, 0, bytes(16), None)
+
+
+def _try_descriptor_of_thread() -> object:
+    """CLONE_PIDFD with the flags of a thread: a descriptor by which others could watch and signal it."""
+    return raw("clone", 0x3D0F00 | 0x1000, 0, 0, 0, 0)
+
+
+def _try_out_of_band() -> object:
+    with socket.socketpair()[0] as pair:
+        return pair.send(b"x", socket.MSG_OOB)
+
+
+def _try_read_errors_of_socket() -> object:
+    with socket.socketpair()[0] as pair:
+        return pair.recv(1, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)
+
+
+def _try_signals_of_descriptor() -> object:
+    """O_ASYNC: the kernel sends a signal when there is something to read."""
+    return fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _try_owner_of_descriptor() -> object:
+    return fcntl.fcntl(0, fcntl.F_SETOWN, 1)
+
+
+def _try_pipe_of_notifications() -> object:
+    return raw("pipe2", ctypes.addressof(ctypes.create_string_buffer(8)), os.O_EXCL)
+
+
+def _try_unbuffered_reading() -> object:
+    return os.open(os.__file__, os.O_RDONLY | os.O_DIRECT)
+
+
+def _try_affinity_of_others() -> object:
+    return raw("sched_getaffinity", 4711, 8, ctypes.addressof(ctypes.create_string_buffer(8)))
 
 
 # -- devices and signals ------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Not for: anything but ``escape.Cage``, which runs them and knows what must come 
 from __future__ import annotations
 
 import _thread
+import contextlib
 import ctypes
 import errno
 import itertools
@@ -35,6 +36,7 @@ SECONDS = 0.4
 SMALL_STACK = 1 << 17
 """So that it is their number that ends threads, and not their memory."""
 
+NAMES_IN_VAIN = 600_000
 WAIT_S = 10.0
 FIRST_SEQUENCE = 1 << 20
 """Numbers of raw calls, which the client of the task does not use."""
@@ -116,6 +118,15 @@ def _try_deep_recursion_in_c() -> object:
 
     sys.setrecursionlimit(1 << 30)
     return down()
+
+
+def _try_names_in_vain() -> object:
+    """Names that do not exist, for each of which the kernel keeps an entry."""
+    place = f"{os.path.dirname(os.__file__)}/{os.urandom(6).hex()}{'x' * 190}"  # noqa: PTH120 - a million of them
+    for number in range(NAMES_IN_VAIN):
+        with contextlib.suppress(OSError):
+            os.stat(f"{place}{number}")  # noqa: PTH116 - the same
+    return NAMES_IN_VAIN
 
 
 def _try_protect_many_pages() -> object:

@@ -589,3 +589,16 @@ def _mark_the_template(text: str) -> object:
     Path(text).write_text(text, encoding="utf-8")
     os.environ[text] = text
     return seen
+
+
+def _secrets(_: str) -> object:
+    """What an attacker wants to know of a neighbour: addresses, the stack guard, and the hash of a text."""
+    libc = ctypes.CDLL(None)
+    address = ctypes.cast(libc.printf, ctypes.c_void_p).value
+    if os.uname().machine != "x86_64":
+        return [address, id(object), address, hash("text")]
+    # mov rax, fs:[0x28]; ret
+    code = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE, 7)
+    code.write(b"\x64\x48\x8b\x04\x25\x28\x00\x00\x00\xc3")
+    place = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    return [address, id(HELD), ctypes.CFUNCTYPE(ctypes.c_uint64)(place)(), hash("text")]

@@ -19,7 +19,7 @@ from dios.ids import NodeId
 from dios.node import daemon
 from dios.wire import dcp, gossip
 from dios.wire.codec import DCP_VERSION
-from dios.wire.dcp_frames import Continuing, Control, Resting, Revoked, encode_frame
+from dios.wire.dcp_frames import Control, encode_frame
 from tests.fuzz.dcp import Pools
 from tests.support.security.hostile_member.lies import GOSSIP, Lies, Tree, framed, name_of, tree_of
 
@@ -42,7 +42,7 @@ class Turncoat:
         """Return the frame of a message, a false one, an old one before it, or both."""
         true = encode_frame(message, beside, version)
         rng = self._rng
-        if isinstance(message, Revoked | Resting | Continuing | dcp.PeerHello) or rng.random() > self._share:
+        if isinstance(message, Control | dcp.PeerHello) or rng.random() > self._share:
             self._sent.append(true)
             return true
         dice = rng.random()

@@ -155,7 +155,7 @@ def main() -> None:
         sys.stderr.write(f"{address}\n")
         sys.stderr.flush()
 
-    serve(lambda: cast("Node", ImaginedNode(count)), DashboardPlace(), started)
+    serve(lambda: cast("Node", ImaginedNode(count)), DashboardPlace(), started, lambda _: None)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ MESSAGES: tuple[type[msgspec.Struct], ...] = (
     dcp_frames.Revoked,
     dcp_frames.Resting,
     dcp_frames.Continuing,
+    dcp_frames.AuditHeads,
 )
 PARTS: tuple[type[msgspec.Struct], ...] = (
     dcp.Caller,
@@ -185,5 +186,5 @@ def test_versions_that_nodes_agree_on() -> None:
 
 def test_the_version_without_moves_and_devices_is_not_spoken() -> None:
     """A node of version 2 would ignore the devices of a run, so there is no common version with it."""
-    with pytest.raises(ProtocolError, match=r"speaks 3 to 6, other 1 to 2\. Update other"):
+    with pytest.raises(ProtocolError, match=r"speaks 3 to 7, other 1 to 2\. Update other"):
         dcp_frames.version_with(hello(1, 2))

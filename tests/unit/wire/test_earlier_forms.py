@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from msgspec import Struct
 
 from dios.wire import dcp, dcp_frames, messages
-from dios.wire.codec import DCP_VERSION
 from dios.wire.earlier_forms import earlier_form
 from dios.wire.messages import Occupant, Run, Submission, TaskRow, Work
 from dios.wire.types import Brand, Cause, TaskState
 from tests.support.wire import descriptions as described
 from tests.unit.wire.test_dcp_format import ANSWERS, MESSAGES, REQUESTS, message_with
 
-EARLIER = DCP_VERSION - 1
+EARLIER = dcp.TIME_VERSION - 1
 START_BEFORE = (
     "91962807039b079501a57569643a35a2616202a57368656c6c09c4206e6e6e6e6e6e6e6e6e6e6e6e6e6e6e6e"
     "6e6e6e6e6e6e6e6e6e6e6e6e6e6e6e6e9e050390909090a5636f756e7400a09c000000000000000000000000"
@@ -33,7 +32,7 @@ START = (
 
 
 def sent(message: dcp.Message) -> dcp.Message | dcp_frames.Control:
-    """The message as a node of the version before gets it."""
+    """The message as a node of the last earlier form gets it."""
     return dcp_frames.decode_frame(dcp_frames.encode_frame(message, version=EARLIER)[4:])[0]
 
 
@@ -84,7 +83,7 @@ def test_rows_for_an_earlier_release_have_no_bound_of_time() -> None:
 
 
 def known_rows(answer: messages.Tasks) -> tuple[object, ...]:
-    """The rows of a list of tasks as a node of the version before gets them."""
+    """The rows of a list of tasks as a node of the last earlier form gets them."""
     reply = sent(dcp.PeerReply(7, answer))
     assert isinstance(reply, dcp.PeerReply)
     assert isinstance(reply.result, messages.Tasks)

@@ -106,8 +106,11 @@ PRIVATE = [
     "::ffff:10.0.0.1",
     "64:ff9b::7f00:1",
     "64:ff9b:1::a00:1",
+    "64:ff9b:1:7f00:0:100:808:808",
+    "::ffff:0:7f00:1",
     "2002:7f00:1::",
     "2001:0:7f00:1::",
+    "fec0::1",
     "fc00::1",
     "fe80::1%eth0",
     "ff02::1",
@@ -121,7 +124,9 @@ def test_a_name_is_not_reached_at_a_private_address(address: str) -> None:
     assert not may_be_reached("api.example.org", address)
 
 
-@pytest.mark.parametrize("address", ["93.184.216.34", "::ffff:93.184.216.34", "2606:2800:220:1::1"])
+@pytest.mark.parametrize(
+    "address", ["93.184.216.34", "::ffff:93.184.216.34", "64:ff9b::5db8:d822", "2606:2800:220:1::1"]
+)
 def test_a_name_is_reached_at_a_public_address(address: str) -> None:
     """Public addresses are all the same."""
     assert may_be_reached("api.example.org", address)
@@ -135,4 +140,5 @@ def test_an_address_that_is_named_is_reached() -> None:
     assert not may_be_reached("127.0.0.1", "127.0.0.2")
     assert may_be_reached("localhost", "127.0.0.1")
     assert may_be_reached("app.localhost", "::1")
+    assert may_be_reached("localhost", "::ffff:127.0.0.1")
     assert not may_be_reached("localhost", "10.0.0.1")

@@ -25,7 +25,7 @@ from dios.transport.tcp.secured import Secured
 from dios.transport.tcp.tls import Listener, dial, listen
 from dios.wire import dcp, gossip, messages
 from dios.wire.codec import DCP_VERSION
-from dios.wire.dcp_frames import Continuing, Resting, Revoked, decode_frame, encode_frame
+from dios.wire.dcp_frames import Control, decode_frame, encode_frame
 from tests.fuzz.dcp import Pools
 from tests.support.security.hostile_member.lies import Lie, Lies
 
@@ -250,7 +250,7 @@ class HostileMember:
 
     def _take_one(self, line: Line, body: bytes) -> None:
         message, _ = decode_frame(body)
-        if isinstance(message, Revoked | Resting | Continuing | dcp.PeerHello):
+        if isinstance(message, Control | dcp.PeerHello):
             return
         self.heard.append((line.victim.node, message))
         if isinstance(message, dcp.Ask):

@@ -341,6 +341,16 @@ def test_a_limited_network_is_made_by_who_has_the_right(network: Network) -> Non
         assert network.owner.refused(wrong) == Code.EINVAL
 
 
+def test_a_task_with_a_limited_network_is_a_gateway(network: Network) -> None:
+    """Its process shares no secret with those of other tasks: it holds the keys of the granted origins."""
+    program = network.owner.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+    right = limited(network, "http://127.0.0.1")
+    for inputs, is_gateway in (((), False), ((messages.Handed(right.ref, Permission.WRITE),), True)):
+        network.owner.send(messages.Run(program, inputs=inputs))
+        (spawn,) = [effect for effect in network.node.outcome.after if isinstance(effect, effects.Spawn)]
+        assert spawn.is_gateway is is_gateway
+
+
 def test_a_limited_network_can_be_taken_back(network: Network) -> None:
     """Without its reference a task connects to nothing, and with one to read neither."""
     right = limited(network, "http://127.0.0.1")

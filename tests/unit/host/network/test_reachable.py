@@ -7,7 +7,8 @@ import socket
 import pytest
 
 from dios.errors import Code
-from dios.host.network.addresses import Address, network_failure, reachable
+from dios.host.network import addresses
+from dios.host.network.addresses import Address, is_of_this_machine, network_failure, reachable
 
 
 def at(*hosts: str) -> list[Address]:
@@ -39,3 +40,14 @@ def test_addresses_that_were_named_are_reached() -> None:
     assert reachable("[::1]:443", at("::1")) == at("::1")
     assert reachable("10.0.0.1:443", at("10.0.0.1")) == at("10.0.0.1")
     assert reachable("localhost:443", at("127.0.0.1", "93.184.216.34")) == at("127.0.0.1")
+
+
+def test_a_name_does_not_reach_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A public address at which the machine would answer itself is refused, unless it was named."""
+    assert is_of_this_machine(at("127.0.0.1")[0])
+    assert not is_of_this_machine(at("198.51.100.7")[0])
+    monkeypatch.setattr(addresses, "is_of_this_machine", lambda place: place in at("93.184.216.34"))
+    with pytest.raises(PermissionError, match="is this machine's"):
+        reachable("api.example.org:443", at("93.184.216.34"))
+    assert reachable("api.example.org:443", at("93.184.216.34", "93.184.216.35")) == at("93.184.216.35")
+    assert reachable("93.184.216.34:443", at("93.184.216.34")) == at("93.184.216.34")

@@ -245,7 +245,7 @@ async def test_a_version_that_is_unknown_is_told_ours(tmp_path: Path) -> None:
 async def test_a_node_of_an_earlier_version_gets_messages_in_its_form(tmp_path: Path) -> None:
     """It refuses fields that it does not know, so those with defaults are left out."""
     async with stage(tmp_path) as (villain, target, _):
-        line = await villain.connect(villain.hello(newest=DCP_VERSION - 1))
+        line = await villain.connect(villain.hello(newest=dcp.TIME_VERSION - 1))
         await line.receive()
         await until(lambda: villain.node in ups(target), "it was taken for a node")
         message = dcp.Ask(1, 1, dcp.Forward(CALLER, Run(3)))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -12,8 +13,9 @@ import trio
 from dios import limits
 from dios.core import effects as fx
 from dios.core.events import Received
-from dios.errors import ClosedError, EndOfStreamError, UnreachableError
-from dios.host.peers.streams import RemoteStreams
+from dios.errors import ClosedError, EndOfStreamError, LimitError, UnreachableError
+from dios.host.peers.stream_pump import AttachedTask
+from dios.host.peers.streams import RemoteStreams, StreamPlace
 from dios.ids import ObjectId
 from dios.transport.rings.end import RingEnd
 from dios.transport.rings.reader import RingReader
@@ -289,3 +291,36 @@ async def test_a_stream_goes_no_faster_than_its_rate(tmp_path: Path, mode: Mode)
                 await until(lambda: sender.host.rates.completed(ASKED).meters[0].waiting, "it is held up")
                 other.links.hang_up(local.node, "it is cut")
         await until(lambda: not len(between(local)) and not len(between(other)), "nothing is left of it")
+
+
+async def test_no_node_and_no_principal_takes_all_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the places for streams a node, or a principal here, gets as many as it leaves for others."""
+    monkeypatch.setattr(limits, "PEER_STREAMS_MAX", 4)
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        streams, taker = between(local), AttachedTask(TASK, "uid:1")
+        place = StreamPlace(STREAM, Mode.READ, duplex=False, taker=taker)
+
+        def keep(number: int) -> None:
+            end = local.host.streams.local_end(ObjectId(100 + number), Mode.READ, RING_BYTES)
+            streams.keep(other.node, number, place, end)
+
+        def fetch(number: int, principal: str) -> None:
+            target = ObjectId(200 + number)
+            effect = fx.AnswerAttachRemote(TASK, 1, target, Mode.READ, RING_BYTES, other.node, number)
+            for descriptor in streams.fetch(effect, AttachedTask(TASK, principal))[1]:
+                os.close(descriptor)
+
+        for number in (1, 2):
+            keep(number)
+        with pytest.raises(LimitError, match="left for others"):
+            keep(3)
+        fetch(4, "uid:1")
+        with pytest.raises(LimitError, match="left for others"):
+            fetch(5, "uid:1")
+        fetch(6, "uid:2")
+        assert len(streams) == 4
+        for number in (4, 6):
+            assert streams.close_end(ObjectId(200 + number), Mode.READ)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import trio
+from msgspec import structs
 from trio.testing import wait_all_tasks_blocked
 
 from dios.core.effects import Spawn, TaskShare
@@ -24,6 +26,7 @@ class SlowSpawner:
 
     def __init__(self) -> None:
         self.begun: list[int] = []
+        self.lineages: set[str] = set()
         self.send, self._go = trio.open_memory_channel[None](1_000)
         self.fit = trio.Event()
         self.fit.set()
@@ -32,7 +35,7 @@ class SlowSpawner:
         """Wait until the test lets the machine be fit."""
         await self.fit.wait()
 
-    async def prepare(self, template: str) -> None:
+    async def prepare(self, template: str, lineage: str = "") -> None:
         """Have no templates."""
         raise NotSupportedError(f"there is no template {template}")
 
@@ -48,14 +51,23 @@ class SlowSpawner:
         """Refuse."""
         raise DiosError(f"no {share} for {child} here")
 
-    def take(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess | None:
+    def take(
+        self, brand: Brand, task_limits: Limits, template: str = "", lineage: str = ""
+    ) -> TaskProcess | None:
         """Have no process that waits."""
 
     async def spawn(
-        self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
+        self,
+        brand: Brand,
+        task_limits: Limits,
+        template: str = "",
+        *,
+        lineage: str = "",
+        forkable: bool = False,
     ) -> TaskProcess:
         """Note the memory limit, by which the test knows the task."""
         del template, forkable
+        self.lineages.add(lineage)
         self.begun.append(task_limits.memory_bytes)
         await self._go.receive()
         raise DiosError(f"no {brand.name} tasks here")
@@ -85,6 +97,27 @@ async def test_a_neighbour_waits_for_few_processes_of_a_greedy_principal(tmp_pat
             while INNOCENT_MEMORY not in spawner.begun:  # noqa: ASYNC110 - the spawner sets no event
                 await trio.sleep(0.01)
         assert len(spawner.begun) < GREEDY // 4
+
+
+async def test_each_principal_has_its_lineage_and_its_gateways_another(tmp_path: Path) -> None:
+    """The node's own user has the lineage that starts with the node; names of principals make no other."""
+    spawner = SlowSpawner()
+    own = f"uid:{os.geteuid()}"
+    async with rig(tmp_path, spawner=spawner) as host:
+        gateway = structs.replace(spawn(1, "uid:20001", 1), is_gateway=True)
+        own_gateway = structs.replace(spawn(2, own, 2), is_gateway=True)
+        host.do(spawn(3, own, 3), spawn(4, "uid:20001", 4), spawn(5, "uid:20002", 5), gateway, own_gateway)
+        with trio.fail_after(60):
+            while len(spawner.begun) < 5:
+                spawner.send.send_nowait(None)
+                await trio.sleep(0.01)
+    assert spawner.lineages == {
+        "",
+        "of uid:20001",
+        "of uid:20002",
+        "gateways ",
+        "gateways of uid:20001",
+    }
 
 
 async def test_no_process_is_made_for_a_task_that_was_ended_while_it_waited(tmp_path: Path) -> None:

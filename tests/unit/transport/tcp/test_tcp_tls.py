@@ -271,6 +271,30 @@ async def test_a_crowd_of_strangers_keeps_nobody_out(tmp_path: Path, monkeypatch
         accepted.close()
 
 
+async def test_a_crowd_from_one_address_makes_room_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older handshake of another address goes on while silent ones of the crowd are ended."""
+    monkeypatch.setattr(limits, "HANDSHAKES_AT_ONCE_MAX", 4)
+    n1, n2 = make_cluster(tmp_path)
+    refusals = Refusals()
+    async with listening(n1, refusals) as (listener, nursery):
+        host, port = split_address(listener.address)
+        quiet = await plain(listener)
+        crowd = [await trio.open_tcp_stream(host, port, local_address="127.0.0.2") for _ in range(8)]
+        assert len(await refusals.wait(5)) == 5
+        dialled = await dial(listener.address, n2, nursery)
+        accepted = await listener.accept()
+        assert accepted.peer.node == n2.node
+        with trio.move_on_after(0) as still_open:
+            await quiet.receive_some()
+        assert still_open.cancelled_caught
+        for stream in (quiet, *crowd):
+            await stream.aclose()
+        dialled.close()
+        accepted.close()
+
+
 async def test_closing_ends_what_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener that is closed serves nobody any more, whose handshake has begun neither."""
     monkeypatch.setattr(limits, "HANDSHAKE_MS_MAX", 3_600_000)
