@@ -144,8 +144,8 @@ if TYPE_CHECKING:
     from dios.lib.executor.nested import current_executor
     from dios.lib.executor.references import ValueReference, get, put
     from dios.lib.executor.remote_errors import RemoteError
+    from dios.lib.executor.results.class_forms import allow
     from dios.lib.executor.shared_executors import shared_executor
-    from dios.lib.executor.trusted_results import allow
     from dios.lib.sandbox.bounds import SandboxBounds
     from dios.lib.sandbox.result import SandboxFailure, SandboxResult, SandboxTable
     from dios.lib.sandbox.sandbox import Sandbox
@@ -331,8 +331,8 @@ _HOMES = {
     "dios.lib.executor.nested": "current_executor",
     "dios.lib.executor.references": "ValueReference get put",
     "dios.lib.executor.remote_errors": "RemoteError",
+    "dios.lib.executor.results.class_forms": "allow",
     "dios.lib.executor.shared_executors": "shared_executor",
-    "dios.lib.executor.trusted_results": "allow",
     "dios.lib.sandbox.bounds": "SandboxBounds",
     "dios.lib.sandbox.result": "SandboxFailure SandboxResult SandboxTable",
     "dios.lib.sandbox.sandbox": "Sandbox",

@@ -134,16 +134,15 @@ def test_a_cell_that_is_killed_leaves_the_next_one(notebook: Notebook) -> None:
 
 HOSTILE_CELL = """
 import pickle, sys
-from dios.lib.executor import trusted_results
+from dios.lib.executor import values
 class Attack:
     def __reduce__(self):
         return {call}
-class Pickler(pickle.Pickler):
-    def __init__(self, file, *rest, **more):
-        super().__init__(file, 5)
+def encode(value, **_):
+    return values.Encoded(values.ResultKind.PICKLE, pickle.dumps(value, 5), [])
 for module in list(sys.modules.values()):
-    if getattr(module, "ResultPickler", None) is not None:
-        module.ResultPickler = Pickler
+    if hasattr(module, "encode_parts"):
+        module.encode_parts = encode
 c = Attack()
 """
 
@@ -159,7 +158,7 @@ c = Attack()
     ],
 )
 def test_a_hostile_result_runs_nothing(notebook: Notebook, call: str) -> None:
-    """A cell that replaces the pickler of its worker sends calls; the notebook refuses them."""
+    """A cell that makes its worker send a pickle with calls sends them in vain: the notebook refuses it."""
     error = notebook.run("%%task -o c\n" + HOSTILE_CELL.replace("{call}", call))
     assert isinstance(error, CellFailedError)
     assert "UntrustedResultError" in str(error), str(error)

@@ -18,7 +18,7 @@ Read in this order:
 - ``call_options``: time limits, repetitions and needs of calls; ``shared_executors`` keeps workers warm.
 - ``result_order``: ``map``; ``map_calls`` makes its calls in a worker, and ``progress`` shows their number.
 - ``errors``: what calls and results can raise.
-- ``trusted_results``: what a result may contain, because no worker is trusted; ``pickle_check`` bounds it.
+- ``results``: the closed format of results, because no worker is trusted.
 - ``call_spans``: the spans of a traced call.
 - ``slow_calls``: the choice of the call to make a second time.
 """

@@ -30,7 +30,7 @@ from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.main_module import BoundNamespace, MainContext
 from dios.lib.executor.references import ValueReference
 from dios.lib.executor.stored_values import DataStore, Place, StoredBlob
-from dios.lib.executor.values import STORED_BYTES_MIN, Encoded
+from dios.lib.executor.values import STORED_BYTES_MIN, Encoded, ResultKind
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 
@@ -433,5 +433,5 @@ def stored_reference(store: DataStore, value: object, main: MainContext) -> Valu
     pickler = _StoredPickler(file, leave_out, main)
     with named_errors("the value"):
         pickler.dump(value)
-    blob = create_blob(store.node, Encoded(plain=False, body=file.getvalue(), buffers=buffers).parts())
+    blob = create_blob(store.node, Encoded(ResultKind.PICKLE, file.getvalue(), buffers).parts())
     return ValueReference(store.keep(blob), frozenset(pickler.modules), frozenset(pickler.names))

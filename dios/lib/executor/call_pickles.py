@@ -5,6 +5,7 @@ A call goes to a sandbox, so its pickle may run any code there.
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 import threading
@@ -93,7 +94,8 @@ class CallPickler(cloudpickle.Pickler):  # type: ignore[misc]
             if self.is_named(qualname):
                 brought = self.needed([qualname.partition(".")[0]])
                 return main_attribute, (qualname, self.brought(brought)) if brought else (qualname,)
-        return super().reducer_override(value)
+        reduced = super().reducer_override(value)
+        return _with_all_members(value, reduced) if isinstance(value, enum.EnumMeta) else reduced
 
     def reduced_namespace(self, names: frozenset[str]) -> object:
         """Return how the receiver gets its namespace with some values."""
@@ -114,6 +116,17 @@ class CallPickler(cloudpickle.Pickler):  # type: ignore[misc]
         assert self._main is not None, "only a main module has names"  # noqa: S101 - for the types
         self.names.update(names)
         return frozenset(other for name in names for other in self._main.need(name))
+
+
+def _with_all_members(cls: enum.EnumMeta, reduced: object) -> object:
+    """Return a reduced class with all members: cloudpickle leaves out those of flags with several bits."""
+    if not isinstance(reduced, tuple) or len(reduced) < 3:
+        return reduced
+    make, arguments, (state, slots), *others = reduced
+    members: dict[str, enum.Enum] = dict(cls.__members__)
+    values = {name: member.value for name, member in members.items()}
+    state = {name: attribute for name, attribute in state.items() if name not in members}
+    return make, (*arguments[:3], values, *arguments[4:]), (state, slots), *others
 
 
 class Pickle(NamedTuple):

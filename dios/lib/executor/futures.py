@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,10 +15,14 @@ from dios.client.tracing.contexts import SpanContext
 from dios.forks import give_up_in_child
 from dios.lib.executor.errors import InitializerError
 from dios.lib.executor.remote_errors import decode_exception
+from dios.lib.executor.results.forms import DecodeTimeoutError
 from dios.lib.executor.stored_values import StoredBlob
 from dios.lib.executor.values import decode_result, decode_stored
 
 T = TypeVar("T")
+
+DECODE_S_MIN: Final = 1.0
+"""The least time for decoding a result, so that a timeout of 0 still returns one that is here."""
 
 _forks = [0]
 
@@ -186,8 +191,10 @@ class CallFuture(concurrent.futures.Future[T]):
     def result(self, timeout: float | None = None) -> T:
         """Wait for the call's value and return it; raise the exception that left the call.
 
-        Raises concurrent.futures.TimeoutError after ``timeout`` seconds, CancelledError, WorkerEndedError if
-        the worker ended in the call, UntrustedResultError for a value that a worker may not send.
+        Raises concurrent.futures.TimeoutError after ``timeout`` seconds, which include the time for decoding
+        the value if it is more than a second; the value can be asked for again. Raises CancelledError,
+        WorkerEndedError if the worker ended in the call, UntrustedResultError for a value that a worker may
+        not send.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -204,13 +211,19 @@ class CallFuture(concurrent.futures.Future[T]):
             raise RuntimeError(
                 "this future belongs to the process that made it, and a forked one cannot wait for it"
             )
+        deadline = None if timeout is None else time.monotonic() + max(timeout, DECODE_S_MIN)
         error = super().exception(timeout)
-        with self._decoding:
+        if not self._decoding.acquire(
+            timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())
+        ):
+            raise concurrent.futures.TimeoutError
+        try:
             if self._failure is not None:
                 self._error, self._failure = self._failure.error(), None
             elif self._is_undecoded:
-                self._is_undecoded = False
-                self._decode(failed=isinstance(error, _Undecoded))
+                self._decode(deadline, failed=isinstance(error, _Undecoded))
+        finally:
+            self._decoding.release()
         return error if self._error is None and not isinstance(error, _Undecoded) else self._error
 
     @property
@@ -231,14 +244,18 @@ class CallFuture(concurrent.futures.Future[T]):
             failed = isinstance(super().exception(0), _Undecoded)
             return None if failed or self._bytes is None else bytes(self._bytes)
 
-    def _decode(self, *, failed: bool) -> None:
-        data, self._bytes = self._bytes, None
+    def _decode(self, deadline: float | None, *, failed: bool) -> None:
+        """Decode the result. Raise TimeoutError after the deadline: then it stays undecoded."""
         try:
             if self._blob is not None:
-                self._result = cast("T", decode_stored(self._blob.view(), trust=self._trust))
-            elif data is not None and failed:
-                self._error = decode_exception(data, trust=self._trust)
-            elif data is not None:
-                self._result = cast("T", decode_result(data, trust=self._trust))
+                stored = decode_stored(self._blob.view(), trust=self._trust, deadline=deadline)
+                self._result = cast("T", stored)
+            elif self._bytes is not None and failed:
+                self._error = decode_exception(self._bytes, trust=self._trust, deadline=deadline)
+            elif self._bytes is not None:
+                self._result = cast("T", decode_result(self._bytes, trust=self._trust, deadline=deadline))
+        except DecodeTimeoutError as late:
+            raise concurrent.futures.TimeoutError(str(late)) from None
         except Exception as error:  # noqa: BLE001 - a hostile worker chose the bytes
             self._error = error
+        self._bytes, self._is_undecoded = None, False

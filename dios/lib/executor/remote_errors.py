@@ -10,11 +10,13 @@ import builtins
 import struct
 import traceback
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from dios.client.plain_text import plain, plain_lines
+from dios.lib.executor.results.forms import DecodeTimeoutError
+from dios.lib.executor.results.harmless import make_harmless
 from dios.lib.executor.values import decode_result, encode_result
 
 _SIZE: Final = struct.Struct("<I")
@@ -82,19 +84,27 @@ def encode_exception(error: BaseException, *, trust: bool = False) -> bytes:
     return b"".join((_SIZE.pack(len(head)), head, body if len(body) <= _OBJECT_BYTES_MAX else b""))
 
 
-def decode_exception(data: bytes | bytearray, *, trust: bool) -> BaseException:
-    """Return the exception of a call, in its caller, with the traceback of the worker as its cause."""
+def decode_exception(data: bytes | bytearray, *, trust: bool, deadline: float | None = None) -> BaseException:
+    """Return the exception of a call, in its caller, with the traceback of the worker as its cause.
+
+    Control characters in its texts are escaped. Raises DecodeTimeoutError after ``deadline``, a time of
+    ``time.monotonic``.
+    """
     description = describe_exception(data)
     error: object = None
     try:
-        error = decode_result(data[_SIZE.size + _SIZE.unpack_from(data)[0] :], trust=trust)
+        body = data[_SIZE.size + _SIZE.unpack_from(data)[0] :]
+        error = decode_result(body, trust=trust, deadline=deadline)
+    except DecodeTimeoutError:
+        raise
     except Exception:  # noqa: BLE001 - a worker chose the bytes, or the class is unknown here
         error = None
     # SystemExit or KeyboardInterrupt of a worker must not end the caller.
-    if not isinstance(error, Exception):
+    if not issubclass(type(error), Exception) or not make_harmless(cast("Exception", error)):
         error = _rebuilt(description)
-    error.__cause__ = RemoteTraceback(description.traceback)
-    return error
+    exception = cast("Exception", error)
+    exception.__cause__ = RemoteTraceback(description.traceback)
+    return exception
 
 
 def describe_exception(data: bytes | bytearray | memoryview) -> Description:
@@ -151,7 +161,7 @@ def _rebuilt(description: Description) -> Exception:
         if isinstance(base, type) and issubclass(base, Exception):
             try:
                 error = _class_of(description, base)(description.text, tuple(description.bases))
-            except TypeError:  # ExceptionGroup and others need more than a text
+            except (TypeError, ValueError):  # ExceptionGroup and others need more than a text
                 continue
             if issubclass(base, SyntaxError):
                 setattr(error, "msg", str(error))  # noqa: B010 - tracebacks show it; mypy knows no such class

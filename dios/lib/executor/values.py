@@ -1,45 +1,64 @@
-"""Results as bytes: plain values quickly, everything else as a pickle.
+"""Results as bytes: plain values quickly, all others in the closed format of ``results``.
 
-A result comes from a sandbox, so the caller loads it with ``trusted_results``, unless it trusts the workers.
-``call_pickles`` has the other direction.
+A result comes from a sandbox. It is a pickle only if the caller trusts the workers. ``call_pickles`` has the
+other direction.
 """
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 import struct
-from contextlib import suppress
-from typing import Final, NamedTuple, cast
-
-import msgspec
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from dios.lib.executor.blobs import Part, aligned
 from dios.lib.executor.call_pickles import CallPickler
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.main_module import ProcessMain
-from dios.lib.executor.trusted_results import ResultPickler, load
+from dios.lib.executor.results.reader import read_plain, read_plain_tuple, read_value
+from dios.lib.executor.results.writer import plain_body, write_value
 
 _PLAIN: Final = b"m"
-_PICKLE: Final = b"p"
+_PARTS: Final = b"r"
+"""The first byte of a result with parts."""
+_MESSAGE_ALIGNMENT: Final = 16
+"""The place of each part in a message is a multiple of this."""
 STORED_BYTES_MIN: Final = 1024 * 1024
 """A result over this size stays in a blob on the node of its worker until the caller asks for it."""
 
 _SIZE: Final = struct.Struct("<Q")
-_COUNT: Final = struct.Struct("<I")
 _LEAST_SIZES: Final = 2
-"""A result in a blob has a kind and the size of its body."""
+"""A result with parts has a kind and the size of its body."""
 
-_SCALARS: Final = frozenset({int, float, str, bytes, bool, type(None)})
-_pack: Final = msgspec.msgpack.Encoder().encode
-_unpack: Final = msgspec.msgpack.Decoder().decode
+
+class ResultKind(enum.IntEnum):
+    """The form of a result's body."""
+
+    PLAIN = 0
+    """A scalar, or a list of scalars, in MessagePack."""
+    PICKLE = 1
+    """A pickle, for callers who trust the workers."""
+    CLOSED = 2
+    """A value in the closed format of ``results``."""
+    TUPLE = 3
+    """A tuple of scalars, as PLAIN has them as a list."""
+    BYTES = 4
+    """One ``bytes`` object."""
+
+
+_KINDS: Final = {kind.value: kind for kind in ResultKind}
+_PREFIXES: Final = {ResultKind.PLAIN: _PLAIN, ResultKind.TUPLE: b"t", ResultKind.BYTES: b"b"}
+"""The first byte of a result without parts, by its kind."""
+_KIND_OF_PREFIX: Final = {prefix[0]: kind for kind, prefix in _PREFIXES.items()}
 
 
 class Encoded(NamedTuple):
-    """A result as its parts: plain or a pickle, and the buffers of the pickle."""
+    """A result as its parts: the body, and the buffers that it needs."""
 
-    plain: bool
-    body: bytes
+    kind: ResultKind
+    body: bytes | memoryview
     buffers: list[memoryview]
 
     @property
@@ -49,54 +68,68 @@ class Encoded(NamedTuple):
 
     def joined(self) -> bytes:
         """Return the result as the body of a message."""
-        if self.plain:
-            return _PLAIN + self.body
-        sizes = b"".join(_SIZE.pack(len(buffer)) for buffer in self.buffers)
-        return b"".join((_PICKLE, _COUNT.pack(len(self.buffers)), sizes, *self.buffers, self.body))
+        if self.kind in _PREFIXES:
+            return _PREFIXES[self.kind] + self.body
+        end = len(_PARTS)
+        parts: list[Part] = [_PARTS]
+        for part in self.parts():
+            parts += (bytes(_message_place(end) - end), part)
+            end = _message_place(end) + len(part)
+        return b"".join(parts)
 
     def parts(self) -> list[Part]:
         """Return the result as the parts of a blob; ``taken_apart`` reads them."""
-        sizes = [0 if self.plain else 1, len(self.body), *map(len, self.buffers)]
+        sizes = [self.kind, len(self.body), *map(len, self.buffers)]
         return [b"".join(map(_SIZE.pack, (len(sizes), *sizes))), self.body, *self.buffers]
 
 
-def taken_apart(view: memoryview) -> tuple[bool, memoryview, list[memoryview]]:
-    """Return what ``Encoded`` has of the bytes of a blob. Raises UntrustedResultError if they do not fit."""
-    sizes = []
-    end = _SIZE.size
-    with suppress(struct.error):
-        count = _SIZE.unpack_from(view)[0]
-        end = (1 + count) * _SIZE.size
-        if count >= _LEAST_SIZES and end <= len(view):
-            sizes = [_SIZE.unpack_from(view, (1 + number) * _SIZE.size)[0] for number in range(count)]
-    parts = []
-    for size in sizes[1:]:
-        place = aligned(end)
-        end = place + size
-        parts.append(view[place:end])
-    if not parts or end != len(view) or sizes[0] > 1:
-        raise UntrustedResultError("the result is in a blob whose bytes are not those of a result")
-    return not sizes[0], parts[0], parts[1:]
+def _message_place(end: int) -> int:
+    """Return the next place at which a part of a message may begin."""
+    return -(-end // _MESSAGE_ALIGNMENT) * _MESSAGE_ALIGNMENT
+
+
+def taken_apart(view: memoryview, place: Callable[[int], int] = aligned) -> Encoded:
+    """Return the result in the bytes of a blob; with another function for the places, in other bytes.
+
+    Raises UntrustedResultError if the bytes are not those of a result.
+    """
+    count = _SIZE.unpack_from(view)[0] if len(view) >= _SIZE.size else 0
+    end = (1 + count) * _SIZE.size
+    if count >= _LEAST_SIZES and end <= len(view):
+        kind, *sizes = view[_SIZE.size : end].cast("Q")
+        parts = []
+        for size in sizes:
+            start = place(end)
+            end = start + size
+            parts.append(view[start:end])
+        if kind in _KINDS and end == len(view):
+            return Encoded(_KINDS[kind], parts[0], parts[1:])
+    raise UntrustedResultError("the bytes of the result are not those of a result: call the function again")
 
 
 def encode_parts(value: object, *, trust: bool = False) -> Encoded:
-    """Return a result as parts, in a worker. Raise whatever the pickling of its parts raises.
+    """Return a result as parts, in a worker. Raise whatever the parts raise when they are taken apart.
 
-    With ``trust`` the caller loads it as a pickle of any classes.
+    With ``trust`` the caller loads it as a pickle of any classes. Raises UntrustedResultError for a value
+    that the caller would refuse, or that would change on its way.
     """
-    kind = type(value)
-    if kind in _SCALARS or (kind is list and _SCALARS.issuperset(map(type, cast("list[object]", value)))):
-        try:
-            return Encoded(plain=True, body=_pack(value), buffers=[])
-        except (OverflowError, UnicodeEncodeError):
-            pass
+    if type(value) is bytes:
+        return Encoded(ResultKind.BYTES, value, [])
+    plain = plain_body(value)
+    if plain is not None:
+        return Encoded(ResultKind.TUPLE if type(value) is tuple else ResultKind.PLAIN, plain, [])
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
-    if trust:
+    try:
+        if not trust:
+            return Encoded(ResultKind.CLOSED, *write_value(value))
         CallPickler(file, buffers.append, ProcessMain()).dump(value)
-    else:
-        ResultPickler(file, buffers).dump(value)
-    return Encoded(plain=False, body=file.getvalue(), buffers=[buffer.raw() for buffer in buffers])
+    except SystemExit as error:
+        # It would end the worker, and is the error of this call alone.
+        raise TypeError(
+            "the result cannot be sent: an object of it ended the program when it was reduced"
+        ) from error
+    return Encoded(ResultKind.PICKLE, file.getvalue(), [buffer.raw() for buffer in buffers])
 
 
 def encode_result(value: object, *, trust: bool = False) -> bytes:
@@ -104,41 +137,42 @@ def encode_result(value: object, *, trust: bool = False) -> bytes:
     return encode_parts(value, trust=trust).joined()
 
 
-def decode_result(data: bytes | bytearray, *, trust: bool) -> object:
+def decode_result(data: bytes | bytearray, *, trust: bool, deadline: float | None = None) -> object:
     """Return a result, in its caller. Raises UntrustedResultError for what a worker may not send.
 
-    Arrays use the memory of ``data``, and are writable if it is.
+    Arrays use the memory of ``data``, and are writable if it is. Raises DecodeTimeoutError after
+    ``deadline``, a time of ``time.monotonic``; a pickle is not interrupted.
     """
     view = memoryview(data)
     if data[:1] == _PLAIN:
-        return _unpacked(view[1:])
-    buffers = []
-    try:
-        count = _COUNT.unpack_from(view, 1)[0]
-        place = 1 + _COUNT.size + count * _SIZE.size
-        for index in range(count):
-            size = _SIZE.unpack_from(view, 1 + _COUNT.size + index * _SIZE.size)[0]
-            buffers.append(view[place : place + size])
-            place += size
-    except struct.error as error:
-        raise UntrustedResultError(f"the result cannot be decoded: {error}") from None
-    return _loaded(view[place:], buffers, trust=trust)
+        return read_plain(view[1:])
+    kind = _KIND_OF_PREFIX.get(data[0]) if data else None
+    if kind is not None:
+        return _decoded(Encoded(kind, view[1:], []), trust, deadline)
+    if data[:1] != _PARTS:
+        raise UntrustedResultError("the result begins with unknown bytes: call the function again")
+    # Places count from the first byte of the message.
+    return _decoded(taken_apart(view[_MESSAGE_ALIGNMENT:], _message_place), trust, deadline)
 
 
-def decode_stored(view: memoryview, *, trust: bool) -> object:
+def decode_stored(view: memoryview, *, trust: bool, deadline: float | None = None) -> object:
     """Return the result in a blob; the same errors. Arrays use the memory of the blob."""
-    plain, body, buffers = taken_apart(view)
-    return _unpacked(body) if plain else _loaded(body, buffers, trust=trust)
+    return _decoded(taken_apart(view), trust, deadline)
 
 
-def _unpacked(body: memoryview) -> object:
-    try:
-        return _unpack(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UntrustedResultError(f"the result cannot be decoded: {error}") from None
-
-
-def _loaded(body: memoryview, buffers: list[memoryview], *, trust: bool) -> object:
-    if trust:
-        return pickle.loads(body, buffers=buffers)  # noqa: S301 - the caller said that it trusts the code
-    return load(bytes(body), buffers)
+def _decoded(encoded: Encoded, trust: bool, deadline: float | None) -> object:  # noqa: FBT001 - the caller's
+    kind, body, buffers = encoded
+    if kind is ResultKind.CLOSED:
+        return read_value(body, buffers, deadline)
+    if kind is ResultKind.PLAIN:
+        return read_plain(body)
+    if kind is ResultKind.TUPLE:
+        return read_plain_tuple(body)
+    if kind is ResultKind.BYTES:
+        return bytes(body)
+    if not trust:
+        raise UntrustedResultError(
+            "the result is a pickle, which a caller does not load from a sandboxed worker. Make the executor "
+            "with trust=True if you trust the code that ran"
+        )
+    return pickle.loads(body, buffers=buffers)  # noqa: S301 - the caller said that it trusts the code

@@ -12,6 +12,7 @@ import math
 import mmap
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
@@ -23,6 +24,7 @@ from dios.lib.amounts import memory_of, seconds_of
 from dios.lib.executor.call_pickles import encode_arguments
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.local_modules import LocalModules
+from dios.lib.executor.results.forms import DecodeTimeoutError
 from dios.lib.executor.values import decode_result
 from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
@@ -195,8 +197,8 @@ class SandboxOps:
         SandboxEndedError.
         """
         if name.isidentifier():
-            return _decoded((yield from self._value(GetValue(name))))
-        content = _decoded((yield from self._value(GetFile(name))))
+            return self._decoded((yield from self._value(GetValue(name))))
+        content = self._decoded((yield from self._value(GetFile(name))))
         if type(content) is not bytes:
             raise UntrustedResultError(f"the session sent a {type(content).__name__} for the file {name!r}")
         return content
@@ -208,7 +210,7 @@ class SandboxOps:
         result of the next run.
         """
         data, modules = encode_arguments(args, kwargs, self._modules)
-        return _decoded((yield from self._value(CallFunction(function, data, modules))))
+        return self._decoded((yield from self._value(CallFunction(function, data, modules))))
 
     def complete_op(self, text: str, *, timeout: float | None = None) -> Steps[list[str]]:
         """Return the names that complete a dotted name such as ``math.sq``, with what is before the last dot.
@@ -219,7 +221,7 @@ class SandboxOps:
         limit_s = None if timeout is None else seconds_of(timeout, "timeout")
         if len(text) > NAME_CHARS_MAX or not _DOTTED_NAME.fullmatch(text):
             raise InvalidError(f"{text!r} is no name, and no dotted name, to complete")
-        names = _decoded((yield from self._value(CompleteName(text), limit_s)))
+        names = self._decoded((yield from self._value(CompleteName(text), limit_s)))
         if not isinstance(names, list) or len(names) > COMPLETIONS_MAX:
             raise UntrustedResultError("the session sent something else than names")
         if not all(type(name) is str and name.startswith(text) and _is_name(name) for name in names):
@@ -314,6 +316,9 @@ class SandboxOps:
         if failure is not None:
             if failure.ended:
                 raise SandboxEndedError(failure.message)
+            if failure.type == UntrustedResultError.__name__:
+                # The session refuses most such values itself, with the reason.
+                raise UntrustedResultError(failure.message)
             raise SandboxCodeError(f"{failure.type}: {failure.message}", failure)
         return b"" if done.answer is None else done.answer.answer.data
 
@@ -330,6 +335,16 @@ class SandboxOps:
             lines = sandbox_failure.traceback.rstrip().rpartition("\n")[0]
             return SandboxFailure(_TIMED_OUT, message, f"{lines}\n{_TIMED_OUT}: {message}\n")
         return sandbox_failure
+
+    def _decoded(self, data: bytes) -> object:
+        """Return a value that the session sent, within the time limit of a run."""
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        try:
+            # Writable memory, so that arrays are writable.
+            return decode_result(bytearray(data), trust=False, deadline=deadline)
+        except DecodeTimeoutError:
+            message = f"the value was not decoded within {self._timeout:g} s, the time limit (timeout=)"
+            raise SandboxCodeError(message, SandboxFailure(_TIMED_OUT, message, "")) from None
 
     def _text(self, data: bytes) -> str:
         bound = self._bounds.output_bytes
@@ -359,16 +374,6 @@ def _text_parts(on_output: Callable[[str, str], None] | None, bytes_max: int) ->
             on_output(name, text)
 
     return show
-
-
-def _decoded(data: bytes) -> object:
-    try:
-        # Writable memory, so that arrays are writable.
-        return decode_result(bytearray(data), trust=False)
-    except DiosError:
-        raise
-    except Exception as error:  # noqa: BLE001 - made-up bytes can make a decoder raise anything
-        raise UntrustedResultError(f"the value cannot be decoded: {error}") from None
 
 
 def _is_name(text: str) -> bool:

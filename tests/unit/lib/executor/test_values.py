@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import concurrent.futures
+import enum
+import io
+import pickle
+import subprocess
+import sys
+import traceback
+
+import msgspec
+import numpy as np
+import pytest
+
+from dios.lib.executor import futures
+from dios.lib.executor.call_pickles import CallPickler
+from dios.lib.executor.errors import UntrustedResultError
+from dios.lib.executor.futures import CallFuture
+from dios.lib.executor.remote_errors import RemoteError, decode_exception, encode_exception
+from dios.lib.executor.values import (
+    Encoded,
+    ResultKind,
+    decode_result,
+    decode_stored,
+    encode_parts,
+    encode_result,
+)
+from tests.support.result_values import CodedError
+
+
+# -- messages and blobs -------------------------------------------------------------------------------
+def as_blob(encoded: Encoded) -> memoryview:
+    """Return the bytes of a blob with a result, as a worker writes them."""
+    blob = bytearray()
+    for part in encoded.parts():
+        blob += bytes(-len(blob) % 64) + part
+    return memoryview(blob)
+
+
+def stored(*sizes: int, rest: bytes = b"") -> memoryview:
+    """Return a blob whose description a worker made up."""
+    numbers = b"".join(number.to_bytes(8, "little") for number in (len(sizes), *sizes))
+    return memoryview(bytearray(numbers) + rest)
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        *(memoryview(b""), memoryview(b"\0" * 7), stored(), stored(0), stored(3, 1, rest=bytes(200))),
+        *(stored(2, 2**63), stored(2, 2**64 - 8), stored(0, 100), stored(0, 0, rest=b"x")),
+        *(
+            stored(2, 1, 2**63, rest=bytes(200)),
+            stored(2, 0, 1, rest=bytes(63)),
+            stored(2, 5, rest=bytes(38)),
+        ),
+        memoryview((2**64 - 1).to_bytes(8, "little") + bytes(1000)),
+        memoryview((2**61).to_bytes(8, "little") + bytes(1000)),
+        *(stored(0, 1, rest=bytes(40) + b"\xc1"), stored(0, 4, rest=bytes(40) + b"\xdd\xff\xff\xff")),
+    ],
+    ids=lambda blob: str(len(blob)),
+)
+def test_a_blob_of_other_sizes_is_refused(blob: memoryview) -> None:
+    """Sizes that do not fit the blob are refused before anything is decoded or reserved."""
+    with pytest.raises(UntrustedResultError):
+        decode_stored(blob, trust=False)
+
+
+PLAIN, PARTS = encode_result([1])[:1], encode_result((1, [2]))[:1]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(
+            PLAIN,
+            PLAIN + b"\xa2\xff\xfe",
+            PLAIN + b"\x92\x01",
+            PLAIN + b"\x91" * 100_000,
+            PLAIN + b"\x91\x91\x01",
+        ),
+        PLAIN + msgspec.msgpack.encode({"a": [1]}),
+        PLAIN + msgspec.msgpack.encode({1: 1}),
+        PLAIN + msgspec.msgpack.encode(msgspec.msgpack.Ext(5, b"x")),
+        *(
+            b"",
+            b"p" + pickle.dumps(1),
+            PARTS,
+            PARTS + bytes(15) + b"\xff" * 8,
+            PARTS + bytes(16) + b"\xff" * 8,
+        ),
+        encode_result((1, [2]))[:-1],
+    ],
+)
+def test_bytes_that_are_no_result_are_refused(data: bytes) -> None:
+    """Whatever a worker sends instead of a result, the caller gets the one error for it."""
+    with pytest.raises(UntrustedResultError):
+        decode_result(data, trust=False)
+
+
+def test_a_pickle_is_loaded_only_with_trust() -> None:
+    """The caller decides, not the bytes of the result."""
+    for data in (encode_result(range, trust=True), encode_result((1, [2]), trust=True)):
+        assert decode_result(data, trust=True) in [range, (1, [2])]
+        with pytest.raises(UntrustedResultError, match=r"trust=True"):
+            decode_result(data, trust=False)
+    assert decode_result(encode_result((1, [2])), trust=True) == (1, [2])
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_buffers_of_a_message_are_aligned(size: int) -> None:
+    """Numbers lie where libraries for arrays read them without a copy."""
+    decoded = decode_result(bytearray(encode_result((np.ones(size, np.int8), np.arange(5.0)))), trust=False)
+    assert isinstance(decoded, tuple)
+    assert decoded[1].flags.aligned
+
+
+def test_an_array_beyond_its_part_of_a_blob_is_refused() -> None:
+    """A part ends where its size says, whatever lies behind it."""
+    good = encode_parts(np.arange(4.0))
+    short = Encoded(ResultKind.CLOSED, good.body, [good.buffers[0][:-8], good.buffers[0][-8:]])
+    with pytest.raises(UntrustedResultError):
+        decode_stored(as_blob(short), trust=False)
+
+
+# -- exceptions ---------------------------------------------------------------------------------------
+def raised(error: BaseException) -> BaseException:
+    """Return an exception after it was raised."""
+    try:
+        raise error  # noqa: TRY301 - the exception is the test's
+    except BaseException as caught:  # noqa: BLE001 - any is good
+        return caught
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(ValueError("x"), KeyError(1), OSError(2, "no"), StopIteration(3), CodedError(5)),
+        *(FileNotFoundError(2, "no", "/a"), OSError(18, "no", "/a", None, b"/b")),
+    ],
+    ids=str,
+)
+def test_an_exception_comes_back_with_the_remote_traceback(error: Exception) -> None:
+    """Exceptions keep type, arguments and attributes, and their cause shows where they were raised."""
+    decoded = decode_exception(encode_exception(raised(error)), trust=False)
+    assert type(decoded) is type(error)
+    assert decoded.args == error.args
+    assert str(decoded) == str(error)
+    assert vars(decoded) == vars(error)
+    assert "raise error" in str(decoded.__cause__)
+
+
+def _shown(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def test_a_traceback_cannot_control_a_terminal() -> None:
+    """Control characters in texts, notes and causes of an exception are escaped; texts are bounded."""
+    escape = "\x1b]0;title\x07" + "\u202e"
+    inner = ExceptionGroup("group" + escape, [ValueError("inner" + escape)])
+    inner.add_note("note" + escape)
+    error = ValueError("text" + escape + "x" * 1_000_000)
+    error.__cause__ = inner
+    text = _shown(decode_exception(encode_exception(raised(error)), trust=False))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert r"\x1b]0;title" in text
+    assert len(text) < 500_000
+
+
+def test_a_traceback_of_many_exceptions_is_bounded() -> None:
+    """A group whose groups repeat would be printed for ever: it arrives in words."""
+    group: Exception = ValueError("inner")
+    for _ in range(12):
+        group = ExceptionGroup("group", [group, group, group])
+    decoded = decode_exception(encode_exception(group), trust=False)
+    assert isinstance(decoded, RemoteError)
+    assert len(_shown(decoded)) < 500_000
+
+
+# -- time ---------------------------------------------------------------------------------------------
+def test_a_result_whose_decoding_takes_too_long_can_be_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The timeout of ``result`` holds while the value is decoded, and the value stays."""
+    monkeypatch.setattr(futures, "DECODE_S_MIN", -1.0)
+    future: CallFuture[object] = CallFuture()
+    future.finish(bytearray(encode_result((1, [2]))), failed=False, trust=False)
+    with pytest.raises(concurrent.futures.TimeoutError):
+        future.result(0)
+    assert future.is_undecoded
+    assert future.result() == (1, [2])
+    assert future.result(0) == (1, [2])
+
+
+# -- arguments ----------------------------------------------------------------------------------------
+def test_members_of_several_bits_are_sent_with_their_flag() -> None:
+    """A flag of a script keeps the members that Python does not list when it is sent by value."""
+
+    class Mask(enum.IntFlag):
+        X = 11
+        Y = 37
+
+    file = io.BytesIO()
+    CallPickler(file).dump((Mask, Mask.X))
+    program = (
+        "import pickle, sys; flag, it = pickle.load(sys.stdin.buffer); print(it.name, *flag.__members__)"
+    )
+    command = (sys.executable, "-c", program)
+    shown = subprocess.run(command, input=file.getvalue(), capture_output=True, check=True).stdout
+    assert shown.split() == [b"X", b"X", b"Y"]
