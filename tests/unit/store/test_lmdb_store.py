@@ -245,7 +245,7 @@ def test_a_newer_schema_is_refused(opened: Callable[[], LmdbStore], data: Path) 
         b"meta",
         lambda txn: txn.put(b"schema", schema.encode_schema(schema.SCHEMA_LABELLED_WITHOUT_INDEX + 1)),
     )
-    with pytest.raises(NotSupportedError, match=r"schema version 5.*newer program.*store-format"):
+    with pytest.raises(NotSupportedError, match=r"schema version 5.*newer program.*the-store-on-disk"):
         LmdbStore(data)
     edit(data, b"meta", lambda txn: txn.put(b"schema", schema.encode_schema(1)))
     opened()
