@@ -90,7 +90,7 @@ def test_a_name_of_no_node_is_told_as_a_name(tmp_path: Path) -> None:
 def texts_outside_of_examples(tree: ast.AST) -> Iterator[str]:
     """Yield the texts of a module, except for the examples under a command's help."""
     for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.keyword) and child.arg == "examples":
+        if isinstance(child, ast.keyword) and child.arg in {"epilog", "examples"}:
             continue
         if isinstance(child, ast.Constant) and isinstance(child.value, str):
             yield child.value
