@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from dios import limits
 from dios.errors import Conflict
 from dios.lib.catalogue import CatalogueEntry, decode, edit, encode
 from dios.lib.files.cached_catalogue import CachedCatalogue
@@ -81,8 +82,9 @@ def test_an_edit_that_others_have_changed_again_is_read_again() -> None:
     assert [listed.file for listed in decode(stored.data)] == ["mine", "theirs", "mine", "theirs"]
 
 
-def test_an_edit_gives_up_in_the_end() -> None:
+def test_an_edit_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """An edit that is overtaken every time ends with Conflict and writes nothing of its own."""
+    monkeypatch.setattr(limits, "CATALOGUE_EDIT_S", 0.1)
     stored = Memory()
     stored.interrupt, stored.always = [entry("theirs")], True
     with pytest.raises(Conflict):
