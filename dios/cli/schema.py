@@ -65,7 +65,7 @@ def outputs() -> Mapping[str, Output]:
 
 
 def _output_of(name: str) -> Output | None:
-    """Return the output of a command; of all commands, only this one is imported."""
+    """Return the output of a command. No other command is imported."""
     words = name.split()
     command: Command | None = typer.main.get_group(app_of_dios)
     if words[0] == "dios-node":

@@ -195,14 +195,16 @@ def test_no_secret_stands_in_an_environment() -> None:
 
 # -- the image --------------------------------------------------------------------------------------
 def test_the_image_is_made_of_files_that_are_there() -> None:
-    """Each file that the Dockerfile copies is in the tree and let through by .dockerignore."""
+    """Each file that the Dockerfile copies or the wheel includes is there and let through by .dockerignore."""
     text = (CLUSTER / "Dockerfile").read_text()
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     copied = [
         word for line in re.findall(r"^COPY (cluster/.*) \S+$", text, re.MULTILINE) for word in line.split()
     ]
     assert copied
-    for name in copied:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    for name in (*copied, *included):
         assert (ROOT / name).exists(), name
         assert any(name.startswith(part) for part in allowed), name
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dios.host.confinement.mechanisms import all_unknown
+from dios.node.doctor.diagnosis import examine
+from dios.node.doctor.finding import DoctorLevel
 from dios.node.doctor.promises import promises
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,3 +70,24 @@ def test_the_doctor_knows_the_rows_of_the_page() -> None:
         for promise in promises()
     ]
     assert [(claim, re.sub(r"[*`]", "", left), rest) for claim, left, rest in page] == table
+
+
+def test_the_mechanisms_of_the_page_are_those_that_the_doctor_knows() -> None:
+    """No row depends on a mechanism that the doctor would always take for missing."""
+    known = {*all_unknown(), "landlock_net", "landlock_scope", "store", "daemon share", "daemon slice"}
+    assert {name for promise in promises() for name in (*promise.needs, *promise.without)} <= known
+
+
+def test_a_page_that_cannot_be_read_takes_nothing_else_from_the_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that is missing, cut or malformed is a finding of its own."""
+    cut = tmp_path / "cut.md"
+    for content in (b"# no promises", b"\n## Promises\n\n| a | b |\n", b"\xff"):
+        cut.write_bytes(content)
+        monkeypatch.setattr("dios.node.doctor.promises._PAGES", (cut,))
+        diagnosis = examine(tmp_path, mechanisms=all_unknown())
+        assert diagnosis.guarantees == ()
+        (unread,) = (finding for finding in diagnosis.findings if finding.name == "promises")
+        assert unread.level is DoctorLevel.MISSING
+        assert "install it again" in unread.detail

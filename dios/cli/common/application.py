@@ -267,8 +267,8 @@ class CommandApplication(typer.Typer):
     ) -> Callable[[F], F]:
         """Return the decorator that makes a function a command.
 
-        ``json`` is the type of its JSON: a row, a tuple of rows of which it prints one, a list of rows of
-        which it prints a list, or an Output. ``examples`` are lines for the end of its help.
+        ``json`` is the type of its JSON: a row; a tuple of rows, if it prints a row of one of these types; a
+        list with a row, if it prints a list; or an Output. ``examples`` are lines for the end of its help.
         """
         cls = partial(OneCommand, output=_output(json, note), failure_status=failure_status)
         return _registering(

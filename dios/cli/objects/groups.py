@@ -427,8 +427,8 @@ def repair(alias: str = ALIAS_ARGUMENT, *, common: CommonOptions) -> None:
     """Make one list of the files of a group, if its replicas differ or none of them counts any more.
 
     An earlier release could leave replicas that differ, after a partition or after two programs that put at
-    the same time. The new list has the files of all of them. Two versions of a file are kept: the latest one
-    has the path, and the other one's name ends in "(conflict …)". Every node that may have a replica has to
+    the same time. The new list has the files of all of them. Two versions of a file are kept: the latest
+    has the path, and the name of the other ends in "(conflict …)". Every node that may have a replica has to
     answer.
 
     Files that were removed, or had another path, in one of the lists are listed again. `dios ls --long` shows

@@ -215,7 +215,7 @@ def run(
 
 
 class _Run(NamedTuple):
-    """A typed run: its program, what was said of it, and the runs that come before it."""
+    """A run of the command line: its program, its options, and the runs before it."""
 
     place: CommandContext
     chosen: _Chosen

@@ -164,7 +164,7 @@ def run(
 
 
 def _shown(result: SandboxResult, pictures: _Pictures, common: CommonOptions) -> SandboxRow:
-    """Show a result as text unless JSON is asked for, and return it for JSON."""
+    """Return a result as a row; without ``--json``, show it as text as well."""
     paths = pictures.write(result.figures)
     if not common.as_json:
         _show(result, paths)

@@ -245,7 +245,7 @@ def difference_text(compared: HeadComparison, records: int) -> str:
     if head.records > records:
         return (
             f"the log has {records} records, but at {when} this node published the head of {head.records} "
-            f"({keeper}): records from {compared.agreed} on were lost, removed or computed anew"
+            f"({keeper}): records from {compared.agreed} on were lost, removed or changed"
         )
     return (
         f"record {head.records - 1} is not the one of which this node published the digest at {when} "

@@ -108,7 +108,7 @@ class RemoteStreams:
         return len(self._open) + len(self._waiting) + len(self._connecting)
 
     def _leaves_room(self, holder: NodeId | str) -> bool:
-        """Return True if a node, or a principal of this one, may have one more stream."""
+        """Return True if a node, or a principal of this node, may have another stream."""
         own = sum(
             holder == (place.taker.principal if key.dials else key.node)
             for streams in (self._waiting, self._connecting, self._open)

@@ -198,7 +198,7 @@ class Executor(concurrent.futures.Executor):
         self._main.renew()
 
     def with_options(self, **options: Unpack[OptionChanges]) -> ExecutorView:
-        """Return an executor that gives its calls other options, and shares the workers with this one.
+        """Return an executor that gives its calls other options and shares this executor's workers.
 
         A call that has not ended ``timeout`` seconds after its submission ends with CallTimeLimitError, also
         while it waits. It is made again at most ``retries`` times: if its node is lost, or if it ends with an

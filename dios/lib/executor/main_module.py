@@ -1,6 +1,6 @@
 """The main module as functions see it, in the program and in its workers.
 
-What the module defines travels by name. ``main_names`` sends its values, and ``main_worker`` receives them.
+Definitions of the module travel by name. ``main_names`` sends its values, and ``main_worker`` receives them.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ _WITH_LOCKS: Final = (type, FunctionType, *_NEW, threading.Condition, threading.
 
 @dataclass(slots=True)
 class _Sent:
-    """What workers were sent under a name."""
+    """The value that workers were sent under a name."""
 
     value: object = None
     state: object = None

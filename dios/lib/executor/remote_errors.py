@@ -156,7 +156,7 @@ _classes: Final[dict[tuple[str, str, type], type[RemoteError]]] = {}
 def _rebuilt(description: Description) -> Exception:
     """Return a RemoteError that has the name of an exception's class and is caught like it."""
     known = [getattr(builtins, name, None) for module, name in description.bases if module == "builtins"]
-    # What does not derive from Exception, such as KeyboardInterrupt, would end the caller.
+    # A class that does not derive from Exception, such as KeyboardInterrupt, would end the caller.
     for base in (*known, RuntimeError):
         if isinstance(base, type) and issubclass(base, Exception):
             try:

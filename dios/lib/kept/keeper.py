@@ -161,7 +161,7 @@ class _LeadingKeeper:
             sum(place.draining for place in self._places),
             sum(count for count, _ in left),
             sum(size for _, size in left),
-            not self._known.order.unchecked,
+            self._known.unread == set() and not self._known.order.unchecked,
         )
 
     async def act(self, turn: Round[KeptState]) -> None:
@@ -203,6 +203,7 @@ class _LeadingKeeper:
         promised = changed = promises != self._known.promises
         self._known.promises = promises
         self._known.listed = {key: names for key, names in self._known.listed.items() if key in promises}
+        unread: set[str] = set()
         for key, promise in promises.items():
             if promise.is_single:
                 continue
@@ -214,6 +215,10 @@ class _LeadingKeeper:
                 raise
             except DiosError as error:
                 self._known.failures[key] = error.message
+                is_gone = promise.group in self._known.groups and self._known.groups[promise.group] is None
+                if not is_gone:
+                    unread.add(key)
+        self._known.unread = unread
         if not changed:
             return
         objects: dict[bytes, PromisedObject] = {}

@@ -83,6 +83,8 @@ class Leading:
     """The versions that were seen since the last round."""
     failures: dict[str, str] = field(default_factory=dict)
     """Why the list of a promise cannot be read, by promise."""
+    unread: set[str] | None = None
+    """The promises of groups that exist whose lists could not be read; None before the first attempt."""
     leaving: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     """Objects with replicas on draining nodes: the number of these replicas, and their bytes."""
 

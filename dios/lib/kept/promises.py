@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Final
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import InvalidError
@@ -130,7 +130,8 @@ class Promises:
 
     def short_objects(self) -> list[ShortObject]:
         """Return the first objects that are short of their promise, in conflict, or had other bytes."""
-        return list(self._report().objects.values())
+        # A leader of version 0.2 writes the fingerprint as the key only.
+        return [replace(row, fingerprint=mark) for mark, row in self._report().objects.items()]
 
     def _report(self) -> KeptReport:
         return self._records.report(_decode_report, KeptReport())

@@ -107,7 +107,7 @@ def read_config(target: Target, kind: StoreKind) -> StoreConfig | None:
         text = msgspec.json.decode(data, type=_ConfigText)
         wrapped = WrappedKey(bytes.fromhex(text.ephemeral), bytes.fromhex(text.sealed))
         repository, recipient = bytes.fromhex(text.repository), bytes.fromhex(text.recipient)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise DamagedBackupError(f"the file config in {target.place} cannot be read: {error}") from None
     other = next((other for other in (BACKUP, TIER) if other.format == text.format), None)
     if other is None or len(repository) != REPOSITORY_BYTES:

@@ -96,7 +96,7 @@ class TierStore:
 
     def require_group(self, group: Group) -> None:
         """Raise InvalidError if the store has the files of another group."""
-        if not secrets.compare_digest(self._group, _group_mark(self._key, group)):
+        if not secrets.compare_digest(self._group.encode(), _group_mark(self._key, group).encode()):
             raise InvalidError(
                 f"{self.place} has the tiered files of another group. Give each group a store of its own, "
                 "such as another folder of the same bucket. Nothing was changed."

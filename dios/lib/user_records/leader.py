@@ -16,9 +16,10 @@ import trio
 
 from dios import limits
 from dios.errors import ClosedError, DiosError, ExistsError
+from dios.lib.closing import close_all_async
 from dios.lib.user_records.copies import RecordCopies
 from dios.lib.user_records.kind import RecordKind, S
-from dios.wire.types import Fitness, NodeStatus, ObjectType
+from dios.wire.types import NodeStatus, ObjectType
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncNode, AsyncReference
@@ -66,7 +67,7 @@ class Leader(Generic[S]):
         self._round_s: Final = round_ms / 1000
         self._watch: Final = watch
         self.copies: Final = RecordCopies(node, kind)
-        self._members: tuple[tuple[int, NodeStatus, bool, Fitness], ...] = ()
+        self._members: tuple[tuple[int, NodeStatus, bool], ...] = ()
         self._repaired_at = float("-inf")
         self._first_since: float | None = None
         self._act: Callable[[Round[S]], Awaitable[None]] | None = None
@@ -100,9 +101,7 @@ class Leader(Generic[S]):
         now = trio.current_time()
         members = await self._node.nodes()
         self._watch(members, now)
-        known = tuple(
-            sorted((member.node, member.status, member.draining, member.fitness) for member in members)
-        )
+        known = tuple(sorted((member.node, member.status, member.draining) for member in members))
         moved = known != self._members
         repaired = moved or now - self._repaired_at > limits.SERVICE_REPAIR_MS / 1000
         if repaired:
@@ -155,11 +154,13 @@ class Leader(Generic[S]):
                 self._board = next(
                     (reference for reference in references if reference.type is ObjectType.SHMEM_BLOB), None
                 )
+                await close_all_async(reference for reference in references if reference is not self._board)
             self._shown = b""
         if self._board is not None and data != self._shown:
             try:
                 await self._board.write_bytes(data)
             except DiosError:
-                self._board = None
+                board, self._board = self._board, None
+                await close_all_async([board])
                 raise
             self._shown = data

@@ -19,7 +19,7 @@ from typing import Final
 
 from dios import limits
 from dios.client.enforcement import enforcement_text
-from dios.errors import DiosError, InvalidError
+from dios.errors import DiosError, InvalidError, NotSupportedError
 from dios.host.confinement import cgroups, limits_of_task, syscall_numbers
 from dios.host.confinement.enforcement import CPU, MEMORY, PIN, enforcement
 from dios.host.confinement.mechanisms import (
@@ -168,14 +168,15 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
         examine_replicas(data),
     )
     missing = obstacle_to_pure(probed)
+    guarantees, unread = _guarantees(probed, store, daemon)
     return Diagnosis(
         confined=not missing,
         fitness=fitness_of(probed).name.lower(),
         why_not=missing,
         user=f"uid {os.geteuid()}",
         data=data,
-        findings=tuple(finding for finding in findings if finding is not None),
-        guarantees=tuple(_guarantees(probed, store, daemon)),
+        findings=tuple(finding for finding in (*findings, unread) if finding is not None),
+        guarantees=guarantees,
     )
 
 
@@ -397,24 +398,32 @@ def _authorities() -> DoctorFinding:
 # -- what follows -------------------------------------------------------------------------------------
 def _guarantees(
     mechanisms: Mapping[str, Mechanism], store: DoctorFinding, daemon: Iterable[DoctorFinding]
-) -> list[DoctorGuarantee]:
+) -> tuple[tuple[DoctorGuarantee, ...], DoctorFinding | None]:
+    """Return the guarantees here, or nothing and the reason why they are not known."""
     available = {name: mechanism.available for name, mechanism in mechanisms.items()}
     available |= {finding.name: finding.level is DoctorLevel.OK for finding in daemon}
     landlock = _landlock_version(mechanisms["landlock"])
     available["landlock_net"] = landlock >= _LANDLOCK_NET
     available["landlock_scope"] = landlock >= _LANDLOCK_SCOPE
     available["store"] = store.level is DoctorLevel.OK
-    return [
+    try:
+        claims = promises()
+    except NotSupportedError as error:
+        test = DoctorTest("promises", "what this machine guarantees")
+        return (), test.missing(error.message, "install dios again")
+    guarantees = (
         DoctorGuarantee(
             promise.area,
             promise.claim,
-            holds=all(available[name] for name in promise.needs),
-            missing=tuple(name for name in promise.needs if not available[name]),
-            weaker=tuple(text for name, text in promise.without.items() if not available[name]),
+            # A mechanism that this program does not know is missing.
+            holds=all(available.get(name, False) for name in promise.needs),
+            missing=tuple(name for name in promise.needs if not available.get(name, False)),
+            weaker=tuple(text for name, text in promise.without.items() if not available.get(name, False)),
             left=promise.left,
         )
-        for promise in promises()
-    ]
+        for promise in claims
+    )
+    return tuple(guarantees), None
 
 
 def _landlock_version(landlock: Mechanism) -> int:

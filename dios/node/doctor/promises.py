@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from dios.errors import NotSupportedError
 
 _HERE: Final = Path(__file__).resolve().parent
-_PAGES: Final = (_HERE.parents[2] / "docs" / "threat-model.md", _HERE / "threat-model.md")
+_PAGES: Final = (_HERE / "threat-model.md", _HERE.parents[2] / "docs" / "threat-model.md")
 _MARKS: Final = re.compile(r"[`*]|\[([^]]*)\]\([^)]*\)")
 _NEEDS: Final = re.compile(r"all of it without ((?:`[^`]+`(?: or )?)+)")
 _WITHOUT: Final = re.compile(r"(?:^|; )without `([^`]+)`: (.*?)(?=; without `|$)")
@@ -35,19 +35,34 @@ class Promise(NamedTuple):
 
 
 def page() -> Path:
-    """Return the path of the page: in the checkout, else in the installed package."""
+    """Return the path of the page: in the installed package, else in the checkout."""
     for path in _PAGES:
         if path.is_file():
             return path
-    raise NotSupportedError(
-        "the page of the promises is missing: this installation of dios is incomplete. Install it again."
-    )
+    raise _unreadable("the page is missing")
 
 
 def promises() -> list[Promise]:
-    """Return the rows of the page in their order."""
-    text = page().read_text(encoding="utf-8")
-    return list(_rows(text.partition("\n## Promises\n")[2].partition("\n## ")[0]))
+    """Return the rows of the page in their order.
+
+    Raises:
+        NotSupportedError: the page is missing or malformed.
+    """
+    try:
+        text = page().read_text(encoding="utf-8")
+        rows = list(_rows(text.partition("\n## Promises\n")[2].partition("\n## ")[0]))
+    except (OSError, ValueError) as error:
+        raise _unreadable(str(error)) from None
+    if not rows:
+        raise _unreadable("it has no promises")
+    return rows
+
+
+def _unreadable(reason: str) -> NotSupportedError:
+    return NotSupportedError(
+        f"the promises of the threat model cannot be read: {reason}. This installation of dios is "
+        "incomplete: install it again."
+    )
 
 
 def _rows(section: str) -> Iterator[Promise]:

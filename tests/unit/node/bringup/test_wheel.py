@@ -31,6 +31,7 @@ def test_the_wheel_has_this_version_and_pip_takes_it(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "pip", *words, str(tmp_path / built.name)], check=True)
     there = tmp_path / "there"
     assert (there / "dios" / "py.typed").exists()
+    assert (there / "dios" / "node" / "doctor" / "threat-model.md").exists()
     assert (there / "bin" / "dios-node").exists()
     source = Path(wheel.__file__).parents[2]
     own = {path.relative_to(source) for path in source.rglob("*.py")}
