@@ -195,7 +195,7 @@ def test_no_secret_stands_in_an_environment() -> None:
 
 # -- the image --------------------------------------------------------------------------------------
 def test_the_image_is_made_of_files_that_are_there() -> None:
-    """Each file that the Dockerfile copies or the wheel includes is there and let through by .dockerignore."""
+    """Each file that the Dockerfile copies or the wheel includes is there, and .dockerignore passes it."""
     text = (CLUSTER / "Dockerfile").read_text()
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     copied = [
