@@ -50,6 +50,7 @@ class OutputOptions(Options):
         empty: str = "",
         failures: Failures | None = None,
         whole: bool = False,
+        remarks: Iterable[str] = (),
     ) -> None:
         """Print a list: as JSON, or as a table. Of text the notices follow on standard error.
 
@@ -61,6 +62,7 @@ class OutputOptions(Options):
             empty: the notice instead of an empty table.
             failures: what could not be listed. It ends the command with status 1, and JSON has it, too.
             whole: False to fold the first column on a narrow terminal.
+            remarks: lines that follow also an empty list.
         """
         if self.as_json:
             write_json_list(_documents(rows, described, failures))
@@ -69,6 +71,9 @@ class OutputOptions(Options):
                 say(notice)
         elif empty and not (failures and failures.reasons):
             say(empty)
+        if not self.as_json:
+            for remark in remarks:
+                say(remark)
         if failures is not None:
             failures.end()
 

@@ -376,9 +376,9 @@ def list_objects(
             common.print_rows(
                 (_listed(place, item, disks, names=names) for item, disks in items),
                 FileRow.cells,
-                _labels(place, aliases),
                 empty="there are no files yet; next: dios put FILE --group ALIAS",
                 failures=place.unlisted,
+                remarks=_labels(place, aliases),
                 whole=names,
             )
 
@@ -496,9 +496,9 @@ def _list_directory(
     common.print_rows(
         [listed.get(path) or DirectoryRow(alias, path, f"{alias}/{path}") for path in shown],
         cells,
-        _labels(place, [alias]),
         empty=f"{text} is empty",
         failures=place.unlisted,
+        remarks=_labels(place, [alias]),
         whole=names,
     )
 

@@ -249,7 +249,7 @@ def _show_settings(common: CommonOptions, question: dict[str, object]) -> None:
 
 @app.command(examples="dios sched history\ndios sched history --json", json=f"{_ANSWERS}:HistoryAnswer")
 def history(common: CommonOptions) -> None:
-    """Show the last rounds: changes, cost, duration, and the solver that answered first."""
+    """Show the last rounds: changes, cost, duration, and the solver used."""
     answer = cast("answers.HistoryAnswer", ask(common.node, {"ask": "history"}))
     lines: Iterator[Cells] = (
         {

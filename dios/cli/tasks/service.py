@@ -42,7 +42,8 @@ from dios.node.limit_text import limits_of_run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dios.wire.messages import Work
+from dios.wire.messages import Work
+from dios.wire.schema_words import fault_in_words
 
 app: Final = CommandApplication(
     no_args_is_help=True,
@@ -120,21 +121,22 @@ class ServiceOptions(ReservationOptions):
 
     def described(self, file: Path, arguments: list[str] | None) -> ServiceFile:
         """Return the service with this program. Raise InvalidError."""
-        return msgspec.convert(
-            {
-                **{name: getattr(self, name, None) for name in ServiceFile.__struct_fields__},
-                "name": self.name or file.stem.lower().replace("_", "-"),
-                "program": str(file.absolute()),
-                "replicas": 1 if self.replicas is None else self.replicas,
-                "args": arguments or (),
-                "inputs": dict(map(_input, self.inputs or ())),
-                "groups": self.groups or (),
-                "mem": self.reserve_memory,
-                "devices": devices_of(self.device or ()),
-                "check": str(Path(self.check).absolute()) if self.check else "",
-            },
-            ServiceFile,
-        )
+        given = {
+            **{name: getattr(self, name, None) for name in ServiceFile.__struct_fields__},
+            "name": self.name or file.stem.lower().replace("_", "-"),
+            "program": str(file.absolute()),
+            "replicas": 1 if self.replicas is None else self.replicas,
+            "args": arguments or (),
+            "inputs": dict(map(_input, self.inputs or ())),
+            "groups": self.groups or (),
+            "mem": self.reserve_memory,
+            "devices": devices_of(self.device or ()),
+            "check": str(Path(self.check).absolute()) if self.check else "",
+        }
+        try:
+            return msgspec.convert(given, ServiceFile)
+        except msgspec.ValidationError as error:
+            raise InvalidError(f"the service is invalid: {fault_in_words(error)}") from None
 
 
 @app.command(

@@ -27,6 +27,10 @@ from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 
 _NO_CHOICE = StoredPolicy("", (), (), 0.0)
+_FORMER_SOLVERS: Final = frozenset(
+    ("solver", name) for name in ("cost_scaling", "relaxation", "successive_shortest", "race")
+)
+"""Choices of version 0.2 that count as none, so that the rest of a policy stays."""
 
 _RETRY_S: Final = (30.0, 600.0)
 """The first and the longest pause before a model that has failed is opened again. It is doubled each time."""
@@ -141,8 +145,9 @@ class LiveSettings:
         """
         if stored is None or stored.set_at <= self._chosen.set_at:
             return
+        settings = tuple(word for word in stored.settings if word not in _FORMER_SOLVERS)
         try:
-            self._apply(stored, now)
+            self._apply(replace(stored, settings=settings), now)
         except DiosError as error:
             raise InvalidError(f"the chosen policy cannot be used here: {error}") from None
 

@@ -95,7 +95,7 @@ def test_what_fails_while_rows_are_made_is_reported(
 
 def test_an_empty_list_has_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
     """Instead of an empty table there is a line; JSON is an empty list."""
-    OutputOptions().print_rows([], cells, ["not this"], empty="there is nothing")
-    assert capsys.readouterr() == ("", "there is nothing\n")
+    OutputOptions().print_rows([], cells, ["not this"], empty="there is nothing", remarks=["but this"])
+    assert capsys.readouterr() == ("", "there is nothing\nbut this\n")
     OutputOptions(as_json=True).print_rows([], cells, empty="there is nothing")
     assert capsys.readouterr() == ("[]\n", "")

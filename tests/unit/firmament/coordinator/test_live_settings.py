@@ -26,3 +26,15 @@ def test_a_model_that_has_failed_is_opened_again_after_pauses_that_grow() -> Non
         now += pause_s
     assert opened == [CHOSEN, *[None, CHOSEN] * 7]
     assert scheduler.model.name == "spread"
+
+
+def test_a_solver_of_a_former_version_loses_nothing_else_of_a_policy() -> None:
+    """The model and the other settings hold; a later change keeps them, without the former solver."""
+    for solver in ("cost_scaling", "relaxation", "successive_shortest", "race"):
+        scheduler = FlowScheduler(catalogue.make("spread"), SchedulerSettings(certify_every=1))
+        live = LiveSettings(scheduler, "spread", 0.0)
+        live.take_over(StoredPolicy("coco", (), (("solver", solver), ("preemption", "false")), 5.0), 0.0)
+        assert scheduler.model.name == "coco"
+        live.set_settings({"migration": "false"}, 9.0)
+        assert live.stored is not None
+        assert dict(live.stored.settings) == {"preemption": "false", "migration": "false"}
