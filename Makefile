@@ -16,6 +16,8 @@ FUZZ_VENV := .venv-fuzz
 FUZZ_STAMP := $(FUZZ_VENV)/.set-up
 SITE_VENV := .venv-site
 SITE_STAMP := $(SITE_VENV)/.set-up
+MUTANTS_VENV := .venv-mutants
+MUTANTS_STAMP := $(MUTANTS_VENV)/.set-up
 DIST_VENV := .venv-dist
 DIST_STAMP := $(DIST_VENV)/.set-up
 
@@ -38,11 +40,13 @@ SECONDS ?= 60
 MINUTES ?= 30
 INPUT ?=
 ROUNDS ?= 500
+PACKAGE ?= dios/core
+MUTANTS ?= 300
 
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench kept-bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons runtime kernels
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench kept-bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons runtime kernels mutants
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -101,6 +105,11 @@ $(FUZZ_STAMP): $(STAMP)
 		echo "atheris cannot be installed for this Python: the codec and the core are fuzzed without guidance only"
 	@touch $@
 
+# The generator of mutants reads the sources without importing them, too.
+$(MUTANTS_STAMP): $(STAMP) pyproject.toml
+	@$(BIN)/python $(SET_UP) $(MUTANTS_VENV) --group mutants
+	@touch $@
+
 # The site's tools read the sources without importing them, so they need nothing of the product.
 $(SITE_STAMP): $(STAMP) pyproject.toml
 	@$(BIN)/python $(SET_UP) $(SITE_VENV) --group docs
@@ -124,6 +133,10 @@ test: kernels ## Run the tests, some minutes (TESTS=path for a part; WORKERS=0 w
 
 test-all: kernels ## Run the tests, and those that CI leaves out because they are long: other projects' suites, campaigns, broken cores.
 	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) $(TESTS)
+
+mutants: $(MUTANTS_STAMP) kernels ## Plant MUTANTS (300) faults in PACKAGE=dios/core and count those that the tests in TESTS (default: its unit tests) detect (REPORT=file.md, MARKS as for pytest -m).
+	@$(MUTANTS_VENV)/bin/python tests/mutants/generate.py $(PACKAGE) .mutants --mutants $(MUTANTS) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.mutants.run .mutants $(if $(filter command line,$(origin TESTS)),$(TESTS),$(PACKAGE:dios/%=tests/unit/%)) --package $(PACKAGE) $(if $(MARKS),--marks "$(MARKS)") $(if $(REPORT),--report $(REPORT))
 
 test-pythons: setup ## Run the short suite on 3.12, 3.13 and 3.14 where they can be had (VERSIONS="3.14", DEBIAN=1, TESTS="tests" for all; MEASURE=3: compare them).
 	@PYTHONPATH=. $(BIN)/python -m tests.lab.pythons $(if $(VERSIONS),--versions "$(VERSIONS)") $(if $(DEBIAN),--debian) $(if $(MEASURE),--measure $(MEASURE)) $(if $(filter command line,$(origin TESTS)),$(TESTS))
@@ -272,5 +285,5 @@ changelog: setup ## Show what the next section of CHANGELOG.md will say (FOLD=1:
 all: fmt-check lint type imports docs site test sim ## Everything that CI checks.
 
 clean: ## Remove what setup, tests and demo made.
-	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) $(DIST_VENV) site .pythons .fuzz .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) $(MUTANTS_VENV) $(DIST_VENV) site .pythons .fuzz .mutants .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
