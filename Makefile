@@ -46,7 +46,7 @@ MUTANTS ?= 300
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench kept-bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons runtime kernels mutants
+.PHONY: help setup demo demo-evil test test-all test-extended lab docker fmt fmt-check lint type imports sim scale bench kept-bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons runtime kernels mutants
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -128,15 +128,18 @@ demo-evil: runtime ## Run a word count that tries to break out, and see what sto
 # One worker for each processor. All tests of a file run in the same worker, because they may share a node.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
-test: kernels ## Run the tests, some minutes (TESTS=path for a part; WORKERS=0 without parallel workers).
+test: kernels ## Run the tests for every change, in minutes (TESTS=path for a part; WORKERS=0 without parallel workers).
+	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) -m "not long and not extended" $(TESTS)
+
+test-all: kernels ## Run these tests and the long ones, as CI does (TESTS, WORKERS).
 	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) -m "not extended" $(TESTS)
 
-test-all: kernels ## Run the tests, and those that CI leaves out because they are long: other projects' suites, campaigns, broken cores.
+test-extended: kernels ## Run every test, also what takes too long for CI: campaigns, broken cores (TESTS, WORKERS).
 	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) $(TESTS)
 
-mutants: $(MUTANTS_STAMP) kernels ## Plant MUTANTS (300) faults in PACKAGE=dios/core and count those that the tests in TESTS (default: its unit tests) detect (REPORT=file.md, MARKS as for pytest -m).
+mutants: $(MUTANTS_STAMP) kernels ## Plant MUTANTS (300) faults in PACKAGE=dios/core and count those that the tests in TESTS (default: its unit tests) detect (REPORT=file.md).
 	@$(MUTANTS_VENV)/bin/python tests/mutants/generate.py $(PACKAGE) .mutants --mutants $(MUTANTS) $(if $(SEED),--seed $(SEED))
-	@$(BIN)/python -m tests.mutants.run .mutants $(if $(filter command line,$(origin TESTS)),$(TESTS),$(PACKAGE:dios/%=tests/unit/%)) --package $(PACKAGE) $(if $(MARKS),--marks "$(MARKS)") $(if $(REPORT),--report $(REPORT))
+	@$(BIN)/python -m tests.mutants.run .mutants $(if $(filter command line,$(origin TESTS)),$(TESTS),$(PACKAGE:dios/%=tests/unit/%)) --package $(PACKAGE) $(if $(REPORT),--report $(REPORT))
 
 test-pythons: setup ## Run the short suite on 3.12, 3.13 and 3.14 where they can be had (VERSIONS="3.14", DEBIAN=1, TESTS="tests" for all; MEASURE=3: compare them).
 	@PYTHONPATH=. $(BIN)/python -m tests.lab.pythons $(if $(VERSIONS),--versions "$(VERSIONS)") $(if $(DEBIAN),--debian) $(if $(MEASURE),--measure $(MEASURE)) $(if $(filter command line,$(origin TESTS)),$(TESTS))
@@ -282,7 +285,7 @@ changelog: setup ## Show what the next section of CHANGELOG.md will say (FOLD=1:
 	$(if $(FOLD),$(BIN)/python -m tests.support.changelog)
 
 # Measuring is left out: its figures belong to a quiet machine, and no test asserts a time.
-all: fmt-check lint type imports docs site test sim ## Everything that CI checks.
+all: fmt-check lint type imports docs site test-all sim ## Everything that CI checks.
 
 clean: ## Remove what setup, tests and demo made.
 	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) $(MUTANTS_VENV) $(DIST_VENV) site .pythons .fuzz .mutants .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -4,6 +4,8 @@ A first run of the tests records the lines that each test executes. A mutant is 
 repository, in which the tests that execute its line run, the fastest first, until one fails. A watchdog ends
 a run that takes much longer than these tests took before: such a mutant is killed, too. Only code that runs
 in the process of a test counts as executed.
+
+The tests of the short run come first, so that the report shows the mutants that only the others kill.
 """
 
 from __future__ import annotations
@@ -39,11 +41,15 @@ LEFT_OUT: Final = {
     ".venv-mutants",
     ".mutants",
 }
+ALL: Final = "not extended"
+SHORT: Final = "not extended and not long"
+"""The marks of ``make test-all`` and of ``make test``."""
 TESTS_MAX: Final = 60
 """Tests that run for one mutant."""
 SLOW_FACTOR: Final = 5
 SLOW_S: Final = 30.0
-KILLED: Final = "killed"
+KILLED: Final = "killed by the short run"
+KILLED_LATER: Final = "killed by other tests only"
 SURVIVED: Final = "survived"
 UNREACHED: Final = "not reached by a test"
 
@@ -71,8 +77,17 @@ class Reach:
 
     durations: dict[str, float]
     tests: dict[str, dict[int, frozenset[str]]]
+    short: frozenset[str]
 
-    def fastest(self, mutant: Mutant) -> list[str]:
+    def batches(self, mutant: Mutant) -> tuple[list[str], list[str]]:
+        """Return the tests of a mutant's statement: those of the short run, and the others."""
+        tests = self._fastest(mutant)
+        return (
+            [test for test in tests if test in self.short][:TESTS_MAX],
+            [test for test in tests if test not in self.short][:TESTS_MAX],
+        )
+
+    def _fastest(self, mutant: Mutant) -> list[str]:
         """Return the tests of a mutant's statement, the fastest first.
 
         A statement that is executed when its module is imported belongs to every test of the module.
@@ -83,9 +98,7 @@ class Reach:
             return []
         tests = frozenset().union(*(by_line.get(line, frozenset()) for line in lines))
         tests = tests or frozenset().union(*by_line.values())
-        return sorted(tests & self.durations.keys(), key=lambda test: (self.durations[test], test))[
-            :TESTS_MAX
-        ]
+        return sorted(tests & self.durations.keys(), key=lambda test: (self.durations[test], test))
 
 
 def statement_lines(source: str, line: int) -> range:
@@ -120,25 +133,24 @@ def copies(count: int) -> Iterator[list[Path]]:
         yield trees
 
 
-def record_reach(tree: Path, package: str, tests: list[str], marks: str, workers: int) -> Reach:
+def collect(tree: Path, tests: list[str], marks: str) -> frozenset[str]:
+    """Return the identifiers of the tests that a run with these marks has."""
+    command = pytest_command("--collect-only", "-m", marks, *tests)
+    lines = subprocess.run(
+        command, cwd=tree, env=environment(tree), stdout=subprocess.PIPE, text=True, check=True
+    )
+    return frozenset(line for line in lines.stdout.splitlines() if "::" in line)
+
+
+def record_reach(tree: Path, package: str, tests: list[str], workers: int) -> Reach:
     """Run the tests once and return what each of them executed."""
     report = tree / "tests.xml"
     coverage_options = (f"--cov={package}", "--cov-context=test", "--cov-report=")
-    options = (
-        "-n",
-        str(workers),
-        "--dist",
-        "loadfile",
-        "-m",
-        marks,
-        f"--junitxml={report}",
-        "-o",
-        "junit_family=xunit1",
-    )
-    subprocess.run(
-        pytest_command(*options, *coverage_options, *tests), cwd=tree, env=environment(tree), check=False
-    )
-    durations = dict(passed(report))
+    report_options = (f"--junitxml={report}", "-o", "junit_family=xunit1")
+    options = ("-n", str(workers), "--dist", "loadfile", "-m", ALL, *report_options, *coverage_options)
+    subprocess.run(pytest_command(*options, *tests), cwd=tree, env=environment(tree), check=False)
+    identifiers = collect(tree, tests, ALL)
+    durations = {test: duration_s for test, duration_s in passed(report) if test in identifiers}
     data = coverage.CoverageData(str(tree / ".coverage"))
     data.read()
     reached = {
@@ -148,7 +160,7 @@ def record_reach(tree: Path, package: str, tests: list[str], marks: str, workers
         }
         for path in data.measured_files()
     }
-    return Reach(durations, reached)
+    return Reach(durations, reached, collect(tree, tests, SHORT))
 
 
 def passed(report: Path) -> Iterator[tuple[str, float]]:
@@ -161,32 +173,42 @@ def passed(report: Path) -> Iterator[tuple[str, float]]:
             yield "::".join(names), float(case.attrib["time"])
 
 
-def outcome(mutant: Mutant, tests: list[str], patience_s: float, tree: Path) -> str:
-    """Place a mutant in a copy, run tests there, and restore the file."""
-    if not tests:
+def outcome(mutant: Mutant, reach: Reach, tree: Path) -> str:
+    """Place a mutant in a copy, run its tests there, and restore the file."""
+    batches = reach.batches(mutant)
+    if not any(batches):
         return UNREACHED
     path = tree / mutant.path
     original = path.read_bytes()
     path.write_bytes(mutant.source.read_bytes())
     try:
-        process = subprocess.Popen(
-            pytest_command("-x", *tests),
-            cwd=tree,
-            env=environment(tree),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            return SURVIVED if process.wait(patience_s) == 0 else KILLED
-        except subprocess.TimeoutExpired:
-            return KILLED
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        for tests, kill in zip(batches, (KILLED, KILLED_LATER), strict=True):
+            patience_s = SLOW_S + SLOW_FACTOR * sum(reach.durations[test] for test in tests)
+            if tests and fails(tests, patience_s, tree):
+                return kill
     finally:
         path.write_bytes(original)
+    return SURVIVED
+
+
+def fails(tests: list[str], patience_s: float, tree: Path) -> bool:
+    """Run tests until one fails or the watchdog ends them, and return True in both cases."""
+    process = subprocess.Popen(
+        pytest_command("-x", *tests),
+        cwd=tree,
+        env=environment(tree),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(patience_s) != 0
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def run_all(mutants: list[Mutant], reach: Reach, trees: list[Path]) -> list[str]:
@@ -196,11 +218,9 @@ def run_all(mutants: list[Mutant], reach: Reach, trees: list[Path]) -> list[str]
         free.put(tree)
 
     def run_one(mutant: Mutant) -> str:
-        tests = reach.fastest(mutant)
-        patience_s = SLOW_S + SLOW_FACTOR * sum(reach.durations[test] for test in tests)
         tree = free.get()
         try:
-            return outcome(mutant, tests, patience_s, tree)
+            return outcome(mutant, reach, tree)
         finally:
             free.put(tree)
 
@@ -219,7 +239,6 @@ def main() -> None:
     parser.add_argument("mutants", type=Path, help="the folder that generate.py wrote")
     parser.add_argument("tests", nargs="+", help="test files or folders, relative to the repository")
     parser.add_argument("--package", required=True)
-    parser.add_argument("--marks", default="not extended", help="the tests that run, as for pytest -m")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--report", type=Path)
     arguments = parser.parse_args()
@@ -229,25 +248,25 @@ def main() -> None:
         for row in rows
     ]
     with copies(arguments.workers) as trees:
-        reach = record_reach(trees[0], arguments.package, arguments.tests, arguments.marks, arguments.workers)
+        reach = record_reach(trees[0], arguments.package, arguments.tests, arguments.workers)
         outcomes = run_all(mutants, reach, trees)
-    report = describe(arguments.package, arguments.tests, arguments.marks, mutants, outcomes)
+    report = describe(arguments.package, arguments.tests, mutants, outcomes)
     sys.stdout.write(report)
     if arguments.report:
         arguments.report.write_text(report)
 
 
-def describe(package: str, tests: list[str], marks: str, mutants: list[Mutant], outcomes: list[str]) -> str:
+def describe(package: str, tests: list[str], mutants: list[Mutant], outcomes: list[str]) -> str:
     """Return the report as Markdown."""
     lines = [
         f"# Mutants of `{package}`",
         "",
-        f"{len(mutants)} mutants, tests: {', '.join(tests)} ({marks}).",
+        f"{len(mutants)} mutants, tests: {', '.join(tests)}.",
         "",
-        *(f"- {state}: {outcomes.count(state)}" for state in (KILLED, SURVIVED, UNREACHED)),
+        *(f"- {state}: {outcomes.count(state)}" for state in (KILLED, KILLED_LATER, SURVIVED, UNREACHED)),
     ]
     for mutant, result in zip(mutants, outcomes, strict=True):
-        if result != KILLED:
+        if result not in (KILLED, KILLED_LATER):
             lines += ["", f"{mutant.path}:{mutant.line} {result}", "", "```diff", mutant.diff, "```"]
     return "\n".join(lines) + "\n"
 
