@@ -51,7 +51,10 @@ def local_heads(settings: Settings, files: Iterable[Path] = ()) -> KnownHeads:
     known = _heads_in(own_file(settings), "kept by this node", settings)
     chosen = () if settings.audit_heads is None else (settings.audit_heads,)
     for path in dict.fromkeys((*chosen, *files)):
-        known = known.with_others(_heads_in(path, f"kept in {path}", settings))
+        heads = _heads_in(path, f"kept in {path}", settings)
+        if heads == KnownHeads():
+            heads = KnownHeads(unknown=(f"{path}: it has no heads",))
+        known = known.with_others(heads)
     return known
 
 

@@ -53,7 +53,8 @@ class Verdict(msgspec.Struct, frozen=True):
     that is being written or whose writing a crash interrupted; they alone are no damage. ``first`` is the
     index of the oldest record that is kept: the node removed those before it, and a record says so.
     ``heads`` is the number of signed heads that agree with the log, and ``lost`` says which losses the
-    operator accepted.
+    operator accepted. ``unknown`` are the reasons why further heads were not compared; the caller of
+    ``verify`` adds them.
     """
 
     ok: bool
@@ -67,6 +68,7 @@ class Verdict(msgspec.Struct, frozen=True):
     first: int = 0
     heads: int = 0
     lost: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 class AuditReader:
