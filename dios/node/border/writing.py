@@ -1,7 +1,7 @@
 """Writing by a token: the file is stored by a session of the issuer, whom the node acts for (ADR 0101).
 
 The bytes are received and compared with their digest before anything is stored. They wait in memory without a
-name, for BORDER_WRITES_MAX calls at once.
+name, for as many calls at once as the pool "writes at a border" of ``dios.limits`` has places.
 """
 
 from __future__ import annotations

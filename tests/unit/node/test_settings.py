@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from dios import limits
+from dios.errors import InvalidError
 from dios.host.confinement.native_programs import ProgramSetting
 from dios.host.process.template_setting import TemplateSetting
 from dios.node import machine
 from dios.node.limit_text import parse_size
-from dios.errors import InvalidError
 from dios.node.settings import (
     KEYS,
     SANDBOX_LIMITS_DEFAULT,
