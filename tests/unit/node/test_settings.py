@@ -290,7 +290,7 @@ def test_a_program_that_means_nothing_is_refused(tmp_path: Path, text: str, why:
 
 
 def test_users_of_metrics_over_tls_are_refused(tmp_path: Path) -> None:
-    """Over TLS certificates decide who reads the metrics, so that users beside them are a mistake."""
+    """Over TLS certificates decide who reads the metrics, so that naming users is a mistake."""
     text = "metrics = '127.0.0.1:9464'\nmetrics_tls = ['/c', '/k', '/a']\nmetrics_uids = [7]"
     write(tmp_path, text)
     with pytest.raises(InvalidError, match="metrics_uids"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import subprocess
@@ -16,7 +17,8 @@ from typer.testing import CliRunner
 
 from dios.cli.main import app
 from dios.errors import InvalidError
-from dios.node.exporter_places import ExporterPlace, TlsFiles, place_of, require_protected
+from dios.node.exporter_places import REPORTED, ExporterPlace, TlsFiles, place_of, require_protected
+from dios.node.metrics.exporter import _report_to_node
 from dios.node.metrics.family import Kind
 from dios.node.metrics.keep_exporter import _last_line
 from dios.node.metrics.of_node import of_node
@@ -140,6 +142,16 @@ def test_an_option_of_a_server_needs_one(option: str, named: str) -> None:
     result = CliRunner().invoke(app, ["metrics", *option.split()])
     assert result.exit_code == 1
     assert f"cannot use {named}: nothing is served" in result.stderr
+
+
+def test_warnings_of_an_exporter_are_reports_to_its_node(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A warning in the exporter's process is a line with the user that it is about."""
+    monkeypatch.setattr(logging.getLogger("dios"), "handlers", [])
+    _report_to_node()
+    logging.getLogger("dios.transport").warning("a connection was refused", extra={"uid": 7})
+    assert capsys.readouterr().err == f"{REPORTED}a connection was refused uid=7 why=-\n"
 
 
 async def test_the_node_logs_reports_of_its_exporter(caplog: pytest.LogCaptureFixture) -> None:
