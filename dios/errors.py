@@ -45,6 +45,17 @@ def shortened(text: str) -> str:
     return text if len(text) <= MESSAGE_CHARS_MAX else f"{text[: MESSAGE_CHARS_MAX - 4]} ..."
 
 
+def unwrap_group(error: BaseException) -> BaseException:
+    """Return the first DiosError in nested groups of exceptions, else the first exception.
+
+    An error that is no group is returned as it is.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [unwrap_group(inner) for inner in error.exceptions]
+    return next((leaf for leaf in leaves if isinstance(leaf, DiosError)), leaves[0])
+
+
 class DiosError(Exception):
     """The base class of every error that a call raises; the subclass says what the caller can do about it.
 

@@ -51,7 +51,10 @@ def local_heads(settings: Settings, files: Iterable[Path] = ()) -> KnownHeads:
     known = _heads_in(own_file(settings), "kept by this node", settings)
     chosen = () if settings.audit_heads is None else (settings.audit_heads,)
     for path in dict.fromkeys((*chosen, *files)):
-        known = known.with_others(_heads_in(path, f"kept in {path}", settings))
+        heads = _heads_in(path, f"kept in {path}", settings)
+        if heads == KnownHeads():
+            heads = KnownHeads(unknown=(f"{path}: it has no heads",))
+        known = known.with_others(heads)
     return known
 
 
@@ -83,7 +86,7 @@ def _heads_in(
 
 
 def compare_with_log(folder: Path, known: KnownHeads) -> tuple[HeadComparison, LogDigests]:
-    """Compare the heads with the log in ``folder``. Raise DamagedError if a segment cannot be read."""
+    """Compare the heads with the log in ``folder``. Raise OSError."""
     log = digests_after(folder, {kept.head.records for kept in known.published})
     return compare_heads(known.published, log), log
 
@@ -97,8 +100,14 @@ class HeadPublisher:
         self._era = 0
         self._since = 0
         self._published = LogPosition(0, b"")
-        self._failing = ""
-        self._returned: dict[tuple[int, int], PublishedHead] = {}
+        self._head: AuditHead | None = None
+        self._places: Final[dict[Path, Callable[[Path, AuditHead], None]]] = {own_file(settings): _keep_head}
+        if settings.audit_heads is not None:
+            self._places[settings.audit_heads] = append_head
+        self._unstored: Final[set[Path]] = set()
+        self._writing: Final = trio.Lock()
+        self._failing: Final[dict[str, str]] = {}
+        self._returned: Final[dict[AuditHead, str]] = {}
         self.send: Callable[[AuditHead], None] = _ignore
         self._error: DamagedError | None = None
 
@@ -110,8 +119,7 @@ class HeadPublisher:
         while True:
             await self.publish()
             await trio.sleep(limits.AUDIT_HEAD_MS / 1000)
-            if self._returned:
-                await trio.to_thread.run_sync(self._examine_returned)
+            await self._examine_returned()
             if self._error is not None:
                 stop()
 
@@ -119,7 +127,9 @@ class HeadPublisher:
         """Sync the log and publish its head, unless that was done."""
         with contextlib.suppress(DiosError):  # the log's own writer reports a full disk
             self._audit.flush()
-        if head := await trio.to_thread.run_sync(self._write):
+        async with self._writing:
+            head = await trio.to_thread.run_sync(self._write)
+        if head is not None:
             self.send(head)
 
     def close(self) -> None:
@@ -134,9 +144,19 @@ class HeadPublisher:
             raise self._error
 
     def _write(self) -> AuditHead | None:
-        """Write the head of the records that are on disk to the files. Return it if it is new."""
+        """Write the newest head of the records on disk to the files that lack it. Return it if it is new."""
         with contextlib.suppress(DiosError):
             self._audit.sync()
+        head = self._sign_newest()
+        if head is not None:
+            self._head = head
+            self._unstored.update(self._places)
+        failures = [why for path in sorted(self._unstored) if (why := self._store(path))]
+        self._log_failure("cannot keep the head of the audit log in a file", ", ".join(failures))
+        return head
+
+    def _sign_newest(self) -> AuditHead | None:
+        """Return the signed head of the records that are on disk; None if there is no new one."""
         position = self._audit.durable
         if position == self._published or not position.records:
             return None
@@ -147,43 +167,59 @@ class HeadPublisher:
         )
         try:
             head = HeadKeys(self._settings).sign(unsigned)
-            path = own_file(self._settings)
-            write_heads(path, with_head(read_heads(path).heads, head))
-            if self._settings.audit_heads is not None:
-                append_head(self._settings.audit_heads, head)
         except (DiosError, OSError) as error:
-            self._log_failure(str(error))
+            self._log_failure("cannot sign the head of the audit log", str(error))
             return None
-        self._log_failure("")
+        self._log_failure("cannot sign the head of the audit log", "")
         self._published = position
         return head
 
-    def _log_failure(self, why: str) -> None:
-        if why and why != self._failing:
-            _log.error("cannot publish the head of the audit log", extra={"why": why})
-        self._failing = why
+    def _store(self, path: Path) -> str:
+        """Write the newest head to a file. Return the reason of a failure; a later call tries again."""
+        assert self._head is not None, "the caller checks it"  # noqa: S101 - a broken promise of ours
+        try:
+            self._places[path](path, self._head)
+        except (DiosError, OSError) as error:
+            return str(error)
+        self._unstored.discard(path)
+        return ""
+
+    def _log_failure(self, message: str, why: str) -> None:
+        """Log a failure unless it is known already; ``why`` is empty if there is none."""
+        if why and why != self._failing.get(message):
+            _log.error(message, extra={"why": why})
+        self._failing[message] = why
 
     def examine(self, head: AuditHead, keeper: str) -> None:
         """Compare a head that another node has kept with the log soon."""
         if len(self._returned) < limits.AUDIT_HEADS_KEPT_MAX:
-            self._returned[head.order] = PublishedHead(head, f"kept by {keeper}")
+            self._returned[head] = f"kept by {keeper}"
 
-    def _examine_returned(self) -> None:
-        kept, self._returned = tuple(self._returned.values()), {}
-        known = KnownHeads(kept).with_others(newest_local_heads(self._settings)).newest
+    async def _examine_returned(self) -> None:
+        """Compare the returned heads with the log; those that cannot be compared now are compared later."""
+        returned = tuple(PublishedHead(head, keeper) for head, keeper in self._returned.items())
+        if not returned:
+            return
         try:
-            self._refuse_loss(known)
-        except DamagedError as error:
-            self._error = error
+            known = await trio.to_thread.run_sync(newest_local_heads, self._settings)
+            known = KnownHeads(returned).with_others(known).newest
+            self._error = self._error or await trio.to_thread.run_sync(self._loss, known)
+        except (DiosError, OSError) as error:
+            self._log_failure("cannot compare returned heads with the audit log", str(error))
+            return
+        self._log_failure("cannot compare returned heads with the audit log", "")
+        for kept in returned:
+            self._returned.pop(kept.head, None)
 
-    def _refuse_loss(self, known: KnownHeads) -> None:
-        """Raise DamagedError if the log is behind one of the heads."""
+    def _loss(self, known: KnownHeads) -> DamagedError | None:
+        """Return the error of a log that is behind one of the heads. Raise OSError."""
         compared, log = compare_with_log(self._settings.audit, known)
-        if compared.difference is not None:
-            raise DamagedError(
-                f"{difference_text(compared, log.records)}. Restore the log in {self._settings.audit}, or "
-                "start with `dios-node start --accept-lost-audit`, which other nodes record."
-            )
+        if compared.difference is None:
+            return None
+        return DamagedError(
+            f"{difference_text(compared, log.records)}. Restore the log in {self._settings.audit}, or "
+            "start with `dios-node start --accept-lost-audit`, which other nodes record."
+        )
 
     def begin(self, known: KnownHeads, *, accept_lost: bool) -> None:
         """Continue from the newest known head.
@@ -194,7 +230,8 @@ class HeadPublisher:
             ((kept.head.era, kept.head.since) for kept in known.published), default=(0, 0)
         )
         if not accept_lost:
-            self._refuse_loss(known.newest)
+            if loss := self._loss(known.newest):
+                raise loss
             return
         compared, log = compare_with_log(self._settings.audit, known)
         if compared.difference is None:
@@ -224,6 +261,11 @@ async def open_heads(
     if known.published:
         await trio.to_thread.run_sync(lambda: publisher.begin(known, accept_lost=accept_lost))
     return publisher
+
+
+def _keep_head(path: Path, head: AuditHead) -> None:
+    """Add a head to the node's own file. Raise OSError."""
+    write_heads(path, with_head(read_heads(path).heads, head))
 
 
 def _ignore(head: AuditHead) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from dios import limits
 from dios.client.locate import accepted_users
-from dios.errors import DiosError, ExistsError, TimeLimitError, UnreachableError
+from dios.errors import DiosError, ExistsError, TimeLimitError, UnreachableError, unwrap_group
 from dios.node.launch import CONTINUE, TRY, Continued, Launch
 from dios.node.settings import Settings, load
 from dios.start_watch import LOOK_S, HangAlarm, StartWatch
@@ -488,14 +488,6 @@ def _run_loop(
         drop_link(link, settings.socket)
 
 
-def first_error(error: BaseException) -> BaseException:
-    """Return the first DiosError inside nested groups, else the first exception."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    leaves = [first_error(inner) for inner in error.exceptions]
-    return next((leaf for leaf in leaves if isinstance(leaf, DiosError)), leaves[0])
-
-
 def _end_with(pipe: int) -> None:
     """End this node when the last writing end of a pipe closes: it belongs to one program."""
 
@@ -601,7 +593,7 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except (Exception, BaseExceptionGroup) as caught:
-        error = first_error(caught)
+        error = unwrap_group(caught)
         if not isinstance(error, DiosError | OSError):
             # The folder with the log stays for the program that has started this node, and deletes it.
             tell("an unexpected error; see the node's log")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dios.errors import InvalidError
+
+REPORTED: Final = "reported: "
+"""The beginning of a line that an exporter writes for the log of its node."""
 
 
 class TlsFiles(NamedTuple):
@@ -52,8 +56,16 @@ def place_of(address: str) -> ExporterPlace:
     return ExporterPlace(host, number)
 
 
-def require_protected(place: ExporterPlace, tls: TlsFiles | None) -> None:
-    """Raise InvalidError if other machines could read the metrics without a certificate."""
+def require_protected(place: ExporterPlace, tls: TlsFiles | None, users: Collection[int] = ()) -> None:
+    """Raise InvalidError if other machines could read the metrics without a certificate.
+
+    Raise it also if ``users`` are named, who would have no effect with TLS.
+    """
+    if tls is not None and users:
+        raise InvalidError(
+            f"cannot serve metrics at {place} to users by their number: over TLS the certificates of clients "
+            "decide who reads them. Leave out either --uid (metrics_uids) or the files of TLS (metrics_tls)."
+        )
     import ipaddress  # noqa: PLC0415 - as above
 
     if tls is None and not ipaddress.ip_address(place.host).is_loopback:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import trio
 
 from dios import limits
-from dios.errors import DamagedError, DiosError
+from dios.errors import DamagedError, DiosError, unwrap_group
 from dios.ids import Name, ObjectId
 from dios.node.settings import Settings
 from dios.store import schema, scrub_report
@@ -181,7 +181,7 @@ class Scrubbing:
         try:
             await self._repair(entry, node)
         except* Exception as group:  # noqa: BLE001 - a defect here must not end the node
-            entry.failure = str(group.exceptions[0])[: limits.SCRUB_PROBLEM_CHARS_MAX]
+            entry.failure = str(unwrap_group(group))[: limits.SCRUB_PROBLEM_CHARS_MAX]
             expected = group.split((DiosError, OSError))[1] is None
             _log.warning(
                 "a damaged object could not be repaired",

@@ -16,7 +16,7 @@ import trio
 from msgspec.structs import asdict
 
 from dios import limits
-from dios.errors import DiosError
+from dios.errors import DiosError, unwrap_group
 from dios.wire.replies import KeepersReport
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ async def _act(
             expected = group.split((DiosError, OSError))[1] is None
             _log.warning(
                 "a session that acts for a user ended and is started again",
-                extra={"user": principal, "table": table, "why": str(group.exceptions[0])},
+                extra={"user": principal, "table": table, "why": str(unwrap_group(group))},
                 exc_info=None if expected else group,
             )
             await trio.sleep(limits.SERVICE_REPAIR_MS / 1000)

@@ -648,7 +648,7 @@ def load_with_origins(
         )
     _check_addresses(settings)
     if settings.metrics is not None:
-        require_protected(settings.metrics, settings.metrics_tls)
+        require_protected(settings.metrics, settings.metrics_tls, settings.metrics_uids)
     return settings, origins
 
 

@@ -207,11 +207,13 @@ ANSWERED = 500
 
 
 @needs_root
-def test_metrics_are_for_the_users_that_may_read_them() -> None:
-    """Another user's connection is closed, unless the operator names that user."""
+def test_metrics_are_for_the_users_that_may_read_them(caplog: pytest.LogCaptureFixture) -> None:
+    """Another user's connection is closed and logged, unless the operator names that user."""
     with exporter() as root:
         assert status(root, "/metrics") == ANSWERED
         assert status_for(STRANGER, lambda: status(root, "/metrics")) == 0
+    refused = [record for record in caplog.records if "refused" in record.getMessage()]
+    assert [record.__dict__["uid"] for record in refused] == [STRANGER]
     with exporter(STRANGER) as root:
         assert status_for(STRANGER, lambda: status(root, "/metrics")) == ANSWERED
 

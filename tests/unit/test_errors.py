@@ -5,7 +5,15 @@ import pickle
 
 import pytest
 
-from dios.errors import DiosError, LimitError, ProtocolError, TimeLimitError, UnreachableError
+from dios.errors import (
+    DiosError,
+    ExistsError,
+    LimitError,
+    ProtocolError,
+    TimeLimitError,
+    UnreachableError,
+    unwrap_group,
+)
 
 
 class WithStatusError(DiosError):
@@ -47,3 +55,11 @@ def test_a_program_catches_the_errors_of_python(error: DiosError, kind: type[OSE
     assert isinstance(error, OSError)
     assert error.errno == error.code
     assert str(error) == error.message
+
+
+def test_the_first_error_of_ours_is_taken_out_of_groups() -> None:
+    """Out of nested groups the DiosError is the one to show, else the first; another error is its own."""
+    wanted, other = ExistsError("taken"), ValueError("x")
+    assert unwrap_group(BaseExceptionGroup("g", [other, BaseExceptionGroup("h", [wanted])])) is wanted
+    assert unwrap_group(BaseExceptionGroup("g", [BaseExceptionGroup("h", [other])])) is other
+    assert unwrap_group(other) is other

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import typer
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from dios import limits
 from dios.cli.common.application import LINES, CommandApplication, Output, calls_group
@@ -119,15 +119,28 @@ def _record_row(entry: AuditEntry) -> RecordRow:
 
 
 def _known_heads(folder: Path, files: list[Path]) -> KnownHeads:
-    """Return the signed heads of the log in ``folder``, also those that other nodes keep."""
+    """Return the signed heads of the log in ``folder``, also those that other nodes keep.
+
+    Raise InvalidError if one of ``files`` cannot have any.
+    """
     # Imported late: the other commands need no network.
     import trio  # noqa: PLC0415 - see above
 
     from dios.node.head_keepers import ask_known_nodes  # noqa: PLC0415 - the same
 
+    for path in files:
+        if not path.is_file():
+            raise InvalidError(
+                f"cannot compare the log with the heads in {path}: it {_state_of(path)}. Give --heads a file "
+                "that the setting audit_heads named, or a copy of it."
+            )
     settings = load(folder.parent, environ={})
     kept_by_others = trio.run(ask_known_nodes, settings.data, limits.PEER_CONNECT_MS_MAX)
     return local_heads(settings, files).with_others(kept_by_others)
+
+
+def _state_of(path: Path) -> str:
+    return "is no regular file" if path.exists() else "does not exist, or its folder cannot be read"
 
 
 def _show(
@@ -258,7 +271,8 @@ def verify_chain(
     folder = log_folder(data, common.node)
     known = _known_heads(folder, heads or [])
     verdict = verify(folder, anchor=anchor, published=known.published)
-    notices = [f"not compared with all heads: {reason}" for reason in known.unknown]
+    verdict = structs.replace(verdict, unknown=known.unknown)
+    notices = [f"not compared with all heads: {reason}" for reason in verdict.unknown]
     if verdict.ok:
         notices += verdict.lost
         if verdict.first:

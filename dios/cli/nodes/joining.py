@@ -19,7 +19,7 @@ from dios.cli.nodes.target import data_or_default
 from dios.client.plain_text import plain
 from dios.errors import UnreachableError
 from dios.node.addresses import checked_address
-from dios.node.daemon import StartError, first_error
+from dios.node.daemon import StartError
 from dios.node.settings import Settings, SettingsError, load
 
 VALID_DEFAULT: Final = "1h"
@@ -189,8 +189,6 @@ def join_first(
     with waiting(f"joining the cluster at {plain(checked)}"):
         try:
             trio.run(functools.partial(joining.join, checked, text, name=wanted.name, directory=wanted.data))
-        except BaseExceptionGroup as several:
-            raise first_error(several) from None
         except UnreachableError as error:
             raise StartError(
                 f"{error.message}. Start the node that made the invitation, or give its address with --join."

@@ -54,8 +54,10 @@ def metrics(
     if listen is not None:
         _serve(common.node, listen, tls, uid or [])
         return
-    if tls is not None:
-        raise InvalidError("cannot use TLS: nothing is served. Add --listen HOST:PORT.")
+    if tls is not None or uid:
+        raise InvalidError(
+            f"cannot use {'TLS' if uid is None else '--uid'}: nothing is served. Add --listen HOST:PORT."
+        )
     with opened(common.node) as place:
         readings = read_all(place.node)
     if common.as_json:
@@ -86,7 +88,7 @@ def _tls_files(certificate: Path | None, key: Path | None, clients: Path | None)
 
 def _serve(node: str | None, listen: str, tls: TlsFiles | None, users: list[int]) -> None:
     place = place_of(listen)
-    require_protected(place, tls)
+    require_protected(place, tls, users)
     with opened(node) as context:
         context.node.read_table("metrics")  # a node that cannot be read is better reported now
     with needing_extra("metrics", "servers of metrics"):

@@ -115,8 +115,18 @@ def read_heads(path: Path) -> StoredHeads:
             except ProtocolError:
                 damaged += 1
             if len(heads) > limits.AUDIT_HEADS_READ_MAX:
-                del heads[1:-1:2]
+                heads = _every_second(heads)
     return StoredHeads(tuple(heads), damaged)
+
+
+def _every_second(heads: list[AuditHead]) -> list[AuditHead]:
+    """Return every second head, and if they are few enough, also the last of each era."""
+    kept = [
+        head
+        for place, head in enumerate(heads)
+        if place % 2 == 0 or place == len(heads) - 1 or head.era != heads[place + 1].era
+    ]
+    return kept if len(kept) <= limits.AUDIT_HEADS_READ_MAX * 3 // 4 else [*heads[:-1:2], heads[-1]]
 
 
 def read_last_head(path: Path) -> StoredHeads:
@@ -151,12 +161,14 @@ def _regular_file(path: Path) -> BinaryIO:
 def with_head(heads: Sequence[AuditHead], head: AuditHead) -> tuple[AuditHead, ...]:
     """Return the heads with another, at most AUDIT_HEADS_KEPT_MAX: those of older records less densely.
 
-    The oldest and the newest head always stay.
+    The oldest and the newest head always stay, and so does the last of each era if there are few eras:
+    without it, an accepted loss would be a loss again for the heads of earlier eras.
     """
     kept = sorted({*heads, head}, key=lambda head: head.order)
     while len(kept) > limits.AUDIT_HEADS_KEPT_MAX:
         newest = kept[-1].records
-        places = range(1, len(kept) - 1)
+        inner = range(1, len(kept) - 1)
+        places = [place for place in inner if kept[place].era == kept[place + 1].era] or inner
         del kept[min(places, key=lambda place: _density(kept, place, newest))]
     return tuple(kept)
 
@@ -208,10 +220,10 @@ class KnownHeads(NamedTuple):
 
     @property
     def newest(self) -> KnownHeads:
-        """The newest head of each keeper."""
-        newest: dict[str, PublishedHead] = {}
+        """The newest head of each keeper in each era."""
+        newest: dict[tuple[str, int], PublishedHead] = {}
         for kept in sorted(self.published, key=lambda kept: kept.head.order):
-            newest[kept.keeper] = kept
+            newest[kept.keeper, kept.head.era] = kept
         return KnownHeads(tuple(newest.values()), self.unknown)
 
 

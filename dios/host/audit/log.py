@@ -187,7 +187,6 @@ class AuditLog:
             self._resume(paths)
         else:
             self._begin_segment()
-        self._flushed = LogPosition(self._count, self._digest)
 
     @property
     def records(self) -> int:
@@ -275,11 +274,12 @@ class AuditLog:
         with self._syncing:
             flushed = self._flushed
             try:
+                # The present segment first: a segment that is retired meanwhile is then synced after it.
+                if self._fd >= 0:
+                    os.fdatasync(self._fd)
                 while self._retired:
                     os.fdatasync(self._retired[0])
                     os.close(self._retired.pop(0))
-                if self._fd >= 0:
-                    os.fdatasync(self._fd)
             except OSError as error:
                 raise self._translated(error) from error
             self.durable = flushed
@@ -417,6 +417,7 @@ class AuditLog:
             end, count, digest = stop, count + 1, stored
             self._began_ns = self._began_ns or _time_of(body)
         self._number, self._count, self._digest, self._size = number, count, digest, end
+        self._flushed = LogPosition(count, digest)  # a full disk keeps the record about a cut in memory
         self._fd = os.open(last, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         if end < len(data):
             self._set_aside(last, data[end:])

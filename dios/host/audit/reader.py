@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import struct
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 
@@ -52,7 +53,8 @@ class Verdict(msgspec.Struct, frozen=True):
     that is being written or whose writing a crash interrupted; they alone are no damage. ``first`` is the
     index of the oldest record that is kept: the node removed those before it, and a record says so.
     ``heads`` is the number of signed heads that agree with the log, and ``lost`` says which losses the
-    operator accepted.
+    operator accepted. ``unknown`` are the reasons why further heads were not compared; the caller of
+    ``verify`` adds them.
     """
 
     ok: bool
@@ -66,6 +68,7 @@ class Verdict(msgspec.Struct, frozen=True):
     first: int = 0
     heads: int = 0
     lost: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 class AuditReader:
@@ -263,17 +266,18 @@ def _loss_text(kept: PublishedHead) -> str:
 def digests_after(folder: Path, counts: Collection[int]) -> LogDigests:
     """Return the digests after these numbers of records, without checking the chain.
 
-    Only the segments with such records are read. Raise DamagedError for a segment that cannot be read.
+    Only the segments with such records are read. The records of a segment without a good header have no
+    digests.
     """
     digests: dict[int, bytes] = {}
     first, index = 0, 0
     paths = segments(folder)
     for path, following in itertools.zip_longest(paths, paths[1:]):
         with path.open("rb") as file:
-            header = file.read(HEADER.size)
-            if len(header) < HEADER.size:
-                break
-            index, digest = _position(path, header)
+            position = _position_of(file)
+            if position is None:
+                continue
+            index, digest = position
             digests[index] = digest
             first = index if path == paths[0] else first
             end = None if following is None else _end_of(following)
@@ -289,17 +293,16 @@ def digests_after(folder: Path, counts: Collection[int]) -> LogDigests:
 def _end_of(following: Path) -> int | None:
     """Return the index after the last record of the segment before ``following``; None if it says nothing."""
     with following.open("rb") as file:
-        header = file.read(HEADER.size)
-    return None if len(header) < HEADER.size else _position(following, header)[0]
+        position = _position_of(file)
+    return None if position is None else position[0]
 
 
-def _position(path: Path, header: bytes) -> tuple[int, bytes]:
-    """Return the index of a segment's first record, and the digest before it."""
-    try:
-        _, _, first, previous = unpack_header(header)
-    except FormatError as damage:
-        raise DamagedError(f"{path}: {damage}. Run `dios audit verify` for details.") from None
-    return first, previous
+def _position_of(segment: BinaryIO) -> tuple[int, bytes] | None:
+    """Return the index of a segment's first record, and the digest before it; None without a good header."""
+    with contextlib.suppress(FormatError, struct.error):
+        _, _, first, previous = unpack_header(segment.read(HEADER.size))
+        return first, previous
+    return None
 
 
 def verify(folder: Path, *, anchor: str = "", published: Sequence[PublishedHead] = ()) -> Verdict:

@@ -7,6 +7,7 @@ format.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -46,16 +47,16 @@ class _Findings(NamedTuple):
 
 
 class _Arrived(NamedTuple):
-    """The heads of the newest message of a node, with its name, and the digest of its key."""
+    """Heads that a node sent, by the node whose log they are of, with its name and the digest of its key."""
 
     session: PeerSession
     name: str
     key: bytes
-    heads: tuple[AuditHead, ...]
+    heads: dict[int, list[AuditHead]]
 
 
 class HeadKeeper:
-    """The heads that this node keeps of others, in ``folder``, and its own newest one.
+    """The heads that this node keeps of others, in ``folder``.
 
     ``own_key`` is the SHA-256 of this node's public key. ``record`` is called with an outcome, the name of a
     node and a detail for the audit log, ``returned`` with a genuine head of this node that another node kept,
@@ -76,8 +77,8 @@ class HeadKeeper:
         self._nursery: Final = nursery
         self._record: Final = record
         self.returned: Callable[[AuditHead, str], None] = _ignore
-        self._newest: AuditHead | None = None
         self._arrived: Final[dict[NodeId, _Arrived]] = {}
+        self._served: Final[set[NodeId]] = set()
         self._recorded: Final[dict[NodeId, _Finding]] = {}
         self._storing: Final = trio.Lock()
 
@@ -88,7 +89,6 @@ class HeadKeeper:
     # -- sending --------------------------------------------------------------------------------------
     def publish(self, head: AuditHead, sessions: Iterable[tuple[NodeId, PeerSession]]) -> None:
         """Send this node's newest head to some of the connected nodes, always the same if possible."""
-        self._newest = head
         able = [(node, session) for node, session in sessions if session.version >= HEADS_VERSION]
         for _, session in sorted(able, key=lambda pair: self._distance(pair[0]))[: limits.AUDIT_HEAD_KEEPERS]:
             session.send_message(AuditHeads((head.line,)))
@@ -117,35 +117,33 @@ class HeadKeeper:
 
     # -- receiving ------------------------------------------------------------------------------------
     def receive(self, node: NodeId, peer: RemoteIdentity, session: PeerSession, message: AuditHeads) -> None:
-        """Check and store the heads of a message soon; of several messages of a node only the newest.
+        """Check and store the heads of a message soon; of several messages about one log only the newest.
 
         Raise ProtocolError if a head is malformed, or of a third node.
         """
-        heads = tuple(parse_head(line) for line in message.lines)
-        if any(head.node not in {node, self._node} for head in heads):
+        heads: dict[int, list[AuditHead]] = {}
+        for head in map(parse_head, message.lines):
+            heads.setdefault(head.node, []).append(head)
+        if heads.keys() - {node, self._node}:
             raise ProtocolError("a node sent the audit head of a third node")
-        is_served = node in self._arrived
+        if waiting := self._arrived.get(node):
+            heads = waiting.heads | heads
         self._arrived[node] = _Arrived(session, peer.name, peer.key, heads)
-        if not is_served:
+        if node not in self._served:
+            self._served.add(node)
             self._nursery.start_soon(self._serve, node, name="store audit heads")
 
     async def _serve(self, node: NodeId) -> None:
         """Store the heads of a node, at most every AUDIT_HEAD_STORED_MS_MIN."""
-        served: _Arrived | None = None
-        try:
-            while (arrived := self._arrived[node]) is not served:
-                served = arrived
-                async with self._storing:
-                    findings = await trio.to_thread.run_sync(self._store, arrived)
-                for head in findings.returned:
-                    self.returned(head, arrived.name)
-                if findings.reason is not None:
-                    self._report(node, arrived, findings.reason)
-                await trio.sleep(limits.AUDIT_HEAD_STORED_MS_MIN / 1000)
-        except OSError as error:
-            _log.warning("cannot store an audit head of another node", extra={"why": str(error)})
-        finally:
-            del self._arrived[node]
+        while arrived := self._arrived.pop(node, None):
+            async with self._storing:
+                findings = await trio.to_thread.run_sync(self._store, arrived)
+            for head in findings.returned:
+                self.returned(head, arrived.name)
+            if findings.reason is not None:
+                self._report(node, arrived, findings.reason)
+            await trio.sleep(limits.AUDIT_HEAD_STORED_MS_MIN / 1000)
+        self._served.discard(node)
 
     def _report(self, node: NodeId, arrived: _Arrived, finding: _Finding) -> None:
         if self._recorded.get(node) == finding:
@@ -160,20 +158,23 @@ class HeadKeeper:
             self._nursery.start_soon(self._return_newest, node, arrived.session, name="return an audit head")
 
     def _store(self, arrived: _Arrived) -> _Findings:
-        """Store genuine heads of the sender; runs in a thread. Raise OSError."""
+        """Store genuine heads of the sender; runs in a thread."""
         # Imported late: a node without other nodes needs no cryptography.
         from dios.host.audit.signing import digest_of, is_genuine  # noqa: PLC0415 - see above
 
         returned: list[AuditHead] = []
         reason: _Finding | None = None
-        for head in arrived.heads:
+        for head in itertools.chain.from_iterable(arrived.heads.values()):
             owner = self._own_key if head.node == self._node else arrived.key
             if digest_of(head.key) != owner or not is_genuine(head):
                 reason = _Finding(FORGED, "it sent a head that is not signed with the node's key")
             elif head.node == self._node:
                 returned.append(head)
             else:
-                reason = self._merge(head) or reason
+                try:
+                    reason = self._merge(head) or reason
+                except OSError as error:
+                    _log.warning("cannot store an audit head of another node", extra={"why": str(error)})
         return _Findings(tuple(returned), reason)
 
     def _merge(self, head: AuditHead) -> _Finding | None:

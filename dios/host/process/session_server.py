@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from dios import limits
-from dios.errors import Code, DiosError
+from dios.errors import Code, DiosError, unwrap_group
 from dios.host.handover import format as form
 from dios.host.process.task_host import DEFECT, TaskHost, principal_of, taken_channel
 from dios.ids import Principal, TaskId
@@ -180,7 +180,7 @@ class SessionServer:
             if not self._tasks.sound:
                 raise
             if _expected(error):
-                _log.warning("a session ended early", extra={"why": str(error)})
+                _log.warning("a session ended early", extra={"why": str(unwrap_group(error))})
             else:
                 _log.exception("an internal error ended a session", exc_info=error)
                 self._broken(principal_of(uid), DEFECT)

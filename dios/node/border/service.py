@@ -30,6 +30,7 @@ from dios.errors import (
     ProtocolError,
     StaleError,
     error_for,
+    unwrap_group,
 )
 from dios.host.bandwidth.token_bucket import TokenBucket
 from dios.host.loop.shared_places import SharedPlaces
@@ -275,9 +276,8 @@ class Border:
         """Redeem the token in a session of the node, and carry out the call with what that session finds."""
         from dios.client.aio.node import open_session  # noqa: PLC0415 - few nodes need a client
 
-        failure: Exception | None = None
-        async with trio.open_nursery() as nursery:
-            try:
+        try:
+            async with trio.open_nursery() as nursery:
                 sock = self._session_for(self._own_uid, nursery)
                 async with open_session(sock, label="border") as node:
                     group = await node.redeem_token(token, cluster=holder.cluster, user=holder.user)
@@ -286,14 +286,13 @@ class Border:
                         await self._write(call, redeemed, caller, nursery)
                     else:
                         await self._read(call, redeemed, caller)
-            except (BadReferenceError, StaleError):
-                failure = StaleError(
+        except ExceptionGroup as errors:
+            error = unwrap_group(errors)
+            if isinstance(error, BadReferenceError | StaleError):
+                error = StaleError(
                     "meanwhile the token was revoked or is over, or the file was replaced. Try again."
                 )
-            except (DiosError, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                failure = error
-        if failure is not None:
-            raise failure
+            raise error from None
 
     def _session_for(self, uid: int, nursery: trio.Nursery) -> socket.socket:
         """Return a session of the node that acts for a user. Raise NotPermittedError for a former user."""
@@ -350,18 +349,13 @@ class Border:
                 f"{cluster_text(token.grant.cluster)} issued the token, and this node does not trust it. Its "
                 "operator can: dios-node trust add NAME --authority FILE --address HOST:PORT"
             )
-        failure: Exception | None = None
-        places = self._sent.setdefault(
-            issuer.cluster, SharedPlaces(limits.POOLS["calls sent on to a cluster"].places)
-        )
-        async with self._place(places, user), trio.open_nursery() as nursery:
-            try:
+        places = self._sent.setdefault(issuer.cluster, SharedPlaces(_SENT_ON.places))
+        try:
+            async with self._place(places, user), trio.open_nursery() as nursery:
                 await self._exchange(call, issuer, user, caller, nursery)
-            except (DiosError, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                failure = error
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+                nursery.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            raise unwrap_group(group) from None
 
     async def _exchange(
         self,
@@ -407,5 +401,5 @@ async def keep_border(border: Border, stopping: trio.Event) -> None:
             await border.run()
         except* (OSError, DiosError) as group:
             if not stopping.is_set():
-                _log.warning("the border does not listen", extra={"why": str(group.exceptions[0])})
+                _log.warning("the border does not listen", extra={"why": str(unwrap_group(group))})
         await trio.sleep(limits.SERVICE_REPAIR_MS / 1000)

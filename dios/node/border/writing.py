@@ -1,7 +1,7 @@
 """Writing by a token: the file is stored by a session of the issuer, whom the node acts for (ADR 0101).
 
 The bytes are received and compared with their digest before anything is stored. They wait in memory without a
-name, for BORDER_WRITES_MAX calls at once.
+name. The pool "writes at a border" of ``dios.limits`` bounds the number of calls that do so at once.
 """
 
 from __future__ import annotations

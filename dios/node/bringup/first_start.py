@@ -18,7 +18,6 @@ from msgspec import Meta
 
 from dios.errors import DiosError
 from dios.node import cluster
-from dios.node.daemon import first_error
 from dios.node.settings import load
 from dios.transport.identity import joining, tokens
 
@@ -42,14 +41,9 @@ def become_member(request: Request) -> None:
     wanted = cluster.prepare_join(settings, request.join, tokens.read(request.token))
     if wanted is None:
         return
-    try:
-        trio.run(
-            functools.partial(
-                joining.join, request.join, request.token, name=wanted.name, directory=wanted.data
-            )
-        )
-    except BaseExceptionGroup as several:
-        raise first_error(several) from None
+    trio.run(
+        functools.partial(joining.join, request.join, request.token, name=wanted.name, directory=wanted.data)
+    )
     cluster.joined(wanted, request.join)
 
 

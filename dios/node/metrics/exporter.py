@@ -28,11 +28,11 @@ from prometheus_client.registry import Collector
 from dios import limits
 from dios.client.sync.node import connect
 from dios.errors import DiosError, InvalidError
-from dios.node.exporter_places import ExporterPlace, TlsFiles, place_of, require_protected
+from dios.node.exporter_places import REPORTED, ExporterPlace, TlsFiles, place_of, require_protected
 from dios.node.metrics.family import Reading
 from dios.node.metrics.registry import read_all
 from dios.node.metrics.text import ReadingsCollector
-from dios.transport.tcp.local_peers import own_users, owner_of_peer
+from dios.transport.tcp.local_peers import LocalUsers, own_users
 from dios.wire.addresses import listen_advice
 
 _log: Final = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, place: ExporterPlace, users: Collection[int], context: SSLContext | None) -> None:
         self.address_family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-        self._users: Final = frozenset(users)
+        self._users: Final = LocalUsers(users)
         self._context: Final = context
         self._lock: Final = threading.Lock()
         self._strangers: Final[dict[socket.socket, None]] = {}
@@ -92,7 +92,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Return True if a connection is served."""
         del client_address
         assert isinstance(request, socket.socket), "of TCP"  # noqa: S101 - of the package
-        return self._context is not None or owner_of_peer(request) in self._users
+        return self._context is not None or self._users.admit(request)
 
     def finish_request(self, request: object, client_address: object) -> None:
         """Serve a connection in its own thread, after the handshake of TLS."""
@@ -161,9 +161,10 @@ def start(
     Without ``tls``, this user, root and ``users`` are served.
 
     Raises:
-        InvalidError: the address cannot be used or needs TLS, or a TLS file cannot be read.
+        InvalidError: the address cannot be used or needs TLS, a TLS file cannot be read, or ``users`` are
+            given with ``tls``.
     """
-    require_protected(place, tls)
+    require_protected(place, tls, users)
 
     def read() -> list[Reading]:
         with connect(node, groups=(), label="reads metrics", start=False) as connected:
@@ -191,6 +192,14 @@ def start(
     return stop
 
 
+def _report_to_node() -> None:
+    """Write warnings to standard error, which the node reads."""
+    handler = logging.StreamHandler()
+    fields = {"uid": "-", "why": "-"}
+    handler.setFormatter(logging.Formatter(f"{REPORTED}%(message)s uid=%(uid)s why=%(why)s", defaults=fields))
+    logging.getLogger("dios").addHandler(handler)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``python -m dios.node.metrics.exporter SOCKET HOST:PORT [TLS FILES] [--uid UID]`` until stdin ends.
 
@@ -202,6 +211,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("tls", nargs="*", type=Path)
     parser.add_argument("--uid", action="append", type=int, default=[])
     given = parser.parse_args(arguments)
+    _report_to_node()
     try:
         tls = TlsFiles(*given.tls) if given.tls else None
         stop = start(given.socket, place_of(given.address), tls, given.uid)

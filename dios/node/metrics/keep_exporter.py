@@ -12,6 +12,7 @@ import trio
 
 from dios import limits
 from dios.installation import extra_command
+from dios.node.exporter_places import REPORTED
 from dios.node.settings import Settings
 
 _MODULE: Final = "dios.node.metrics.exporter"
@@ -53,9 +54,15 @@ async def keep_exporter(settings: Settings) -> None:
 
 
 async def _last_line(errors: trio.abc.ReceiveStream | None) -> str:
-    """Read until the end, and return the last line."""
-    last = b""
+    """Read until the end, log the lines with REPORTED, and return the last of the others."""
+    last = rest = ""
     if errors is not None:
         async for part in errors:
-            last = (last + part)[-limits.EXPORTER_ERROR_BYTES_MAX :]
-    return last.decode(errors="replace").strip().rpartition("\n")[2]
+            *lines, rest = (rest + part.decode(errors="replace")).split("\n")
+            rest = rest[-limits.EXPORTER_ERROR_BYTES_MAX :]
+            for line in lines:
+                if line.startswith(REPORTED):
+                    _log.warning("the exporter of metrics reports", extra={"why": line[len(REPORTED) :]})
+                else:
+                    last = line.strip()[-limits.EXPORTER_ERROR_BYTES_MAX :] or last
+    return rest.strip() or last

@@ -27,6 +27,7 @@ from dios.errors import (
     TimeLimitError,
     UnreachableError,
     error_for,
+    unwrap_group,
 )
 from dios.transport.identity import statements, tokens
 from dios.transport.identity.certificates import (
@@ -130,18 +131,23 @@ async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) ->
             raise NotPermittedError(for_another(peer.name, meant_name))
 
     peer, tls = await _connected(address, token, check)
-    async with trio.open_nursery() as nursery:
-        secured = Secured(tls, peer, nursery, trust=None)
-        try:
-            subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-            request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, algorithm=None)
-            secured.send_nowait(
-                frame_of(_encode(JoinRequest(_VERSION, name, request.public_bytes(Encoding.DER))))
-            )
-            await secured.flush()
-            bodies = await secured.receive()
-        finally:
-            secured.close()
+    try:
+        async with trio.open_nursery() as nursery:
+            secured = Secured(tls, peer, nursery, trust=None)
+            try:
+                subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+                request = (
+                    x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, algorithm=None)
+                )
+                secured.send_nowait(
+                    frame_of(_encode(JoinRequest(_VERSION, name, request.public_bytes(Encoding.DER))))
+                )
+                await secured.flush()
+                bodies = await secured.receive()
+            finally:
+                secured.close()
+    except BaseExceptionGroup as group:
+        raise unwrap_group(group) from None
     if not bodies:
         raise UnreachableError(
             f"{address} closed the connection without an answer. Read the log of that node."

@@ -51,8 +51,17 @@ def random_loopback_address() -> str:
     return str(ipaddress.IPv4Address(b"\x7f" + bytes(1 + secrets.randbelow(254) for _ in range(3))))
 
 
+def is_address(text: str) -> bool:
+    """Return True for an IP address, and False for the name of a host."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(address: str) -> bool:
-    """Return True for a loopback address."""
+    """Return True for a loopback address. Raise ValueError for a text that is no address."""
     return ipaddress.ip_address(address).is_loopback
 
 
@@ -103,14 +112,31 @@ def _entry(family: int, endpoint: tuple[str, int]) -> str:
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words) + f":{endpoint[1]:04X}"
 
 
+class LocalUsers:
+    """The users of this machine who may connect to a server on loopback. It logs each other one once."""
+
+    def __init__(self, users: Collection[int]) -> None:
+        self._users: Final = frozenset(users)
+        self._reported: Final[set[int | None]] = set()
+
+    def admit(self, connection: socket.socket) -> bool:
+        """Return True if one of the users made a connection, and log the owner if not."""
+        owner = owner_of_peer(connection)
+        if owner in self._users:
+            return True
+        if owner not in self._reported and len(self._reported) < _REPORTED_MAX:
+            self._reported.add(owner)
+            _log.warning("a connection of another user was refused", extra={"uid": owner})
+        return False
+
+
 class LocalListener(socket.socket):
     """A socket that listens on a loopback address, and accepts connections of ``users`` only."""
 
     def __init__(self, address: str, port: int, users: Collection[int], *, backlog: int = 32) -> None:
         """Listen at once; port 0 means any free one. Raise OSError."""
         super().__init__(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-        self._users = frozenset(users)
-        self._reported: set[int | None] = set()
+        self._users = LocalUsers(users)
         try:
             # Otherwise the port of a server that was just stopped stays in use for a minute.
             self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -123,11 +149,7 @@ class LocalListener(socket.socket):
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
         """Accept a connection. Raise ConnectionAbortedError for one of another user."""
         connection, endpoint = super().accept()
-        owner = owner_of_peer(connection)
-        if owner in self._users:
+        if self._users.admit(connection):
             return connection, endpoint
         connection.close()
-        if owner not in self._reported and len(self._reported) < _REPORTED_MAX:
-            self._reported.add(owner)
-            _log.warning("a connection of another user was refused", extra={"uid": owner})
         raise ConnectionAbortedError("another user made this connection")

@@ -15,7 +15,13 @@ from nicegui import ui
 from dios import limits
 from dios.client.sync.node import Node
 from dios.errors import InvalidError
-from dios.transport.tcp.local_peers import LocalListener, is_loopback, own_users, random_loopback_address
+from dios.transport.tcp.local_peers import (
+    LocalListener,
+    is_address,
+    is_loopback,
+    own_users,
+    random_loopback_address,
+)
 from dios.web.dashboard.access import ENTRANCE, Application, TokenGate
 from dios.web.dashboard.layout import page
 from dios.web.dashboard.pages import (
@@ -75,10 +81,16 @@ def serve(
     browser when one has used the token.
 
     Raises:
-        InvalidError: the address cannot be used, or is not on loopback and there is no certificate.
+        InvalidError: the host is no IP address or cannot be used, or is not on loopback and there is no
+            certificate.
     """
     secure = place.certificate is not None
     host = place.host or random_loopback_address()
+    if not is_address(host):
+        raise InvalidError(
+            f"cannot show a dashboard at {host!r}: it is no IP address. Give one of this machine, such as "
+            "127.0.0.1; `ip address` shows the others."
+        )
     if not secure and not is_loopback(host):
         raise InvalidError(
             f"cannot show a dashboard at {host}: everybody on the way could read it. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -36,9 +37,9 @@ def settings(tmp_path: Path) -> Settings:
 class Life:
     """One start of a node, as far as its audit log goes."""
 
-    def __init__(self, settings: Settings, *, accept_lost: bool = False) -> None:
+    def __init__(self, settings: Settings, *, accept_lost: bool = False, segment_bytes: int = 1_000) -> None:
         self.settings = settings
-        self.audit = AuditLog(settings.audit)
+        self.audit = AuditLog(settings.audit, segment_bytes=segment_bytes)
         self.sent: list[AuditHead] = []
         self.heads = trio.run(self._opened, accept_lost)
         self.heads.send = self.sent.append
@@ -167,13 +168,104 @@ def test_a_head_that_another_node_returns_stops_a_node_that_is_behind(settings: 
     life.works(4)
     (head,) = life.sent
     life.heads.examine(head, "n2")
-    life.heads._examine_returned()
+    trio.run(life.heads._examine_returned)
     life.heads.raise_error()
     life.heads.examine(head._replace(records=7), "n2")
-    life.heads._examine_returned()
+    trio.run(life.heads._examine_returned)
     with pytest.raises(DamagedError, match="kept by n2"):
         life.heads.raise_error()
     life.ends()
+
+
+def test_a_returned_head_is_compared_when_the_log_can_be_read_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that cannot be read for a moment neither ends the node nor hides that it is behind."""
+    life = Life(settings)
+    life.works(4)
+    life.heads.examine(life.sent[0]._replace(records=7), "n2")
+
+    def unreadable(folder: Path, known: KnownHeads) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("dios.node.audit_heads.compare_with_log", unreadable)
+        trio.run(life.heads._examine_returned)
+    life.heads.raise_error()
+    trio.run(life.heads._examine_returned)
+    with pytest.raises(DamagedError, match="kept by n2"):
+        life.heads.raise_error()
+    life.ends()
+
+
+@pytest.mark.parametrize("failing", ["own", "elsewhere"])
+def test_a_file_that_cannot_be_written_keeps_heads_from_no_other_place(
+    settings: Settings, failing: str
+) -> None:
+    """A head goes to other nodes and to the other file at once, and to the failing file when that works."""
+    assert settings.audit_heads is not None
+    places = [own_file(settings), settings.audit_heads]
+    bad, good = places if failing == "own" else reversed(places)
+    bad.parent.mkdir(exist_ok=True)
+    if failing == "own":
+        bad.mkdir()
+    else:
+        os.mkfifo(bad)  # that nobody reads
+    life = Life(settings)
+    life.works(3)
+    assert [head.records for head in life.sent] == [3]
+    assert list(read_heads(good).heads) == life.sent
+    bad.rmdir() if failing == "own" else bad.unlink()
+    life.works(0)
+    assert list(read_heads(bad).heads) == list(read_heads(good).heads) == life.sent
+    assert len(life.sent) == 1
+    life.ends()
+
+
+def test_a_head_of_the_first_era_is_void_after_two_accepted_losses(settings: Settings) -> None:
+    """A node starts although another one returns a head that the first of two losses made void."""
+    copy = settings.data.parent / "copy"
+
+    def goes_back(records: int, lost: int) -> AuditHead:
+        """Accept that the records after a copy of the log were lost, and return the last head before."""
+        life = Life(settings, accept_lost=copy.exists())
+        life.works(records)
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(settings.audit, copy)
+        life.works(lost)
+        life.ends()
+        shutil.rmtree(settings.audit)
+        shutil.copytree(copy, settings.audit)
+        return life.sent[-1]
+
+    first = goes_back(4, 6)
+    assert goes_back(10, 3).era == 1
+    life = Life(settings, accept_lost=True)
+    life.works(1)
+    assert life.sent[0].era == 2
+    assert life.sent[0].since > first.records
+    life.heads.examine(first, "n2")
+    trio.run(life.heads._examine_returned)
+    life.heads.raise_error()
+    life.ends()
+
+
+def test_a_node_starts_with_a_damaged_segment_whose_loss_is_accepted(settings: Settings) -> None:
+    """The heads of the damaged segment are void from then on, and later starts need no option."""
+    life = Life(settings)
+    for _ in range(12):
+        life.works(3)
+    life.ends()
+    path = segments(settings.audit)[1]
+    path.write_bytes(bytes(56) + path.read_bytes()[56:])
+    life = Life(settings, accept_lost=True)
+    life.works(1)
+    life.ends()
+    assert life.sent[0].era == 1
+    life = Life(settings)
+    life.works(1)
+    life.ends()
+    assert life.sent[0].era == 1
 
 
 def test_the_key_of_a_cluster_signs_from_the_first_start_in_it_on(settings: Settings) -> None:
@@ -197,8 +289,8 @@ def test_the_key_of_a_cluster_signs_from_the_first_start_in_it_on(settings: Sett
     assert "2 of its lines" in foreign.unknown[0]
 
 
-def test_the_newest_head_of_each_keeper_is_compared_first() -> None:
-    """Of several heads of a keeper the one of the latest era counts."""
+def test_the_newest_head_of_each_keeper_in_each_era_is_compared_first() -> None:
+    """Of several heads of a keeper the last of each era counts."""
     heads = [AuditHead(1, era, 0, records, b"", 0, b"", b"") for era, records in ((0, 9), (1, 4), (0, 5))]
     known = KnownHeads(tuple(PublishedHead(head, "n2") for head in heads))
-    assert [kept.head for kept in known.newest.published] == [heads[1]]
+    assert [kept.head for kept in known.newest.published] == [heads[0], heads[1]]

@@ -242,14 +242,6 @@ def test_a_node_that_fails_to_start_says_why(tmp_path: Path) -> None:
         daemon.start_detached(data)
 
 
-def test_the_first_error_of_ours_is_told() -> None:
-    """Out of nested groups of exceptions the DiosError is the one to show."""
-    wanted = ExistsError("taken")
-    group = BaseExceptionGroup("g", [ValueError("x"), BaseExceptionGroup("h", [wanted])])
-    assert daemon.first_error(group) is wanted
-    assert isinstance(daemon.first_error(BaseExceptionGroup("g", [ValueError("x")])), ValueError)
-
-
 def test_early_work_is_waited_for() -> None:
     """What early work gives is there for whoever asks, however often."""
     result = daemon.early(lambda: 42)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dios import limits
+from dios.errors import InvalidError
 from dios.host.confinement.native_programs import ProgramSetting
 from dios.host.process.template_setting import TemplateSetting
 from dios.node import machine
@@ -285,4 +286,12 @@ def test_a_program_that_means_nothing_is_refused(tmp_path: Path, text: str, why:
     """Unknown keys, relative paths and odd names are errors of the settings."""
     write(tmp_path, text)
     with pytest.raises(SettingsError, match=why):
+        load(tmp_path, environ={})
+
+
+def test_users_of_metrics_over_tls_are_refused(tmp_path: Path) -> None:
+    """Over TLS certificates decide who reads the metrics, so that naming users is a mistake."""
+    text = "metrics = '127.0.0.1:9464'\nmetrics_tls = ['/c', '/k', '/a']\nmetrics_uids = [7]"
+    write(tmp_path, text)
+    with pytest.raises(InvalidError, match="metrics_uids"):
         load(tmp_path, environ={})

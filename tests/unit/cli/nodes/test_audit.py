@@ -127,6 +127,23 @@ def test_a_changed_log_fails_verify(data: Path) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 1
 
 
+def test_a_file_of_heads_that_does_not_exist_is_an_error(data: Path) -> None:
+    """`dios audit verify --heads FILE` names a file that it cannot compare with, also a folder."""
+    for path, state in ((data / "typo", "does not exist"), (data, "is no regular file")):
+        arguments = ["audit", "verify", "--heads", str(path), "--data", str(data)]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 1
+        assert f"{path}: it {state}" in result.stderr
+
+
+def test_the_json_of_verify_says_which_heads_were_not_compared(data: Path) -> None:
+    """A file without heads is no agreement: the verdict has the reason."""
+    (data / "heads").touch()
+    arguments = ["audit", "verify", "--json", "--heads", str(data / "heads"), "--data", str(data)]
+    verdict = json.loads(CliRunner().invoke(app, arguments).stdout)
+    assert (verdict["ok"], verdict["unknown"]) == (True, [f"{data / 'heads'}: it has no heads"])
+
+
 def test_following_shows_the_last_and_what_comes(data: Path) -> None:
     """`dios audit follow` begins with the last records, goes on with new ones, and ends with Ctrl-C."""
     command = [sys.executable, "-m", "dios.cli.main", "audit", "follow", "--last", "1", "--json"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -258,6 +259,57 @@ def test_sync_runs_beside_appends(tmp_path: Path) -> None:
     thread.join()
     log.close()
     assert verify(tmp_path).records == 500
+
+
+class _Rotating(list[int]):
+    """The retired segments of a log, which begins a segment right after it was asked for them."""
+
+    def __init__(self, log: AuditLog) -> None:
+        super().__init__()
+        self.log = log
+
+    def __bool__(self) -> bool:
+        """Return True if there were any before the log began a segment."""
+        some = len(self) > 0
+        self.log._begin_segment()
+        return some
+
+
+def test_a_segment_that_is_retired_during_a_sync_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are durable only when their own segment was synced, also if the next one begins meanwhile."""
+    log = AuditLog(tmp_path)
+    log.append(record(0))
+    log.flush()
+    synced: list[str] = []
+
+    def noting(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    monkeypatch.setattr("dios.host.audit.log.os.fdatasync", noting)
+    monkeypatch.setattr(log, "_retired", _Rotating(log))
+    log.sync()
+    assert log.durable.records == 1
+    assert segments(tmp_path)[0].name in synced
+
+
+def test_the_record_about_a_cut_is_not_durable_before_it_is_written(
+    segment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk a log opens, and its durable end is that of the records in the file."""
+    segment.write_bytes(segment.read_bytes()[:-1])
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("dios.host.audit.log.os.write", full)
+        log = AuditLog(segment.parent)
+        log.sync()
+    assert (log.records, log.durable.records) == (10, 9)
+    log.close()
+    assert (log.durable.records, verify(segment.parent).records) == (10, 10)
 
 
 def test_an_oversized_record_is_shortened_not_lost(tmp_path: Path) -> None:

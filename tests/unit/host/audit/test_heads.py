@@ -141,6 +141,36 @@ def test_old_heads_become_rare_and_new_ones_stay() -> None:
     assert sum(published.records > 800 for published in stored) >= limits.AUDIT_HEADS_KEPT_MAX // 2
 
 
+def test_the_last_head_of_each_era_stays() -> None:
+    """Neither many heads of later eras nor of the same one push out the last head of an era."""
+    stored: tuple[AuditHead, ...] = ()
+    eras = [0] * 40 + [1] * 3 + [2] * 200
+    for records, era in enumerate(eras, 1):
+        stored = with_head(stored, AuditHead(1, era, 0, records, b"", 0, b"", b""))
+    assert len(stored) == limits.AUDIT_HEADS_KEPT_MAX
+    assert {40, 43, 243} <= {published.records for published in stored}
+    for era in range(3, 300):
+        stored = with_head(stored, AuditHead(1, era, 0, 500 + era, b"", 0, b"", b""))
+    assert len(stored) == limits.AUDIT_HEADS_KEPT_MAX
+    assert stored[-1].era == 299
+
+
+def test_a_part_of_very_many_heads_has_the_last_of_each_era(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a long file a bounded number of heads is read, with the last of each of few eras."""
+    monkeypatch.setattr(limits, "AUDIT_HEADS_READ_MAX", 20)
+    eras = [0] * 30 + [1] * 2 + [2] * 61
+    write_heads(tmp_path / "few", [head(records, era=era) for records, era in enumerate(eras, 1)])
+    few = read_heads(tmp_path / "few").heads
+    assert len(few) <= 20
+    assert {30, 32, 93} <= {published.records for published in few}
+    write_heads(tmp_path / "many", [head(records, era=records) for records in range(1, 100)])
+    many = read_heads(tmp_path / "many").heads
+    assert len(many) <= 20
+    assert many[-1] == head(99, era=99)
+
+
 def filled(folder: Path, count: int) -> tuple[list[AuditHead], AuditLog]:
     """A log of this number of records in small segments, and the head after each record."""
     log, heads = AuditLog(folder, segment_bytes=700), []
@@ -217,6 +247,24 @@ def test_digests_are_those_of_the_chain(tmp_path: Path) -> None:
         digests = digests_after(tmp_path, {published.records})
         assert digests.records == 30
         assert digests.digests[published.records] == published.digest
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+@pytest.mark.parametrize("damage", [b"", b"DIOSAUD\0", bytes(100)])
+def test_a_segment_with_a_damaged_header_has_no_digests(tmp_path: Path, place: int, damage: bytes) -> None:
+    """Heads within such a segment differ from the log; those of the other segments are compared."""
+    heads, log = filled(tmp_path, 30)
+    log.close()
+    paths = segments(tmp_path)
+    first = unpack_header(paths[place].read_bytes())[2]
+    end = unpack_header(paths[place + 1].read_bytes())[2]
+    paths[place].write_bytes(damage)
+    digests = digests_after(tmp_path, range(31))
+    assert (digests.first, digests.records) == (0, 30)
+    outside = [published for published in heads if not first < published.records < end]
+    assert compare_heads(kept(*outside), digests).difference is None
+    for published in heads[first : end - 1]:
+        assert compare_heads(kept(published), digests).difference is not None
 
 
 def test_an_accepted_loss_makes_the_heads_before_it_void() -> None:

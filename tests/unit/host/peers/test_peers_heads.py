@@ -159,6 +159,38 @@ async def test_a_flood_of_heads_is_stored_slowly(tmp_path: Path, monkeypatch: py
         assert len(read_heads(path).heads) < limits.AUDIT_HEADS_KEPT_MAX
 
 
+async def test_a_returned_head_is_not_lost_among_heads_of_the_sender(tmp_path: Path) -> None:
+    """A node learns of its own head, and stores that of the sender, whichever came in the later message."""
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        own, path = identity_of(tmp_path, local), other.links.heads.path_of(local.node)
+        returned: list[AuditHead] = []
+        other.links.heads.returned = lambda head, _: returned.append(head)
+        session = other.links.session_of(local.node)
+        assert session is not None
+        of_the_other, of_the_sender = signed(identity_of(tmp_path, other), 7), signed(own, 3)
+        for head in (of_the_other, of_the_sender):
+            other.links.heads.receive(local.node, session.line.peer, session, AuditHeads((head.line,)))
+        await until(lambda: returned and read_heads(path).newest, "both arrived")
+        assert returned == [of_the_other]
+        assert read_heads(path).newest == of_the_sender
+
+
+async def test_a_returned_head_arrives_at_a_node_that_cannot_store_others(tmp_path: Path) -> None:
+    """A node learns of its own head although its folder of heads cannot be written."""
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        path = other.links.heads.path_of(local.node)
+        path.parent.touch()
+        returned: list[AuditHead] = []
+        other.links.heads.returned = lambda head, _: returned.append(head)
+        of_the_other = signed(identity_of(tmp_path, other), 7)
+        say(local, other, signed(identity_of(tmp_path, local), 3), of_the_other)
+        await until(lambda: returned, "it arrived")
+        assert returned == [of_the_other]
+        assert not path.exists()
+
+
 async def test_a_few_nodes_keep_the_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head is sent to AUDIT_HEAD_KEEPERS of the connected nodes, always the same ones."""
     monkeypatch.setattr(limits, "AUDIT_HEAD_KEEPERS", 2)

@@ -12,7 +12,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from dios import limits
-from dios.errors import LimitError, ProtocolError
+from dios.errors import LimitError, ProtocolError, UnreachableError
 from dios.node.border.connections import CallConnection
 from dios.node.border.service import Border
 from dios.node.settings import Settings
@@ -120,14 +120,49 @@ async def test_writes_wait_for_a_place_for_a_bounded_time(border: Border, autoju
     assert border._writes.used == 0
 
 
+def token_of_another_cluster(own: Identity, folder: Path) -> SealedToken:
+    """A token whose issuer is a trusted cluster."""
+    (folder / "other").mkdir()
+    other = identity.create_cluster(folder / "other", name="m1")
+    add_trusted(own, "other", (other.folder / "authority.pem").read_bytes(), "192.0.2.1:7500")
+    return cast("SealedToken", SimpleNamespace(grant=SimpleNamespace(cluster=other.cluster)))
+
+
+@pytest.mark.parametrize("error", [UnreachableError("m1 is silent"), trio.BrokenResourceError()])
+@pytest.mark.parametrize("in_child", [False, True])
+async def test_an_error_of_another_cluster_is_raised_as_it_is(
+    border: Border,
+    own: Identity,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    in_child: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """The reason of a failure is in no group of exceptions, whichever task it ended."""
+
+    async def fail() -> None:
+        raise error
+
+    async def exchange(
+        call: object, issuer: object, user: str, caller: object, nursery: trio.Nursery
+    ) -> None:
+        if in_child:
+            nursery.start_soon(fail)
+            await trio.sleep_forever()
+        await fail()
+
+    monkeypatch.setattr(border, "_exchange", exchange)
+    token, caller = token_of_another_cluster(own, tmp_path), CallConnection(SilentLine())
+    with pytest.raises(type(error)) as raised:
+        await border._send_on(CheckToken(b""), token, "uid:1", caller)
+    assert raised.value is error
+
+
 async def test_no_user_takes_all_calls_to_another_cluster(
     border: Border, own: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user whose calls last leaves another one places for calls to the same cluster."""
-    (tmp_path / "other").mkdir()
-    other = identity.create_cluster(tmp_path / "other", name="m1")
-    add_trusted(own, "other", (other.folder / "authority.pem").read_bytes(), "192.0.2.1:7500")
-    token = cast("SealedToken", SimpleNamespace(grant=SimpleNamespace(cluster=other.cluster)))
+    token = token_of_another_cluster(own, tmp_path)
     sent: list[str] = []
 
     async def exchange(call: object, issuer: object, user: str, *rest: object) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
+from dios.cli.main import app
 from dios.errors import InvalidError
-from dios.node.exporter_places import ExporterPlace, TlsFiles, place_of, require_protected
+from dios.node.exporter_places import REPORTED, ExporterPlace, TlsFiles, place_of, require_protected
+from dios.node.metrics.exporter import _report_to_node
 from dios.node.metrics.family import Kind
+from dios.node.metrics.keep_exporter import _last_line
 from dios.node.metrics.of_node import of_node
 from dios.node.metrics.registry import FAMILIES, read_all
 from dios.node.metrics.text import text_of
@@ -116,6 +123,47 @@ def test_addresses() -> None:
         with pytest.raises(InvalidError, match="everybody"):
             require_protected(place_of(place), None)
         require_protected(place_of(place), TLS)
+
+
+def test_users_and_certificates_exclude_each_other() -> None:
+    """Users of this machine who may read metrics are named for loopback without TLS only."""
+    place = ExporterPlace("127.0.0.1", 9464)
+    require_protected(place, None, [7])
+    require_protected(place, TLS)
+    with pytest.raises(InvalidError, match="metrics_uids"):
+        require_protected(place, TLS, [7])
+
+
+@pytest.mark.parametrize(
+    ("option", "named"), [("--uid 7", "--uid"), ("--certificate c --key k --clients a", "TLS")]
+)
+def test_an_option_of_a_server_needs_one(option: str, named: str) -> None:
+    """`dios metrics` refuses an option of its server without --listen."""
+    result = CliRunner().invoke(app, ["metrics", *option.split()])
+    assert result.exit_code == 1
+    assert f"cannot use {named}: nothing is served" in result.stderr
+
+
+def test_warnings_of_an_exporter_are_reports_to_its_node(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A warning in the exporter's process is a line with the user that it is about."""
+    monkeypatch.setattr(logging.getLogger("dios"), "handlers", [])
+    _report_to_node()
+    logging.getLogger("dios.transport").warning("a connection was refused", extra={"uid": 7})
+    assert capsys.readouterr().err == f"{REPORTED}a connection was refused uid=7 why=-\n"
+
+
+async def test_the_node_logs_reports_of_its_exporter(caplog: pytest.LogCaptureFixture) -> None:
+    """Reported lines are logged, however they arrive; of the others the last is the reason of an end."""
+    sender, receiver = trio.testing.memory_stream_one_way_pair()
+    lines = b"Traceback\nreported: a connection was refused uid=7\nValueError: no\nreported: again\n"
+    for place in range(0, len(lines), 5):
+        await sender.send_all(lines[place : place + 5])
+    await sender.aclose()
+    assert await _last_line(receiver) == "ValueError: no"
+    reports = [record.__dict__["why"] for record in caplog.records]
+    assert reports == ["a connection was refused uid=7", "again"]
 
 
 def test_page_lists_every_metric() -> None:

@@ -62,8 +62,10 @@ def test_a_connection_that_was_closed_has_no_owner(listener: LocalListener) -> N
 
 
 @needs_root
-def test_connections_of_another_user_are_closed(listener: LocalListener) -> None:
-    """Another user's connection ends without a byte, and the next one of this user is accepted."""
+def test_connections_of_another_user_are_closed(
+    listener: LocalListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another user's connection ends without a byte, is logged, and the next one of this user is accepted."""
     place = listener.getsockname()[:2]
     reader, writer = os.pipe()
 
@@ -79,6 +81,7 @@ def test_connections_of_another_user_are_closed(listener: LocalListener) -> None
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(reader)
     os.close(writer)
+    assert [record.__dict__["uid"] for record in caplog.records] == [STRANGER]
     with socket.create_connection(place, timeout=10), listener.accept()[0] as near:
         assert owner_of_peer(near) == os.geteuid()
 
