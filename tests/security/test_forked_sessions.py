@@ -45,7 +45,7 @@ def mechanisms() -> dict[str, Mechanism]:
 async def forkable(mechanisms: dict[str, Mechanism]) -> AsyncIterator[tuple[ZygotePool, TaskProcess]]:
     """A session that can be forked and makes attempts."""
     async with pool_with_templates(mechanisms, entry="forkable_entry:main") as pool:
-        await pool.prepare("")
+        await pool.prepare("", forkable=True)
         task = await pool.spawn(Brand.PURE, Limits(memory_bytes=MEMORY), forkable=True)
         yield pool, task
         task.close()
