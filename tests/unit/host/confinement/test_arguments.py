@@ -142,7 +142,7 @@ def test_a_task_asks_for_its_own_processors_alone(kind: str) -> None:
 
 
 def test_without_a_pid_namespace_other_processes_are_not_asked_about() -> None:
-    """There the numbers of others exist; the task's own one is known to its filter."""
+    """Its filter knows the task's own number there, and refuses those of others, which exist."""
     code = seccomp.program(4711)
     assert run(code, "sched_getaffinity", [4711, 8, 1]) == seccomp.RET_ALLOW
     assert run(code, "sched_getaffinity", [1, 8, 1]) == seccomp.RET_ENOSYS

@@ -134,7 +134,7 @@ async def test_a_zygote_that_starts_takes_no_turn(tmp_path: Path) -> None:
 
 
 async def test_a_lineage_is_kept_while_its_tasks_wait_for_a_turn(tmp_path: Path) -> None:
-    """What was started before the turn is still there when it comes."""
+    """The zygote that was started before the turn is still there when the turn comes."""
     spawner = SlowSpawner()
     async with rig(tmp_path, spawner=spawner) as host:
         flood(host)
