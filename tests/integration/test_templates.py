@@ -151,9 +151,6 @@ async def test_a_template_that_ends_leaves_its_tasks_alone(mechanisms: dict[str,
         os.kill(template, signal.SIGKILL)
         await until(lambda: row_of(pool, "plain").state == "idle")
         assert await attempt(task, "import_library") == "did:True"
-        with pytest.raises(dios.DiosError, match="try again"):
-            await pool.spawn(Brand.PURE, Limits(), "plain")
-        await pool.prepare("plain")
         again = await pool.spawn(Brand.PURE, Limits(), "plain")
         assert await attempt(again, "import_library") == "did:True"
         assert row_of(pool, "plain").starts == 2

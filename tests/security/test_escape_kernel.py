@@ -109,7 +109,7 @@ NUMBERS = (
     row(
         "unbuffered_reading", "EPERM", "no reading around the cache, which makes the disk work", "did|EINVAL"
     ),
-    row("affinity_of_others", "ESRCH EPERM", "no processors of a process that is not there", "ESRCH"),
+    row("affinity_of_others", "ENOSYS", "no processors of another process", "ESRCH"),
 )
 DEVICES = (
     row("type_for_others", "EPERM", "nothing is typed in another's name"),

@@ -30,7 +30,7 @@ async def secrets_of(
 ) -> list[int]:
     """Return the secrets of a task of a lineage."""
     if template or forkable:
-        await pool.prepare(template, lineage)
+        await pool.prepare(template, lineage, forkable=forkable)
     task = await pool.spawn(Brand.PURE, NO_LIMITS, template, lineage=lineage, forkable=forkable)
     try:
         answer = await attempt(task, "secrets")
@@ -79,8 +79,8 @@ async def test_a_public_template_is_shared(mechanisms: dict[str, Mechanism]) -> 
 async def test_lineages_without_tasks_are_ended(
     mechanisms: dict[str, Mechanism], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above a bound, the zygotes that were not used for the longest time end, and none that has a task."""
-    monkeypatch.setattr(lineages, "LINEAGES_MAX", 3)
+    """Above a bound, those that were not used for the longest time end at once, and none that has a task."""
+    monkeypatch.setattr(lineages, "IDLE_LINEAGES_MAX", 1)
     async with pool_with_templates(mechanisms) as pool:
         busy = await pool.spawn(Brand.PURE, NO_LIMITS, lineage="busy")
         for name in ("first", "second", "third"):

@@ -23,7 +23,7 @@ class Harmless(Enum):
     SIZE = "a size, an offset or a number of elements: its limits of memory, files and descriptors hold"
     DURATION = "a time for which the task itself waits"
     SIGNAL = "the number of a signal to the task itself"
-    THREAD = "the number of a thread in the task's own pid namespace, where no other process is"
+    THREAD = "the number of a thread: the kernel looks for it in the task's own process alone"
     OWN_LIMIT = "the number of one of its own limits"
     OWN_RIGHTS = "the kernel takes rights from the calling process alone"
     REQUEST = "a number, a flag or an address for the request about the task's own descriptor or process"
@@ -38,8 +38,8 @@ class Check(NamedTuple):
 
     Only its low 32 bits count. ``high_zero`` requires that the high 32 bits are 0, which is needed for
     arguments of 64 bits but not for an int. ``or_own_pid`` also accepts the task's own pid. ``given`` limits
-    the check to calls whose argument number ``given[0]`` has one of the values ``given[1]``. ``refusal`` is
-    the errno of a call that does not pass.
+    the check to calls whose argument number ``given[0]``, masked with ``given_mask``, has one of the values
+    ``given[1]``. ``refusal`` is the errno of a call that does not pass.
     """
 
     argument: int
@@ -48,6 +48,7 @@ class Check(NamedTuple):
     high_zero: bool = False
     or_own_pid: bool = False
     given: tuple[int, tuple[int, ...]] | None = None
+    given_mask: int = 0xFFFF_FFFF
     refusal: int = errno.EPERM
 
 
@@ -56,8 +57,9 @@ class Permitted(NamedTuple):
 
     Both are lists of names of ``CONSTANTS``, of names that are joined by "|", or of numbers, with spaces
     between them. ``wide`` marks arguments of 64 bits. With ``given``, the name and values of an earlier
-    argument, the rule holds only for these, and ``otherwise`` says why any value is harmless for others. The
-    other fields are those of ``Check``.
+    argument, the rule holds only for these, and ``otherwise`` says why any value is harmless for others.
+    With ``given_bits``, these bits of that argument alone are compared. The other fields are those of
+    ``Check``.
     """
 
     values: str = "0"
@@ -65,6 +67,7 @@ class Permitted(NamedTuple):
     wide: bool = False
     or_own_pid: bool = False
     given: tuple[str, str] | None = None
+    given_bits: str = ""
     otherwise: Harmless | None = None
     refusal: int = errno.EPERM
 
@@ -76,7 +79,10 @@ class Permitted(NamedTuple):
             given = order.index(self.given[0]), tuple(map(number_of, self.given[1].split()))
         values = tuple(map(number_of, self.values.split()))
         mask = 0xFFFF_FFFF & ~number_of(self.bits.replace(" ", "|") or "0")
-        return Check(order.index(name), values, mask, self.wide, self.or_own_pid, given, self.refusal)
+        given_mask = number_of(self.given_bits) if self.given_bits else 0xFFFF_FFFF
+        return Check(
+            order.index(name), values, mask, self.wide, self.or_own_pid, given, given_mask, self.refusal
+        )
 
     def __str__(self) -> str:
         values = " or ".join([*self.values.split(), *(["its own number"] if self.or_own_pid else [])])
@@ -93,32 +99,33 @@ _LARGE_FILE: Final = {"aarch64": 0o400000}.get(os.uname().machine, 0o100000)
 """The kernel's number. Python's is 0, because the C library sets the flag by itself."""
 
 _NUMBERS: Final = """
-    PROT_READ=1 PROT_WRITE=2 PROT_EXEC=4 PROT_BTI=0x10 MAP_SHARED=1 MAP_PRIVATE=2 MAP_FIXED=0x10
-    MAP_ANONYMOUS=0x20 MAP_DENYWRITE=0x800 MAP_NORESERVE=0x4000 MAP_POPULATE=0x8000 MAP_STACK=0x20000
-    MAP_FIXED_NOREPLACE=0x100000 MREMAP_MAYMOVE=1 MADV_NORMAL=0 MADV_RANDOM=1 MADV_SEQUENTIAL=2
-    MADV_WILLNEED=3 MADV_DONTNEED=4 MADV_FREE=8 MADV_HUGEPAGE=14 MADV_NOHUGEPAGE=15 MADV_DONTDUMP=16
-    MADV_DODUMP=17 MADV_GUARD_INSTALL=102 MADV_GUARD_REMOVE=103 CLONE_VM=0x100 CLONE_FS=0x200
-    CLONE_FILES=0x400 CLONE_SIGHAND=0x800 CLONE_PARENT=0x8000 CLONE_THREAD=0x10000 CLONE_NEWNS=0x20000
-    CLONE_SYSVSEM=0x40000 CLONE_SETTLS=0x80000 CLONE_PARENT_SETTID=0x100000 CLONE_CHILD_CLEARTID=0x200000
-    CLONE_DETACHED=0x400000 CLONE_CHILD_SETTID=0x1000000 CLONE_NEWUTS=0x4000000 CLONE_NEWIPC=0x8000000
-    CLONE_NEWUSER=0x10000000 CLONE_NEWPID=0x20000000 CLONE_NEWNET=0x40000000 SIGCHLD=17 FUTEX_WAIT=0
-    FUTEX_WAKE=1 FUTEX_REQUEUE=3 FUTEX_CMP_REQUEUE=4 FUTEX_WAKE_OP=5 FUTEX_WAIT_BITSET=9
-    FUTEX_WAKE_BITSET=10 FUTEX_PRIVATE_FLAG=128 FUTEX_CLOCK_REALTIME=256 PR_SET_PDEATHSIG=1
-    PR_SET_DUMPABLE=4 PR_SET_NAME=15 PR_GET_NAME=16 PR_CAPBSET_DROP=24 PR_SET_SECUREBITS=28
-    PR_SET_NO_NEW_PRIVS=38 ARCH_SET_FS=0x1002 F_DUPFD=0 F_GETFD=1 F_SETFD=2 F_GETFL=3 F_SETFL=4 F_GETLK=5
-    F_SETLK=6 F_SETLKW=7 F_DUPFD_CLOEXEC=1030 F_GET_SEALS=1034 TCGETS=0x5401 TIOCGWINSZ=0x5413
-    FIONREAD=0x541B FIONBIO=0x5421 FIONCLEX=0x5450 FIOCLEX=0x5451 SEEK_SET=0 SEEK_CUR=1 SEEK_END=2
-    SEEK_DATA=3 SEEK_HOLE=4 EPOLL_CTL_ADD=1 EPOLL_CTL_DEL=2 EPOLL_CTL_MOD=3 EFD_SEMAPHORE=1 MSG_PEEK=2
-    MSG_DONTWAIT=0x40 MSG_WAITALL=0x100 MSG_NOSIGNAL=0x4000 MSG_CMSG_CLOEXEC=0x40000000 SHUT_RD=0 SHUT_WR=1
-    SHUT_RDWR=2 AF_UNIX=1 SOCK_STREAM=1 SOCK_CLOEXEC=0o2000000 SOCK_NONBLOCK=0o4000 SOL_SOCKET=1 SO_TYPE=3
-    SO_ERROR=4 SO_SNDBUF=7 SO_RCVBUF=8 SO_ACCEPTCONN=30 SO_PROTOCOL=38 SO_DOMAIN=39 CLOCK_REALTIME=0
-    CLOCK_MONOTONIC=1 CLOCK_PROCESS_CPUTIME_ID=2 CLOCK_THREAD_CPUTIME_ID=3 CLOCK_MONOTONIC_RAW=4
-    CLOCK_REALTIME_COARSE=5 CLOCK_MONOTONIC_COARSE=6 CLOCK_BOOTTIME=7 CLOCK_TAI=11 TIMER_ABSTIME=1
-    RUSAGE_SELF=0 RUSAGE_THREAD=1 RUSAGE_CHILDREN=0xFFFFFFFF ITIMER_REAL=0 ITIMER_VIRTUAL=1 ITIMER_PROF=2
-    SIG_BLOCK=0 SIG_UNBLOCK=1 SIG_SETMASK=2 GRND_NONBLOCK=1 GRND_INSECURE=4 AT_FDCWD=0xFFFFFF9C
-    AT_SYMLINK_NOFOLLOW=0x100 AT_REMOVEDIR=0x200 AT_EACCESS=0x200 AT_NO_AUTOMOUNT=0x800 AT_EMPTY_PATH=0x1000
-    STATX_BASIC_STATS=0x7FF STATX_BTIME=0x800 R_OK=4 W_OK=2 X_OK=1 SECCOMP_SET_MODE_FILTER=1
-    NEW_LISTENER=0x08 WAIT_KILLABLE_RECV=0x20
+    PROT_READ=1 PROT_WRITE=2 PROT_EXEC=4 PROT_BTI=0x10 PROT_GROWSDOWN=0x1000000 MAP_SHARED=1 MAP_PRIVATE=2
+    MAP_FIXED=0x10 MAP_ANONYMOUS=0x20 MAP_DENYWRITE=0x800 MAP_NORESERVE=0x4000 MAP_POPULATE=0x8000
+    MAP_STACK=0x20000 MAP_FIXED_NOREPLACE=0x100000 MREMAP_MAYMOVE=1 MADV_NORMAL=0 MADV_RANDOM=1
+    MADV_SEQUENTIAL=2 MADV_WILLNEED=3 MADV_DONTNEED=4 MADV_FREE=8 MADV_HUGEPAGE=14 MADV_NOHUGEPAGE=15
+    MADV_DONTDUMP=16 MADV_DODUMP=17 MADV_GUARD_INSTALL=102 MADV_GUARD_REMOVE=103 CLONE_VM=0x100
+    CLONE_FS=0x200 CLONE_FILES=0x400 CLONE_SIGHAND=0x800 CLONE_PARENT=0x8000 CLONE_THREAD=0x10000
+    CLONE_NEWNS=0x20000 CLONE_SYSVSEM=0x40000 CLONE_SETTLS=0x80000 CLONE_PARENT_SETTID=0x100000
+    CLONE_CHILD_CLEARTID=0x200000 CLONE_DETACHED=0x400000 CLONE_CHILD_SETTID=0x1000000
+    CLONE_NEWUTS=0x4000000 CLONE_NEWIPC=0x8000000 CLONE_NEWUSER=0x10000000 CLONE_NEWPID=0x20000000
+    CLONE_NEWNET=0x40000000 SIGCHLD=17 FUTEX_WAIT=0 FUTEX_WAKE=1 FUTEX_REQUEUE=3 FUTEX_CMP_REQUEUE=4
+    FUTEX_WAKE_OP=5 FUTEX_WAIT_BITSET=9 FUTEX_WAKE_BITSET=10 FUTEX_PRIVATE_FLAG=128
+    FUTEX_CLOCK_REALTIME=256 PR_SET_PDEATHSIG=1 PR_SET_DUMPABLE=4 PR_SET_NAME=15 PR_GET_NAME=16
+    PR_CAPBSET_DROP=24 PR_SET_SECUREBITS=28 PR_SET_NO_NEW_PRIVS=38 ARCH_SET_FS=0x1002 F_DUPFD=0 F_GETFD=1
+    F_SETFD=2 F_GETFL=3 F_SETFL=4 F_GETLK=5 F_SETLK=6 F_SETLKW=7 F_DUPFD_CLOEXEC=1030 F_GET_SEALS=1034
+    TCGETS=0x5401 TIOCGWINSZ=0x5413 FIONREAD=0x541B FIONBIO=0x5421 FIONCLEX=0x5450 FIOCLEX=0x5451
+    SEEK_SET=0 SEEK_CUR=1 SEEK_END=2 SEEK_DATA=3 SEEK_HOLE=4 EPOLL_CTL_ADD=1 EPOLL_CTL_DEL=2
+    EPOLL_CTL_MOD=3 EFD_SEMAPHORE=1 MSG_PEEK=2 MSG_DONTWAIT=0x40 MSG_WAITALL=0x100 MSG_NOSIGNAL=0x4000
+    MSG_CMSG_CLOEXEC=0x40000000 SHUT_RD=0 SHUT_WR=1 SHUT_RDWR=2 AF_UNIX=1 SOCK_STREAM=1
+    SOCK_CLOEXEC=0o2000000 SOCK_NONBLOCK=0o4000 SOL_SOCKET=1 SO_TYPE=3 SO_ERROR=4 SO_SNDBUF=7 SO_RCVBUF=8
+    SO_ACCEPTCONN=30 SO_PROTOCOL=38 SO_DOMAIN=39 CLOCK_REALTIME=0 CLOCK_MONOTONIC=1
+    CLOCK_PROCESS_CPUTIME_ID=2 CLOCK_THREAD_CPUTIME_ID=3 CLOCK_MONOTONIC_RAW=4 CLOCK_REALTIME_COARSE=5
+    CLOCK_MONOTONIC_COARSE=6 CLOCK_BOOTTIME=7 CLOCK_TAI=11 TIMER_ABSTIME=1 RUSAGE_SELF=0 RUSAGE_THREAD=1
+    RUSAGE_CHILDREN=0xFFFFFFFF ITIMER_REAL=0 ITIMER_VIRTUAL=1 ITIMER_PROF=2 SIG_BLOCK=0 SIG_UNBLOCK=1
+    SIG_SETMASK=2 GRND_NONBLOCK=1 GRND_RANDOM=2 GRND_INSECURE=4 AT_FDCWD=0xFFFFFF9C
+    AT_SYMLINK_NOFOLLOW=0x100 AT_REMOVEDIR=0x200 AT_EACCESS=0x200 AT_NO_AUTOMOUNT=0x800
+    AT_EMPTY_PATH=0x1000 STATX_BASIC_STATS=0x7FF STATX_BTIME=0x800 R_OK=4 W_OK=2 X_OK=1
+    SECCOMP_SET_MODE_FILTER=1 NEW_LISTENER=0x08 WAIT_KILLABLE_RECV=0x20
 """
 CONSTANTS: Final[Mapping[str, int]] = {
     # Those of opened files differ among architectures. Python's are those of this machine.
@@ -148,6 +155,10 @@ _MODE: Final = Permitted(bits="0o777")
 """Permissions, without the setuid, setgid and sticky bits."""
 _MODE_OF_FILE: Final = Permitted(bits="0o777 0o170000")
 """The same. Programs also pass the kind of the file, as they read it, which the kernel ignores."""
+_MODE_OF_NEW_FILE: Final = _MODE_OF_FILE._replace(
+    given=("flags", "O_CREAT"), given_bits="O_CREAT", otherwise=Harmless.UNUSED
+)
+"""A call that creates no file may have anything in the register of the mode."""
 
 THREAD_FLAGS: Final = "CLONE_VM|CLONE_FILES|CLONE_SIGHAND|CLONE_THREAD"
 """A thread without CLONE_FILES has a table of descriptors of its own, so that the limit of open files counts
@@ -167,7 +178,10 @@ ANY_MAPPING: Final = Permitted("MAP_SHARED MAP_PRIVATE", f"{_MAPPING_BITS} MAP_A
 COUNTED_MAPPING: Final = Permitted(
     "MAP_SHARED MAP_PRIVATE MAP_PRIVATE|MAP_ANONYMOUS", _MAPPING_BITS, wide=True
 )
-_PROTECTION: Final = Permitted(bits="PROT_READ PROT_WRITE PROT_EXEC PROT_BTI", wide=True)
+_PROTECTION_BITS: Final = "PROT_READ PROT_WRITE PROT_EXEC PROT_BTI"
+_PROTECTION: Final = Permitted(bits=_PROTECTION_BITS, wide=True)
+_NEW_PROTECTION: Final = Permitted(bits=f"{_PROTECTION_BITS} PROT_GROWSDOWN", wide=True)
+"""The C library names the whole stack of the first thread by its end (PROT_GROWSDOWN)."""
 _ADVICE: Final = Permitted(
     "MADV_NORMAL MADV_RANDOM MADV_SEQUENTIAL MADV_WILLNEED MADV_DONTNEED MADV_FREE "
     "MADV_HUGEPAGE MADV_NOHUGEPAGE MADV_DONTDUMP MADV_DODUMP MADV_GUARD_INSTALL "
@@ -211,6 +225,10 @@ NULL: Final = Permitted(wide=True)
 ONLY_0: Final = Permitted()
 ITSELF: Final = Permitted("", or_own_pid=True)
 ITSELF_OR_0: Final = Permitted(or_own_pid=True)
+_THREAD_ITSELF: Final = ITSELF_OR_0._replace(refusal=errno.ENOSYS)
+THREAD_BY_0: Final = ONLY_0._replace(refusal=errno.ENOSYS)
+"""The C library asks for the processors of a thread by its number when a program asks for its stack, and does
+without the answer where the kernel has no such call, but not where the call is refused."""
 
 _POLL: Final = {"fds": _MEMORY, "nfds": _SIZE}
 _SELECT: Final = {"n": _SIZE, "inp": _MEMORY, "outp": _MEMORY, "exp": _MEMORY}
@@ -234,7 +252,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     "brk": {"addr": _MEMORY},
     "munmap": {"addr": _MEMORY, "length": _SIZE},
-    "mprotect": {"addr": _MEMORY, "length": _SIZE, "prot": _PROTECTION},
+    "mprotect": {"addr": _MEMORY, "length": _SIZE, "prot": _NEW_PROTECTION},
     "mremap": {
         "addr": _MEMORY,
         "old_length": _SIZE,
@@ -270,7 +288,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     "gettid": {},
     "sched_yield": {},
-    "sched_getaffinity": {"pid": Harmless.THREAD, "len": _SIZE, "mask": _MEMORY},
+    "sched_getaffinity": {"pid": _THREAD_ITSELF, "len": _SIZE, "mask": _MEMORY},
     "getcpu": {"cpu": _MEMORY, "node": _MEMORY, "cache": _UNUSED},
     "exit": _EXIT,
     "exit_group": _EXIT,
@@ -400,11 +418,11 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, Rule]]] = {
     "getrandom": {
         "buf": _MEMORY,
         "size": _SIZE,
-        "flags": Permitted(bits="GRND_NONBLOCK GRND_INSECURE"),
+        "flags": Permitted(bits="GRND_NONBLOCK GRND_RANDOM GRND_INSECURE"),
     },
     "prlimit64": {"pid": ITSELF_OR_0, "resource": Harmless.OWN_LIMIT, "new": NULL, "old": _MEMORY},
     # files
-    "openat": {"dirfd": _FD, "path": _PATH, "flags": WRITING, "mode": _MODE_OF_FILE},
+    "openat": {"dirfd": _FD, "path": _PATH, "flags": WRITING, "mode": _MODE_OF_NEW_FILE},
     "open": {"path": _PATH, "flags": READING, "mode": _UNUSED},
     "stat": {"path": _PATH, "buf": _MEMORY},
     "lstat": {"path": _PATH, "buf": _MEMORY},

@@ -20,6 +20,7 @@ from dios.host.confinement.arguments import (
     ITSELF_OR_0,
     ONLY_0,
     READING,
+    THREAD_BY_0,
     Check,
     Harmless,
     Permitted,
@@ -122,7 +123,10 @@ _THREADS: Final = (
         ("sched_yield",), "spinning locks of numeric libraries let others run", "numpy's thread pool spins on"
     ),
     Allow(
-        ("sched_getaffinity",), "thread pools ask how many processors there are", "pools of the right size"
+        ("sched_getaffinity",),
+        "thread pools ask how many processors there are",
+        "pools of the right size",
+        "of itself, by the number 0 or its own; ENOSYS for others, so that the C library does without",
     ),
     Allow(("getcpu",), "allocators choose an arena by processor", "some allocators' start"),
     Allow(("exit",), "a thread ends", "threads that end"),
@@ -336,7 +340,7 @@ ALLOWED: Final = (
 
 def _reading_alone(entry: Allow) -> Allow:
     if entry.names == ("openat",):
-        return entry._replace(arguments={"flags": READING})
+        return entry._replace(arguments={"flags": READING, "mode": Harmless.UNUSED})
     if entry.names == ("fcntl",):
         return entry._replace(arguments={"cmd": FILE_REQUESTS}, done=None)
     return entry
@@ -412,13 +416,6 @@ _FOR_TEMPLATES: Final = (
         "a new session leaves its process group, capabilities, descriptors and directory",
         "sessions",
     ),
-    Allow(
-        ("sched_getaffinity",),
-        "thread pools of modules ask how many processors there are",
-        "pools of the right size",
-        "of itself: the number 0, or 1, which in the namespace of templates is a process without work",
-        {"pid": ITSELF_OR_0},
-    ),
 )
 _REPLACED: Final = frozenset(name for entry in _FOR_TEMPLATES for name in entry.names)
 
@@ -490,8 +487,8 @@ _FOR_FORKABLE: Final = (
         ("sched_getaffinity",),
         "thread pools ask how many processors there are",
         "pools of the right size",
-        "of itself, by the number 0",
-        {"pid": ONLY_0},
+        "of itself, by the number 0; ENOSYS for others",
+        {"pid": THREAD_BY_0},
     ),
 )
 _IN_FORKABLE: Final = frozenset({"tgkill", *(name for entry in _FOR_FORKABLE for name in entry.names)})

@@ -74,6 +74,8 @@ def _for_given(check: Check, code: Code) -> Code:
         return code
     argument, values = check.given
     start = [_op(_LOAD, _ARGUMENTS_AT + 8 * argument)]
+    if check.given_mask != 0xFFFF_FFFF:
+        start.append(_op(_AND, check.given_mask))
     start += [_op(_IF_EQUAL, value, len(values) - index, 0) for index, value in enumerate(values)]
     return [*start, _op(_JUMP, len(code)), *code]
 

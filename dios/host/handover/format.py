@@ -11,7 +11,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from blake3 import blake3
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dios import limits
 from dios.errors import DamagedError
@@ -216,6 +216,8 @@ class Socket(Part, frozen=True):
     pumps: Annotated[tuple[Pump, ...], Meta(max_length=2)] = ()
     reported: bool = False
     accepted: Annotated[tuple[Accepted, ...], Meta(max_length=limits.ACCEPT_WAITING_MAX + 1)] = ()
+    principal: Text | UnsetType = UNSET
+    """The principal whose place it has, which the first programs did not keep."""
 
 
 class ClosedEnds(Part, frozen=True):

@@ -35,6 +35,9 @@ class NoAddressError(OSError):
 
 
 _FEW: Final = limits.NETWORK_RESOLVERS_MAX
+_NO_WAY: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+"""The errors with which the kernel says that it has no way to an address. Its own addresses have one."""
+
 _CODES: Final[dict[type[OSError], Code]] = {
     TimeoutError: Code.ETIMEDOUT,
     PermissionError: Code.EPERM,
@@ -99,12 +102,13 @@ def reachable(text: str, places: Sequence[Address]) -> list[Address]:
     """Return the addresses that the host of an origin may have. Raise PermissionError if there is none.
 
     The owner of a name could also choose a public address of this machine, at which it answers itself more
-    than it answers others.
+    than it answers others. An address is left out if it is not known to be another machine's; raise OSError
+    with the reason if there is no other.
     """
     host, _ = split_address(text)
     usable = [place for place in places if may_be_reached(host, str(place.name[0]))]
     if not is_local(host) and literal_address(host) is None:
-        usable = [place for place in usable if not is_of_this_machine(place)]
+        usable = _of_other_machines(usable)
     if places and not usable:
         first = str(places[0].name[0])
         raise PermissionError(
@@ -115,14 +119,33 @@ def reachable(text: str, places: Sequence[Address]) -> list[Address]:
     return usable
 
 
-def is_of_this_machine(place: Address) -> bool:
-    """Return True if the kernel would send to an address from this address itself. Nothing is sent."""
-    with socket.socket(place.family, socket.SOCK_DGRAM) as probe:
+def _of_other_machines(places: Sequence[Address]) -> list[Address]:
+    others: list[Address] = []
+    unknown: OSError | None = None
+    for place in places:
         try:
+            if not is_of_this_machine(place):
+                others.append(place)
+        except OSError as error:
+            unknown = error
+    if unknown is not None and not others:
+        raise unknown
+    return others
+
+
+def is_of_this_machine(place: Address) -> bool:
+    """Return True if the kernel would send to an address from this address itself. Nothing is sent.
+
+    Raise OSError if that is not known at the moment.
+    """
+    try:
+        with socket.socket(place.family, socket.SOCK_DGRAM) as probe:
             probe.connect(place.name)
-        except OSError:
+            return bool(probe.getsockname()[0] == place.name[0])
+    except OSError as error:
+        if error.errno in _NO_WAY:
             return False
-        return bool(probe.getsockname()[0] == place.name[0])
+        raise
 
 
 def text_of(name: SocketName) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 import trio
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core.effects import AdoptConnection, CloseNetwork, OpenNetwork
@@ -54,7 +56,7 @@ class Sockets:
         self._endpoints: Final[dict[ObjectId, _OpenSocket]] = {}
         self._addresses: Final[dict[ObjectId, str]] = {}
         self._opening: Final[dict[ObjectId, trio.CancelScope]] = {}
-        self._lingering: Final[set[SocketBackend]] = set()
+        self._lingering: Final[dict[SocketBackend, Principal]] = {}
         self._principals: Final[dict[ObjectId, Principal]] = {}
         half = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._most: Final = min(limits.NETWORK_SOCKETS_MAX, half // limits.SOCKET_DESCRIPTORS)
@@ -67,7 +69,7 @@ class Sockets:
 
     def _leaves_room(self, principal: Principal) -> bool:
         """Return True if a principal may have one more socket, or one more connection at its listeners."""
-        own = 0
+        own = sum(holder == principal for holder in self._lingering.values())
         for target in (*self._endpoints, *self._opening):
             if self._principals.get(target, _NOBODY) == principal:
                 endpoint = self._endpoints.get(target)
@@ -89,12 +91,13 @@ class Sockets:
             if isinstance(endpoint, ListeningSocket):
                 fd, accepted = endpoint.hand_over()
                 kind = ObjectType.TCP_ACCEPT_STREAM
-                sockets.append(form.Socket(target, kind, address, fd, accepted=accepted))
+                described = form.Socket(target, kind, address, fd, accepted=accepted)
             else:
                 is_tcp = isinstance(endpoint, TcpBackend)
                 kind = ObjectType.TCP_STREAM if is_tcp else ObjectType.UDP_STREAM
                 pumps, reported = endpoint.hand_over()
-                sockets.append(form.Socket(target, kind, address, endpoint.socket.fileno(), pumps, reported))
+                described = form.Socket(target, kind, address, endpoint.socket.fileno(), pumps, reported)
+            sockets.append(replace(described, principal=self._principals.get(target, UNSET)))
         return tuple(sockets), next_number() + 1
 
     def take_over(self, sockets: Iterable[form.Socket], next_accepted: int) -> None:
@@ -102,6 +105,7 @@ class Sockets:
         continue_numbers(next_accepted)
         for described in sockets:
             target, sock = ObjectId(described.object), _taken(described.fd)
+            self._principals[target] = Principal(described.principal or "")
             if described.kind is ObjectType.TCP_ACCEPT_STREAM:
                 accepted = [(connection.number, _taken(connection.fd)) for connection in described.accepted]
                 self._start_listening(target, sock, described.address, accepted)
@@ -140,10 +144,10 @@ class Sockets:
         if scope is not None:
             scope.cancel()
         self._addresses.pop(effect.object, None)
-        self._principals.pop(effect.object, None)
+        principal = self._principals.pop(effect.object, _NOBODY)
         endpoint = self._endpoints.pop(effect.object, None)
         if isinstance(endpoint, SocketBackend):
-            self._lingering.add(endpoint)
+            self._lingering[endpoint] = principal
         if endpoint is not None:
             endpoint.close()
 
@@ -266,7 +270,7 @@ class Sockets:
             self._failed(target, error, address)
 
         def closed() -> None:
-            self._lingering.discard(backend)
+            self._lingering.pop(backend, None)
 
         def dropped(count: int) -> None:
             self._post(DatagramsDropped(self._clock.now(), target, count))

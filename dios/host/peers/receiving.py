@@ -37,7 +37,6 @@ from dios.wire.messages import Failure
 
 _log: Final = logging.getLogger(__name__)
 
-_BETWEEN_HOSTS: Final = (Revoked, Resting, Continuing, AuditHeads)
 _ANSWERS_EACH: Final = 2
 """One message often leads to several messages to the same node, which are sent together."""
 
@@ -280,7 +279,7 @@ def _decode(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message | 
         raise ProtocolError("a message has bytes inside its frame and attached to it")
     if isinstance(message, dcp.PeerHello):
         raise ProtocolError("a second hello on one connection")
-    if isinstance(message, _BETWEEN_HOSTS) and (attached is not None or inline is not None):
+    if isinstance(message, Control) and (attached is not None or inline is not None):
         raise ProtocolError("a message between hosts has bytes attached to it")
     return message, inline
 

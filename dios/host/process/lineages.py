@@ -2,7 +2,7 @@
 
 A fork has the memory layout, the stack guard and the secret of string hashes of its origin. So each principal
 has zygotes of its own, and others for its gateways, which hold the keys of granted networks. A lineage that
-no task uses is ended when there are more than LINEAGES_MAX.
+no task uses is ended when there are more than IDLE_LINEAGES_MAX of them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dios.host.process.zygote_link import ZygoteLink
 from dios.ids import Principal
 from dios.wire.messages import TemplateRow
 
-LINEAGES_MAX: Final = 8
-"""The most lineages that are kept, unless more have tasks. A zygote takes about 15 MiB."""
+IDLE_LINEAGES_MAX: Final = 8
+"""The most lineages without tasks that are kept. A zygote takes about 15 MiB."""
 
 OWN: Final = ""
 """The lineage of the node's own user, whose zygote is started with the node."""
@@ -158,10 +158,9 @@ class Lineages:
         return tuple(self._lineages.values())
 
     def take_superfluous(self) -> list[Lineage]:
-        """Remove and return idle lineages beyond LINEAGES_MAX, those that were used least recently first."""
-        surplus = len(self._lineages) - LINEAGES_MAX
+        """Remove and return idle lineages beyond IDLE_LINEAGES_MAX, those that were used least recently."""
         idle = [lineage for lineage in self.all if lineage.name != OWN and lineage.is_idle]
-        ended = idle[: max(0, surplus)]
+        ended = idle[: max(0, len(idle) - IDLE_LINEAGES_MAX)]
         for lineage in ended:
             del self._lineages[lineage.name]
             lineage.prepared.close()

@@ -131,5 +131,6 @@ class PreparedTasks:
                 child.close()
             elif self._is_closed:
                 child.close()
+                return
             else:
                 waiting.append(child)

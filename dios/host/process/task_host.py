@@ -10,6 +10,7 @@ import os
 import resource
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -59,8 +60,11 @@ class ProcessSpawner(Protocol):
     async def wait_fit(self) -> None:
         """Wait until it is known if pure tasks can run. Raise DiosError with the reason if they cannot."""
 
-    async def prepare(self, template: str, lineage: str) -> None:
-        """Wait until a template runs. Raise DiosError with advice if it cannot."""
+    def using(self, lineage: str, template: str = "") -> AbstractContextManager[object]:
+        """Keep the lineage from which a task is being started."""
+
+    async def prepare(self, template: str, lineage: str, *, forkable: bool) -> None:
+        """Wait until the zygote or the template of a task runs. Raise DiosError with advice if it cannot."""
 
     def require_forkable(self) -> None:
         """Raise DiosError with the reason if no session can be forked."""
@@ -407,14 +411,19 @@ class TaskHost:
         """Start the process when its principal has a turn; return None for a task that has ended."""
         if effect.fork_of:
             return await self._fork(effect, running)
-        # Before the turn: a template takes seconds to load, and others want to start tasks meanwhile.
-        with running.preparing:
-            if effect.brand is Brand.PURE:
+        if effect.brand is not Brand.PURE:
+            return await self._spawn_with_turn(effect, running)
+        lineage = _lineage_of(effect)
+        with self._spawner.using(lineage, effect.template):
+            # Before the turn: a zygote and a template take long to start, and others want to start tasks.
+            with running.preparing:
                 await self._spawner.wait_fit()
-            if effect.forkable:
-                self._spawner.require_forkable()
-            if effect.template or effect.forkable:
-                await self._spawner.prepare(effect.template, _lineage_of(effect))
+                if effect.forkable:
+                    self._spawner.require_forkable()
+                await self._spawner.prepare(effect.template, lineage, forkable=effect.forkable)
+            return await self._spawn_with_turn(effect, running)
+
+    async def _spawn_with_turn(self, effect: Spawn, running: _StartedTask) -> TaskProcess | None:
         turn = trio.Event()
         self._starters.add(effect.task, effect.principal)
         self._spawn_turns.request_turn(effect.task, turn.set)

@@ -12,8 +12,8 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import trio
@@ -331,16 +331,32 @@ class ZygotePool:
         if self._pool_size and self.fitness is Fitness.FIT:
             await self._filled.wait()
 
-    async def prepare(self, template: str, lineage: str = OWN) -> None:
-        """Wait until a template runs, which may take seconds. Raise ``NotSupportedError`` with the reason.
+    @contextmanager
+    def using(self, lineage: str, template: str = "") -> Iterator[Lineage]:
+        """Keep the lineage from which a task is being started, until the body ends."""
+        user = self.lineages.use_for(template, lineage)
+        try:
+            with user.starting():
+                yield user
+        finally:
+            self._end_superfluous()
+
+    async def prepare(self, template: str, lineage: str = OWN, *, forkable: bool = False) -> None:
+        """Wait until the origin of a pure task runs, which may take seconds: its zygote, or its template.
 
         A template is confined like a task before it loads the first module, so a machine that lacks a
-        mechanism has none, even if it accepts a weaker sandbox for its tasks.
+        mechanism has none, even if it accepts a weaker sandbox for its tasks. Raise ``DiosError`` with the
+        reason if the origin does not start, ``NotSupportedError`` if this machine has none.
         """
+        with self.using(lineage, template) as user:
+            if template or forkable:
+                await self._prepare_template(template, user)
+            else:
+                await self._link(Brand.PURE, user)
+
+    async def _prepare_template(self, template: str, lineage: Lineage) -> None:
         require_pure(self._mechanisms)
-        user = self.lineages.use_for(template, lineage)
-        with user.starting():
-            await user.templates.prepare(template)
+        await lineage.templates.prepare(template)
 
     def require_forkable(self) -> None:
         """Raise ``NotSupportedError`` with the reason if sessions cannot be forked on this machine."""
@@ -412,11 +428,11 @@ class ZygotePool:
         """Start a task's process, which then waits for a Welcome on its socket.
 
         A limit of 0 means the node's default. ``template`` names the template from which a pure task is
-        forked; ``prepare`` it before. With ``forkable`` it can be forked later; then it comes from a template
-        in any case, which has an empty name if none is given. It shares secrets with tasks of its ``lineage``
-        alone, unless the template is public. Raise ``NotSupportedError`` if this machine
-        cannot run such a task, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` if the machine
-        cannot create the process.
+        forked; ``prepare`` starts it in advance. With ``forkable`` it can be forked later; then it comes from
+        a template in any case, which has an empty name if none is given. It shares secrets with tasks of its
+        ``lineage`` alone, unless the template is public. Raise ``NotSupportedError`` if this machine cannot
+        run such a task, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` if the machine cannot
+        create the process.
         """
         bounds = _bounds(task_limits, self._defaults)
         if brand is Brand.LEGACY:
@@ -426,9 +442,10 @@ class ZygotePool:
             )
         if brand is Brand.PURE:
             await self.wait_fit()
-            user = self.lineages.use_for(template, lineage)
-            with user.starting():
+            with self.using(lineage, template) as user:
                 if template or forkable:
+                    # It may have ended since it was prepared.
+                    await self._prepare_template(template, user)
                     return await user.templates.fork(template, bounds, forkable=forkable)
                 child = await self._take_from_pool(bounds, user)
                 return child or await self._make(brand, bounds, user)
@@ -510,20 +527,24 @@ class ZygotePool:
             await former.close()
         link = await ZygoteLink.start(setup, self._modules)
         self._serve_link(link)
-        for lineage in self.lineages.take_superfluous():
-            for superfluous in lineage.links:
-                self._nursery.start_soon(superfluous.close, name="end a lineage without tasks")
         return link
+
+    def _end_superfluous(self) -> None:
+        if self._is_closing:
+            return
+        for lineage in self.lineages.take_superfluous():
+            for link in lineage.links:
+                self._nursery.start_soon(link.close, name="end a lineage without tasks")
 
     async def template_link(self, name: str) -> ZygoteLink:
         """Return the supervisor of the templates of a lineage; start it if there is none or it has ended."""
-        lineage = self.lineages.use(name)
-        async with lineage.starting_supervisor:
-            link = lineage.supervisor
-            if link is None or not link.alive:
-                setup = ZygoteSetup(Brand.PURE, self._setup.available, templates=True)
-                link = lineage.supervisor = await self._restarted(link, setup)
-            return link
+        with self.using(name) as lineage:
+            async with lineage.starting_supervisor:
+                link = lineage.supervisor
+                if link is None or not link.alive:
+                    setup = ZygoteSetup(Brand.PURE, self._setup.available, templates=True)
+                    link = lineage.supervisor = await self._restarted(link, setup)
+                return link
 
     def maker_of(self, lineage: str) -> ProcessMaker:
         """Return the maker of the templates of a lineage."""
@@ -531,8 +552,7 @@ class ZygotePool:
 
     async def make_prepared(self, lineage: str) -> TaskProcess:
         """Create a pure task of a lineage with the default limits. Raise DiosError if that fails."""
-        user = self.lineages.use(lineage)
-        with user.starting():
+        with self.using(lineage) as user:
             return await self._make(Brand.PURE, self._defaults, user)
 
     def _serve_link(self, link: ZygoteLink) -> None:
@@ -542,6 +562,7 @@ class ZygotePool:
     async def _serve(self, link: ZygoteLink) -> None:
         """Serve a zygote until it ends. Filling the pool starts another one, with a pause after many ends."""
         await link.run()
+        self._end_superfluous()
         if link is self._own.zygote:
             self._pause.failed()
             self._refill.set()
@@ -664,8 +685,8 @@ class ZygotePool:
         return True
 
     def has_room(self) -> bool:
-        """Return True while there are fewer processes than this node may have tasks."""
-        return len(self._alive) < self._processes_max
+        """Return True if a process may be made in advance: fewer exist than this node may have tasks."""
+        return not self._paused and len(self._alive) < self._processes_max
 
     async def _keep_filled(self) -> None:
         while True:
@@ -730,6 +751,7 @@ class ZygotePool:
         self._alive.discard(child)
         self._former_ended.set()
         self.lineages.ended(child)
+        self._end_superfluous()
         if child.group is not None:
             self._dispose(child.group)
         folder = child.detach_folder()

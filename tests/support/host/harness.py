@@ -8,7 +8,7 @@ import resource
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -133,9 +133,16 @@ class NoTasks:
     async def wait_fit(self) -> None:
         """The machine of the test is fit."""
 
-    async def prepare(self, template: str, lineage: str = "") -> None:
+    def using(self, lineage: str, template: str = "") -> AbstractContextManager[None]:
+        """Have no lineages."""
+        del lineage, template
+        return nullcontext()
+
+    async def prepare(self, template: str, lineage: str = "", *, forkable: bool = False) -> None:
         """Have no templates."""
-        raise NotSupportedError(f"there is no template {template}")
+        del lineage
+        if template or forkable:
+            raise NotSupportedError(f"there is no template {template}")
 
     def require_forkable(self) -> None:
         """Refuse."""

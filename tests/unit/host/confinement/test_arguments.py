@@ -124,6 +124,30 @@ def test_a_rule_of_a_request_holds_for_this_request_alone() -> None:
     assert run(code, "fcntl", [3, number_of("F_SETFL"), 0xFFFF_FFFF]) == seccomp.RET_EPERM
 
 
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_mode_counts_for_a_new_file_alone(kind: str) -> None:
+    """A file that is there is opened with anything in the register of the mode."""
+    code = TABLES[kind][1]
+    garbage = 0xFFFF_F000
+    assert run(code, "openat", [number_of("AT_FDCWD"), 1, os.O_RDONLY | os.O_DIRECTORY, garbage]) in MADE
+    assert run(code, "openat", [number_of("AT_FDCWD"), 1, os.O_WRONLY | os.O_CREAT, garbage]) not in MADE
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_task_asks_for_its_own_processors_alone(kind: str) -> None:
+    """With another number the call does not exist, which the C library expects of some kernels."""
+    code = TABLES[kind][1]
+    assert run(code, "sched_getaffinity", [0, 8, 1]) == seccomp.RET_ALLOW
+    assert run(code, "sched_getaffinity", [4711, 8, 1]) == seccomp.RET_ENOSYS
+
+
+def test_without_a_pid_namespace_other_processes_are_not_asked_about() -> None:
+    """Its filter knows the task's own number there, and refuses those of others, which exist."""
+    code = seccomp.program(4711)
+    assert run(code, "sched_getaffinity", [4711, 8, 1]) == seccomp.RET_ALLOW
+    assert run(code, "sched_getaffinity", [1, 8, 1]) == seccomp.RET_ENOSYS
+
+
 def test_every_allowed_call_has_the_arguments_of_the_kernel() -> None:
     """Where the kernel describes its calls, the table has as many arguments as it has."""
     if not TRACING.is_dir():

@@ -237,6 +237,11 @@ def test_files_open_for_reading_alone(flags: int, allowed: bool) -> None:  # noq
         (("clock_getres", 0xFFFF_FFFF & (~2 << 3 | 6)), False),
         (("clock_nanosleep", 0xFFFF_FFFF & (~2 << 3 | 3)), False),
         (("pipe2", 1, 0o200), False),
+        (("mprotect", 4096, 4096, 3 | 0x0100_0000), True),
+        (("mprotect", 4096, 4096, 3 | 0x0200_0000), False),
+        (("mmap", 0, 4096, 3 | 0x0100_0000, 2 | 0x20), False),
+        (("getrandom", 1, 1, 2), True),
+        (("getrandom", 1, 1, 8), False),
         (("statx", 5, 1, 0x2000, 1), False),
     ],
 )

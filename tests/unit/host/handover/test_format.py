@@ -68,6 +68,7 @@ FROZEN = "cbfa21ef7eae06a9ee0bd456d8157c0f9645c69767ab1fdf689ea1d9c35c47fb"
 
 
 FROZEN_STREAMS = "130467bcd6c6588e6174070bca2fb95a6eae2fac72251ffa729ede618e03cb0c"
+FROZEN_PRINCIPALS = "7ca4080a58817671bcf29fdd37c241af1ed488ee1b5fc82f92ccfcf60ed51197"
 
 
 def test_version_1_is_frozen() -> None:
@@ -88,6 +89,16 @@ def test_streams_between_nodes_are_further_fields() -> None:
     assert blake3(data).hexdigest() == FROZEN_STREAMS
     assert form.decode(data) == Handover(b"core", streams)
     assert b"between" not in form.encode(Handover(b"core", SAMPLE))
+
+
+def test_principals_of_sockets_are_a_further_field() -> None:
+    """A state with them is frozen, too, and one without them has the bytes of the first programs."""
+    owned = replace(
+        SAMPLE, sockets=tuple(replace(described, principal="uid:7") for described in SAMPLE.sockets)
+    )
+    data = form.encode(Handover(b"core", owned))
+    assert blake3(data).hexdigest() == FROZEN_PRINCIPALS
+    assert form.decode(data) == Handover(b"core", owned)
 
 
 def test_damaged_and_foreign_bytes_are_refused() -> None:

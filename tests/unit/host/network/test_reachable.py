@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 import pytest
@@ -51,3 +52,38 @@ def test_a_name_does_not_reach_this_machine(monkeypatch: pytest.MonkeyPatch) -> 
         reachable("api.example.org:443", at("93.184.216.34"))
     assert reachable("api.example.org:443", at("93.184.216.34", "93.184.216.35")) == at("93.184.216.35")
     assert reachable("93.184.216.34:443", at("93.184.216.34")) == at("93.184.216.34")
+
+
+def connecting_fails(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, int]) -> None:
+    """Let the kernel answer a question about an address with an error."""
+
+    class Probe(socket.socket):
+        def connect(self, name: tuple[str, int]) -> None:  # type: ignore[override]
+            if name[0] in numbers:
+                raise OSError(numbers[name[0]], "the kernel's reason")
+            super().connect(name)
+
+    monkeypatch.setattr(socket, "socket", Probe)
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENOBUFS, errno.EACCES, errno.EINVAL])
+def test_an_address_that_may_be_this_machines_is_not_reached(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """An error that does not say that there is no way to it is no answer."""
+    monkeypatch.setattr(addresses, "may_be_reached", lambda _host, _address: True)
+    connecting_fails(monkeypatch, {"198.51.100.7": number})
+    with pytest.raises(OSError, match="the kernel's reason"):
+        reachable("api.example.org:443", at("198.51.100.7"))
+    assert reachable("api.example.org:443", at("198.51.100.7", "198.51.100.8")) == at("198.51.100.8")
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL]
+)
+def test_an_address_without_a_way_is_no_address_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The kernel has a way to each of its own."""
+    connecting_fails(monkeypatch, {"198.51.100.7": number})
+    assert not is_of_this_machine(at("198.51.100.7")[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core.effects import CloseNetwork, OpenNetwork
@@ -18,9 +20,11 @@ from dios.host.content.streams import Streams
 from dios.host.handover.gate import Gate
 from dios.host.loop.clock import Clock
 from dios.host.network.addresses import Resolver
+from dios.host.network.socket_pump import SocketBackend
 from dios.host.network.sockets import Sockets
 from dios.ids import ObjectId, Principal
-from dios.wire.types import ObjectType
+from dios.wire.types import Mode, ObjectType
+from tests.support.host.ring_ends import Ends
 
 GREEDY, OTHER = Principal("uid:1"), Principal("uid:2")
 WAIT_S = 30
@@ -41,10 +45,16 @@ async def open_sockets(
             nursery.cancel_scope.cancel()
 
 
-async def listen(sockets: Sockets, events: list[Event], number: int, principal: Principal) -> bool:
-    """Open a listener; return True if the node had room for it."""
+async def listen(
+    sockets: Sockets,
+    events: list[Event],
+    number: int,
+    principal: Principal,
+    kind: ObjectType = ObjectType.TCP_ACCEPT_STREAM,
+) -> bool:
+    """Open a listener, or another socket; return True if the node had room for it."""
     target = ObjectId(number)
-    sockets.open(OpenNetwork(target, ObjectType.TCP_ACCEPT_STREAM, "127.0.0.1:0", 4096, principal=principal))
+    sockets.open(OpenNetwork(target, kind, "127.0.0.1:0", 4096, principal=principal))
     while True:
         for event in events:
             if isinstance(event, NetworkOpened | NetworkFailed) and event.object == target:
@@ -74,6 +84,43 @@ async def test_connections_that_wait_count_for_their_listener(monkeypatch: pytes
         assert await listen(sockets, events, 2, OTHER)
         for stream in crowd:
             await stream.aclose()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """A ring whose writer stays."""
+    both_ends = Ends()
+    yield both_ends
+    both_ends.close()
+
+
+async def test_a_closed_socket_counts_until_its_bytes_are_sent(
+    monkeypatch: pytest.MonkeyPatch, ends: Ends
+) -> None:
+    """A principal that closes sockets behind which bytes wait keeps their places, and no others."""
+    async with open_sockets(monkeypatch, 2) as (sockets, events):
+        assert await listen(sockets, events, 1, GREEDY, ObjectType.UDP_STREAM)
+        backend = sockets._endpoints[ObjectId(1)]
+        assert isinstance(backend, SocketBackend)
+        backend.end_attached(Mode.WRITE, ends.reader)
+        sockets.close(CloseNetwork(ObjectId(1)))
+        assert len(sockets) == 1
+        assert not await listen(sockets, events, 2, GREEDY)
+        assert await listen(sockets, events, 3, OTHER)
+
+
+async def test_a_successor_knows_the_principals_of_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the program of the node was replaced, each principal has the places that it had."""
+    async with (
+        open_sockets(monkeypatch, 4) as (former, events),
+        open_sockets(monkeypatch, 4) as (sockets, later),
+    ):
+        assert await listen(former, events, 1, GREEDY)
+        assert await listen(former, events, 2, GREEDY)
+        described, next_accepted = former.hand_over()
+        sockets.take_over([replace(entry, fd=os.dup(entry.fd)) for entry in described], next_accepted)
+        assert not await listen(sockets, later, 3, GREEDY)
+        assert await listen(sockets, later, 4, OTHER)
 
 
 @pytest.fixture

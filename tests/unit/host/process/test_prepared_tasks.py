@@ -29,10 +29,12 @@ class Factory:
         self.children: list[TaskProcess] = []
         self.room = 100
         self.fails = False
+        self.go = trio.Event()
+        self.go.set()
 
     async def make(self, forkable: bool) -> TaskProcess:  # noqa: FBT001 - the kind
         """Return a process whose number is odd if it can be forked."""
-        await trio.lowlevel.checkpoint()
+        await self.go.wait()
         if self.fails:
             raise OutOfMemoryError("no memory")
         ours, theirs = socket.socketpair()
@@ -111,6 +113,21 @@ async def test_a_full_node_prepares_none(autojump_clock: MockClock) -> None:
         tasks.take(forkable=False)
         await settled()
         assert len(tasks) == 1
+
+
+async def test_none_is_made_after_the_end(autojump_clock: MockClock) -> None:
+    """The process that was being made is closed, and no other follows it."""
+    del autojump_clock
+    factory = Factory()
+    factory.go = trio.Event()
+    async with prepared(factory) as tasks:
+        tasks.take(forkable=False)
+        await settled()
+        tasks.close()
+        factory.go.set()
+        await settled()
+        assert len(factory.children) == 1
+        assert len(tasks) == 0
 
 
 async def test_processes_that_end_or_cannot_be_made_are_not_tried_for_ever(autojump_clock: MockClock) -> None:

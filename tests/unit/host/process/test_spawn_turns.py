@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import trio
@@ -30,14 +33,30 @@ class SlowSpawner:
         self.send, self._go = trio.open_memory_channel[None](1_000)
         self.fit = trio.Event()
         self.fit.set()
+        self.kept: Counter[str] = Counter()
+        self.starting: dict[str, trio.Event] = {}
+        """The lineages whose zygotes start, until the test sets the event."""
 
     async def wait_fit(self) -> None:
         """Wait until the test lets the machine be fit."""
         await self.fit.wait()
 
-    async def prepare(self, template: str, lineage: str = "") -> None:
-        """Have no templates."""
-        raise NotSupportedError(f"there is no template {template}")
+    @contextmanager
+    def using(self, lineage: str, template: str = "") -> Iterator[None]:
+        """Count the tasks for which a lineage is kept."""
+        del template
+        self.kept[lineage] += 1
+        try:
+            yield
+        finally:
+            self.kept[lineage] -= 1
+
+    async def prepare(self, template: str, lineage: str = "", *, forkable: bool = False) -> None:
+        """Start the zygote of the lineage. There are no templates."""
+        if template or forkable:
+            raise NotSupportedError(f"there is no template {template}")
+        if lineage in self.starting:
+            await self.starting[lineage].wait()
 
     def require_forkable(self) -> None:
         """Refuse."""
@@ -97,6 +116,35 @@ async def test_a_neighbour_waits_for_few_processes_of_a_greedy_principal(tmp_pat
             while INNOCENT_MEMORY not in spawner.begun:  # noqa: ASYNC110 - the spawner sets no event
                 await trio.sleep(0.01)
         assert len(spawner.begun) < GREEDY // 4
+
+
+async def test_a_zygote_that_starts_takes_no_turn(tmp_path: Path) -> None:
+    """The first tasks of a principal wait for its zygote, and those of others start meanwhile."""
+    spawner = SlowSpawner()
+    spawner.starting["of uid:1"] = trio.Event()
+    async with rig(tmp_path, spawner=spawner) as host:
+        flood(host)
+        await wait_all_tasks_blocked()
+        assert spawner.begun == [INNOCENT_MEMORY]
+        spawner.starting["of uid:1"].set()
+        for _ in range(GREEDY + 1):
+            spawner.send.send_nowait(None)
+        await host.host.tasks.wait_all_ended()
+        assert len(spawner.begun) == GREEDY + 1
+
+
+async def test_a_lineage_is_kept_while_its_tasks_wait_for_a_turn(tmp_path: Path) -> None:
+    """The zygote that was started before the turn is still there when the turn comes."""
+    spawner = SlowSpawner()
+    async with rig(tmp_path, spawner=spawner) as host:
+        flood(host)
+        await wait_all_tasks_blocked()
+        assert len(spawner.begun) < GREEDY
+        assert spawner.kept == {"of uid:1": GREEDY, "of uid:2": 1}
+        for _ in range(GREEDY + 1):
+            spawner.send.send_nowait(None)
+        await host.host.tasks.wait_all_ended()
+    assert spawner.kept.total() == 0
 
 
 async def test_each_principal_has_its_lineage_and_its_gateways_another(tmp_path: Path) -> None:
