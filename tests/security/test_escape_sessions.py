@@ -106,6 +106,7 @@ ENDS = {
     "a peer that does not read": "PROTOCOL",
     "SIGSEGV ended it": "SIGNAL",
     "processes needed more than": "MEMORY",
+    "its process closed its link": "GONE",
 }
 """Texts in reasons of ends, and words for them."""
 
@@ -200,7 +201,7 @@ IN_TEMPLATES = {
     # By the kernel, and not by the filter.
     "undo_no_new_privs": "EINVAL",
     # It reaches itself alone: the process has a session of its own.
-    "kill_group": "KILLED",
+    "kill_group": "GONE",
 }
 """Attempts with another answer in the process of a template, while it imports its modules."""
 
