@@ -67,6 +67,7 @@ def test_a_round_of_a_defect_can_be_played(command: str) -> None:
     assert faults == "none" or set(faults.split(",")) <= set(Kind)
 
 
+@pytest.mark.long
 def test_every_other_command_is_one_of_the_simulator() -> None:
     """Its options are those that the simulator has."""
     others = [command for command in commands() if not command.startswith(("tests/", "make "))]

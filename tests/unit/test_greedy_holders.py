@@ -115,6 +115,7 @@ def limiters() -> Iterator[str]:
                     yield str(path.relative_to(ROOT))
 
 
+@pytest.mark.long
 def test_every_limiter_has_its_reason() -> None:
     """A new semaphore is a new pool of places: give it a row in limits.POOLS, or a reason here.
 

@@ -18,6 +18,8 @@ from dios.kernel_sources import PACKAGE, kernel_states
 
 pytest.importorskip("numba", reason="numba is not installed: make setup")
 
+pytestmark = pytest.mark.long
+
 STRANGER = 65_532
 
 PROGRAM = """

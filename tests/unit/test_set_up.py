@@ -12,6 +12,8 @@ import pytest
 
 from tests.support import set_up
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 PIP = """

@@ -62,6 +62,7 @@ def played(seed: int, users: int, mode: int, tau: float) -> int:
     return changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [PLAIN, DOMINANT, SUM])
 def test_the_live_tree_chooses_as_the_scan_does(mode: int) -> None:
     """Through starts, ends, decay, a moved reference and newcomers both find the same user next."""

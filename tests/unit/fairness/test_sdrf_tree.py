@@ -80,6 +80,7 @@ def lived(seed: int, rule: str) -> int:
     return tree.events
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["dominant", "sum"])
 def test_any_history_leaves_users_sorted(rule: str) -> None:
     """After every insertion, deletion and update the order is that of sorting; exactly."""

@@ -36,6 +36,8 @@ from tests.support.lab.function_machines import (
 from tests.support.lab.namespaces import NotHereError, run
 from tests.support.sprayer.steering_frames import expected, make
 
+pytestmark = pytest.mark.long
+
 SEED = 8
 PAGE_BYTES = 4_000_000
 PORT = "8000"

@@ -32,6 +32,8 @@ from tests.support.lab.namespaces import NotHereError, run
 from tests.support.sprayer.kernels import fresh
 from tests.support.sprayer.steering_frames import QUIC_PORT, expected, make
 
+pytestmark = pytest.mark.long
+
 SEED = 8
 STEERS = ["spray", "direct", "rss", "flowlet", "subset:1", "subset:2", "subset:60"]
 FRAMES = 500

@@ -25,6 +25,8 @@ from tests.support.lab.namespaces import NotHereError, run
 from tests.support.node.command_user import require_schema
 from tests.support.sprayer.frames import ACK, SYN, UDP, Made, read
 
+pytestmark = pytest.mark.long
+
 PAGE_BYTES = 2_000_000
 INSIDE, NAT, SERVER = "10.0.0.5", "203.0.113.7", "192.0.2.9"
 # As a person would write it, by the documents.

@@ -24,6 +24,8 @@ from tests.support.lab.namespaces import MachineNamespaces, NotHereError, killed
 from tests.support.node.confinement import mechanisms_or_skip
 from tests.support.node.running_node import wait_until
 
+pytestmark = pytest.mark.long
+
 OUTER: Final = "10.214.0.100"
 PORT: Final = 8080
 PATIENCE_S: Final = 120.0

@@ -16,6 +16,8 @@ from dios.sprayer.runtime.loading import load
 from dios.wire.nametext import format_name
 from tests.support.node.running_node import running_node
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[3] / "examples" / "sprayer"
 
 

@@ -20,6 +20,8 @@ import pytest
 from tests.support.lab.function_machines import END_SECONDS, PYTHON, RIGHT, FunctionLab, Told
 from tests.support.lab.namespaces import NotHereError, killed_with_parent, run
 
+pytestmark = pytest.mark.long
+
 PAGE_BYTES = 1_500_000
 PORT = "8000"
 PLAY = Path(__file__).parents[2] / "support" / "programs" / "nf_play.py"

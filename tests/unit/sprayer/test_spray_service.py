@@ -26,6 +26,8 @@ from tests.support.lab.namespaces import NotHereError, killed_with_parent
 from tests.support.node.confinement import mechanisms_or_skip
 from tests.support.node.running_node import wait_until
 
+pytestmark = pytest.mark.long
+
 SERVICE, PORT, INNER = "10.214.0.100", 80, "10.214.0.200"
 PATIENCE_S = 30.0
 EXAMPLE = Path(__file__).parents[3] / "examples" / "sprayer" / "balance.py"

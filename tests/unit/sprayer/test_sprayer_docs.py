@@ -6,11 +6,14 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from dios.cli import main
 from dios.sprayer.pcap import PcapWriter, read_pcap
 from tests.support.sprayer.frames import ACK, SYN, Made, read
+
+pytestmark = pytest.mark.long
 
 PAGE = Path(__file__).parents[3] / "docs" / "sprayer.md"
 

@@ -125,6 +125,7 @@ def test_forgotten_with_the_task(node: Node, monkeypatch: pytest.MonkeyPatch) ->
     assert owner.refused(messages.Describe(first.reference.ref)) == Code.ESRCH
 
 
+@pytest.mark.long
 def test_how_old_tasks_were_run_is_forgotten(node: Node) -> None:
     """Of the tasks that ended, only how the latest were run is kept: arguments and labels take memory."""
     owner = node.session()

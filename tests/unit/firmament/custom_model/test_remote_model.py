@@ -27,6 +27,7 @@ MODELS = {
 TABLES = ("tasks", "jobs", "resources")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_elsewhere_decides_as_it_does_here(name: str) -> None:
     """Two clusters with the same history, one with the model in a task, have the same rounds."""
@@ -121,6 +122,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", HOSTILE)
 def test_a_hostile_answer_is_an_error_and_no_more(attack: str) -> None:
     """Each is a ModelError at the question, so the schedule stays as it is."""

@@ -48,6 +48,7 @@ class RichScheduler(FlowScheduler):
         super().submit(replace(job, kind=kind), rich, now)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [21])
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_holds_through_a_history(name: str, seed: int) -> None:

@@ -14,6 +14,7 @@ from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S
 from tests.support.firmament.fair_queue import Site
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [FairnessRule.SDRF, FairnessRule.DRF])
 @pytest.mark.extended(keep=1)
 def test_turns_are_those_of_sdrf(rule: FairnessRule) -> None:

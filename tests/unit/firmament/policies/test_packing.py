@@ -95,6 +95,7 @@ def test_the_flow_network_leaves_what_packer_promised() -> None:
     assert [task for task, _ in order.placements] == [6]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(30))
 def test_nothing_is_given_away_twice(seed: int) -> None:
     """In random histories no machine is promised beyond what it has, at any instant."""

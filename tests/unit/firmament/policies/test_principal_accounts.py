@@ -121,6 +121,7 @@ def test_a_ledger_is_bounded_on_its_way() -> None:
     assert kept.accounts[0].principal == "zz"
 
 
+@pytest.mark.long
 def test_what_principals_hold_is_counted_right() -> None:
     """Through placements, ends, refusals and lost machines, what is held is the sum over running tasks."""
     for seed in range(10):

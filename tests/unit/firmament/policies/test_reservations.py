@@ -128,6 +128,7 @@ def test_a_large_task_starts_in_a_stream_of_small_ones(model: str, users: tuple[
     assert there.started[wanted] <= turn + 20 + 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.extended(keep=3)
 def test_all_wait_at_most_for_what_runs(seed: int) -> None:
@@ -325,6 +326,7 @@ def test_a_task_that_is_too_large_has_one_reason_and_no_path() -> None:
     assert not explanation.path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cpus", [1.0, 2.0])
 @pytest.mark.parametrize("others", [(), ("bob",)])
 def test_priorities_age(cpus: float, others: tuple[str, ...]) -> None:

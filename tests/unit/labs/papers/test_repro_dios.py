@@ -43,6 +43,7 @@ def test_every_figure_of_chapter_5_is_written_next_to_the_thesis(tmp_path: Path)
         assert all(Path(path).stat().st_size for path in report["files"])
 
 
+@pytest.mark.long
 def test_table_5_1_is_tried_on_real_nodes(tmp_path: Path) -> None:
     """A task finds an object in its group alone, and reaches no file, no port and no right of others."""
     if reason := obstacle_to_pure(probe()):

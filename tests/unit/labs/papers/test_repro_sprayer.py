@@ -12,6 +12,8 @@ from dios.cli import main
 from dios.errors import InvalidError
 from labs.papers.sprayer import connections, evaluation, runs
 
+pytestmark = pytest.mark.long
+
 
 def invoke(*words: str) -> tuple[int, str, str]:
     """The command's status, output and what it said beside it."""

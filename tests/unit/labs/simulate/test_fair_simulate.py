@@ -84,6 +84,7 @@ def by_drf(given: Trace) -> list[int]:
     return start
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("priority", ["dominant", "sum"])
 @pytest.mark.parametrize("users", [None, 9])
 @pytest.mark.parametrize("delta", [0.5, 0.97, 1 - 1e-6, None])

@@ -27,6 +27,8 @@ from labs.simulate.scheduling.schedulers import scheduler_for
 from labs.simulate.workloads.google_like import GoogleLike, GoogleWorkload
 from tests.support.node.command_user import require_schema
 
+pytestmark = pytest.mark.long
+
 SEED = 11
 SAMPLE = Path(__file__).parents[3] / "data" / "google-trace"
 PAGE = Path(__file__).parents[4] / "docs" / "simulate.md"

@@ -43,6 +43,7 @@ def reference(seed: int) -> FlowSolution:
     return solve(network(seed), "ortools")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("algorithm", OURS)
 def test_every_network_costs_what_the_reference_says(algorithm: str, shape: str) -> None:

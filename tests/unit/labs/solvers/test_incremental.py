@@ -72,6 +72,7 @@ def test_each_step_of_a_history_is_answered_as_from_scratch(first: int) -> None:
     assert warm > HISTORIES_EACH * CHANGES // 4, f"seeds from {first}: only {warm} answers by repair"
 
 
+@pytest.mark.long
 def test_repairs_and_answers_from_scratch_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     """With little patience repairs give way in the middle of histories; what each answers is built on."""
     for name, value in (("COLD_ARCS_MAX", 0), ("EXCESSES_MIN", 2), ("WORK_SHARE", 1)):

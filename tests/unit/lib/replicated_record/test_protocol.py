@@ -463,6 +463,7 @@ def no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Value, "with_content", without_mark)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "variant",
     [no_promises, no_look_at_what_is_held, half_is_enough, no_marks],

@@ -58,6 +58,7 @@ def test_the_end_of_the_caller_ends_the_work(tmp_path: Path) -> None:
     assert not (tmp_path / "dios" / "env").is_symlink()
 
 
+@pytest.mark.long
 def test_a_wheel_with_another_hash_is_not_installed(tmp_path: Path) -> None:
     """Files that were changed on the host, or on the way, are refused, and no environment is in use."""
     wheel = small_wheel(tmp_path, "thing", "1.0").read_bytes()

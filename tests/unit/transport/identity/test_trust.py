@@ -127,6 +127,7 @@ def test_another_key_under_a_known_id_is_refused(tmp_path: Path) -> None:
     assert "another key" in n2.trust.refusal([forged, *cards_of(n2.chain)[1:]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_statements_are_merged_in_any_order(tmp_path: Path, seed: int) -> None:
     """However often and in whichever order nodes tell each other, they come to the same."""
