@@ -50,7 +50,7 @@ def _small_heap() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the first ``keep`` cases of a test that is marked ``extended(keep=n)`` in runs without the others."""
+    """Keep the first ``keep`` cases of a test marked ``extended(keep=n)`` in runs without the others."""
     seen: Counter[str] = Counter()
     for item in items:
         mark = item.get_closest_marker("extended")

@@ -185,10 +185,14 @@ class DiscardContent(Struct, frozen=True, tag=20):
 
 # -- the public page of references (§4.5.1) --------------------------------------------------------
 class BindSlot(Struct, frozen=True, tag=30):
-    """Write this reference's attributes into its slot of the task's page, and keep its counters current."""
+    """Write this reference's attributes into its slot of the task's page, and keep its counters current.
+
+    If the task may not know the counters, they stay as they are in the reference.
+    """
 
     task: TaskId
     reference: Reference
+    live: bool = True
 
 
 class UnbindSlot(Struct, frozen=True, tag=31):

@@ -16,6 +16,7 @@ from dios.core.effects import Effect, Outcome, Reply, StoreOperation, WriteSourc
 from dios.core.membership.swim import Decision
 from dios.core.model import disclosure
 from dios.core.model.records import Holder, Pending, PhysicalObject, Waking
+from dios.core.model.secrecy import Label
 from dios.core.model.state import State
 from dios.core.model.work_items import WokenCalls, WorkItem
 from dios.core.remote import cached_replies, publication
@@ -153,6 +154,21 @@ class Step:
     def emit(self, effect: Effect) -> None:
         """Add an effect, which runs once the step's store operations are durable."""
         self.after.append(effect)
+
+    def show_counters(self, task: Holder, tags: Label) -> None:
+        """Show a task the counters of the labelled objects that it may know since its label has these tags.
+
+        Its page has them before the answer by which it learns of its label.
+        """
+        self.spend(len(task.table) // 16)
+        shown = [
+            effects.BindSlot(task.id, reference.public())
+            for reference in task.table
+            if not set(tags).isdisjoint(reference.object.secrecy) and reference.shows_counters
+        ]
+        answered = (place for place, effect in enumerate(self.after) if isinstance(effect, Reply))
+        place = next(answered, len(self.after))
+        self.after[place:place] = shown
 
     def changed(self, target: PhysicalObject) -> None:
         """Publish the object's counters with this step, and wake the calls that wait on it."""

@@ -9,6 +9,8 @@ import pytest
 
 from dios.core.calls import flows
 from dios.core.model import disclosure
+from dios.core.model.origins import BLANKS
+from dios.core.model.records import Holder
 from dios.ids import Principal
 from dios.wire import messages
 from tests.support.core.harness import OWNER
@@ -26,7 +28,7 @@ def test_a_secret_changes_nothing_that_others_see(owner: Principal) -> None:
 
 # -- planted leaks ------------------------------------------------------------------------------------------
 def _without_blank(kind: type, field: str) -> Leak:
-    return lambda patch: patch.delitem(disclosure.CHOSEN[kind], field)
+    return lambda patch: patch.delitem(BLANKS[kind], field)
 
 
 def _unchecked(kind: type) -> Leak:
@@ -38,7 +40,7 @@ def _answers_unfiltered(patch: pytest.MonkeyPatch) -> None:
 
 
 def _everybody_may_know(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(disclosure, "may_know", lambda reader, label: True)  # noqa: ARG005 - any reader and label
+    patch.setattr(Holder, "may_know", lambda reader, label: True)  # noqa: ARG005 - any reader and label
 
 
 def _tags_are_coined(patch: pytest.MonkeyPatch) -> None:
@@ -48,7 +50,7 @@ def _tags_are_coined(patch: pytest.MonkeyPatch) -> None:
 LEAKS: dict[str, Leak] = {
     **{
         f"{kind.__name__}.{field}": _without_blank(kind, field)
-        for kind, fields in disclosure.CHOSEN.items()
+        for kind, fields in BLANKS.items()
         for field in fields
     },
     **{kind.__name__: _unchecked(kind) for kind in (messages.WriteOnce, messages.Copy)},

@@ -10,6 +10,7 @@ from dios.core import effects
 from dios.core.calls import computed_objects, durable_streams, io_steps, rights
 from dios.core.calls.handlers import handles
 from dios.core.effects import WriteSource
+from dios.core.model import disclosure
 from dios.core.model.io_requests import admits
 from dios.core.model.records import Holder
 from dios.core.model.type_rules import is_blob
@@ -82,7 +83,7 @@ def write_once(step: Step, task: Holder, seq: int, call: messages.WriteOnce) -> 
     target.v_w += 1
     source = WriteSource(payload=step.payload, offset=call.offset, length=step.payload_size, replace=replace)
     io_steps.write_bytes(step, target, source, size)
-    step.answer(task, seq, messages.Committed(target.v_r, target.v_w))
+    step.answer(task, seq, disclosure.counters_for(task, target, messages.Committed(target.v_r, target.v_w)))
 
 
 @handles(messages.CommitAcquireRead)

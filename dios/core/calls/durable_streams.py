@@ -14,6 +14,7 @@ from dios import limits
 from dios.core import effects
 from dios.core.calls import rights
 from dios.core.effects import WriteSource
+from dios.core.model import disclosure
 from dios.core.model.accounts import require_bytes
 from dios.errors import InvalidError, StaleError, TooLargeError
 from dios.wire import messages
@@ -49,7 +50,11 @@ def append(step: Step, reference: Reference, seq: int, call: messages.WriteOnce)
     step.append(target, position, WriteSource(payload=step.payload, length=step.payload_size))
     step.writing = None
     step.changed(target)
-    step.answer(reference.task, seq, messages.Committed(target.v_r, target.v_w))
+    step.answer(
+        reference.task,
+        seq,
+        disclosure.counters_for(reference.task, target, messages.Committed(target.v_r, target.v_w)),
+    )
 
 
 def require_place(step: Step, reference: Reference, call: messages.AcquireRead | messages.ReadOnce) -> None:

@@ -190,6 +190,7 @@ def apply(step: Step, task: Holder, rise: Rise) -> None:
             task.taints[tag] = Taint(rise.source, step.now)
         task.secrecy = union(task.secrecy, rise.tags)
         step.audit(task, "label", "ok", rise.source, ", ".join(rise.tags))
+        step.show_counters(task, rise.tags)
 
 
 def receive(step: Step, task: Holder, target: PhysicalObject, label: Label) -> None:
@@ -266,13 +267,15 @@ def _write(step: Step, task: Holder, call: messages.PlainCall, reference: Refere
 
 
 def _fill(step: Step, task: Holder, call: _FillingCall, reference: Reference | None) -> Rise:
-    """Check a write that also shows the present bytes, or gives the object's own memory."""
+    """Check a write that also shows the present bytes or size, or gives the object's own memory."""
     if reference is None:
         return NO_RISE
     target = reference.object
     affect(step, task, target, target.secrecy)
     is_raw = target.buffering is Buffering.RAW and not target.home
-    if not is_raw and (call.flags & Flag.BLANK or not reference.permissions & Permission.READ):
+    is_blank = call.flags & Flag.BLANK or not reference.permissions & Permission.READ
+    shows_size = isinstance(call, messages.AcquireWrite) and not call.size  # of the whole object
+    if not is_raw and is_blank and not shows_size:
         return NO_RISE
     rise = observe(step, task, target, target.secrecy) if is_blob(target.type) else NO_RISE
     return replace(rise, ceiling=target.secrecy) if is_raw else rise

@@ -9,6 +9,7 @@ from dios import limits
 from dios.core import effects
 from dios.core.calls import rights
 from dios.core.effects import WriteSource
+from dios.core.model import disclosure
 from dios.core.model.accounts import buffer_version, require_all, require_bytes
 from dios.core.model.io_requests import admits, begin, holds, settle
 from dios.core.model.records import Buffer, Holder, PhysicalObject, Reference
@@ -126,6 +127,7 @@ def answer_write(
     target = buffer.object
     task = buffer.reference.task
     result = messages.Buffer(buffer.id, 0 if buffer.bare else buffer.length, target.v_r, target.v_w)
+    result = disclosure.counters_for(task, target, result)
     if buffer.bare:
         step.answer(task, seq, result)
         return
@@ -287,7 +289,9 @@ def write_bytes(step: Step, target: PhysicalObject, source: WriteSource, size: i
 def answer_commit(step: Step, target: PhysicalObject, task: Holder, seq: int, *, valid: bool) -> None:
     """Answer a commit with the object's versions, or refuse it as a conflict."""
     if valid:
-        step.answer(task, seq, messages.Committed(target.v_r, target.v_w))
+        step.answer(
+            task, seq, disclosure.counters_for(task, target, messages.Committed(target.v_r, target.v_w))
+        )
         return
     step.refuse(
         task,

@@ -1,8 +1,8 @@
-"""The fields of rows about tasks by which a task could show others what it has read.
+"""The fields of answers by which a task could show others what it has read.
 
-A task that has read something labelled chose them, or its parent did. Each answer passes here before it
-leaves the core (``Step.answer``; ``remote.forwarding`` for answers of other nodes). It shows these fields
-only to readers that may know what the task knows.
+A task that has read something labelled chose them, or its parent did. Each row about tasks passes here before
+it leaves the core (``Step.answer``; ``remote.forwarding`` for answers of other nodes), and so do the counters
+of a labelled object. They are shown only to readers that may know what the task knows.
 The other fields of a row are chosen by the node. The needs of a run are shown as far as a scheduler needs
 them, which are the numbers and conditions that restrict its place.
 """
@@ -12,41 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias, TypeVar, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from dios.core.model.origins import require_all_hidden
-from dios.core.model.records import Holder
-from dios.core.model.secrecy import Label, is_owned, missing
+from dios.core.model.origins import BLANKS
+from dios.core.model.records import Holder, PhysicalObject
 from dios.wire import messages
-from dios.wire.types import Brand, Resource
 
 Needs: TypeAlias = messages.Submission | messages.Occupant | messages.KeptRoom
 TaskInfo: TypeAlias = messages.TaskRow | messages.LimitRow | Needs
+Counted: TypeAlias = messages.Buffer | messages.Committed
 R = TypeVar("R", bound=TaskInfo)
-
-CHOSEN: Final[dict[type[Struct], dict[str, object]]] = {
-    messages.TaskRow: {
-        "label": "",
-        "exit_code": 0,
-        "signal": 0,
-        "detail": "",
-        "progress": None,
-        "moves": 0,
-        "restarts": 0,
-        "kept_bytes": 0,
-    },
-    messages.LimitRow: {"label": "", "used": (0,) * len(Resource), "limits": (None,) * len(Resource)},
-    messages.Submission: {"label": ""},
-    messages.Occupant: {"label": "", "progress": None, "completed": True},
-    messages.Work: {
-        **dict.fromkeys(("equivalence", "member", "copy_of"), ""),
-        **dict.fromkeys(("moves", "restarts", "kept_bytes"), 0),
-    },
-    messages.KeptRoom: {},
-}
-"""The fields that tasks choose (``origins``), and their values for other readers."""
-require_all_hidden(CHOSEN)
+C = TypeVar("C", bound=Counted)
 
 LISTS: Final[dict[type, tuple[str, ...]]] = {
     messages.Tasks: ("tasks",),
@@ -58,27 +34,15 @@ LISTS: Final[dict[type, tuple[str, ...]]] = {
 
 def concealed(row: R) -> R:
     """Return a row without what its task chose."""
-    blanks = CHOSEN[type(row)]
+    blanks = BLANKS[type(row)]
     if isinstance(row, Needs):
-        blanks = {**blanks, "work": replace(row.work, **CHOSEN[messages.Work])}
+        blanks = {**blanks, "work": replace(row.work, **BLANKS[messages.Work])}
     return replace(row, **blanks)
-
-
-def may_know(reader: Holder, label: Label) -> bool:
-    """Return True if a reader may know what has this label without getting its tags.
-
-    A right to declassify does not help a task here: its label does not go up with a row, so that it could
-    write what it was shown after the right was taken back.
-    """
-    lacking = missing(label, reader.secrecy)
-    return not lacking or (
-        reader.brand is Brand.LEGACY and all(is_owned(tag, reader.principal) for tag in lacking)
-    )
 
 
 def row_for(reader: Holder, row: R) -> R:
     """Return a row as this reader may see it."""
-    return concealed(row) if row.secrecy and not may_know(reader, row.secrecy) else row
+    return concealed(row) if row.secrecy and not reader.may_know(row.secrecy) else row
 
 
 def shown(reader: Holder, result: messages.AnyResult) -> messages.AnyResult:
@@ -88,3 +52,13 @@ def shown(reader: Holder, result: messages.AnyResult) -> messages.AnyResult:
         if any(row.secrecy for row in rows):
             result = replace(result, **{field: tuple(row_for(reader, row) for row in rows)})
     return result
+
+
+def counters_for(reader: Holder, target: PhysicalObject, answer: C) -> C:
+    """Return an answer about an object, with the object's counters if the reader may know them.
+
+    The reader's own node hides them from a remote reader.
+    """
+    if not target.secrecy or reader.home or reader.may_know(target.secrecy):
+        return answer
+    return replace(answer, **BLANKS[type(answer)])

@@ -15,6 +15,7 @@ from msgspec import Struct
 from dios.errors import InvariantError
 from dios.wire import messages as m
 from dios.wire import replies as r
+from dios.wire.types import Resource
 
 
 class Origin(enum.Enum):
@@ -39,11 +40,11 @@ _ORIGINS: Final[dict[type[Struct], Fields]] = {
         NODE: "ref object type permissions persistence proximity deletion buffering slot fingerprint node"
         " rack address secrecy",
         RULED: "label expires_ns",
-        SIGNAL: "size v_r v_w a_r a_w",
+        HIDDEN: "size v_r v_w a_r a_w",
     },
     m.References: {SIGNAL: "references", NODE: "incomplete"},
-    m.Buffer: {NODE: "buffer mapping start length secrecy", RULED: "data", SIGNAL: "size v_r v_w"},
-    m.Committed: {SIGNAL: "v_r v_w"},
+    m.Buffer: {NODE: "buffer mapping start length secrecy", RULED: "data size", HIDDEN: "v_r v_w"},
+    m.Committed: {HIDDEN: "v_r v_w"},
     m.Selected: {SIGNAL: "index"},
     m.Attached: {NODE: "ring_bytes"},
     m.Results: {NODE: "results"},
@@ -62,7 +63,7 @@ _ORIGINS: Final[dict[type[Struct], Fields]] = {
         RULED: "status usage memory_limit_bytes cpu_limit_ms cpu_ms memory_bytes groups inputs outputs"
         " arguments executable repeatable processors devices time_ms",
     },
-    m.HandedRow: {RULED: "fingerprint label type permissions size gone changed"},
+    m.HandedRow: {RULED: "fingerprint label type permissions", SIGNAL: "gone", HIDDEN: "size changed"},
     m.LimitRows: {NODE: "rows"},
     m.LimitRow: {NODE: "scope subject", SIGNAL: "secrecy", HIDDEN: "label used limits"},
     m.Delegated: {RULED: "reference", NODE: "sender"},
@@ -154,9 +155,39 @@ ORIGINS: Final = _complete(_ORIGINS)
 """The origin of each field of each answer and event, and of their parts."""
 
 
+BLANKS: Final[dict[type[Struct], dict[str, object]]] = {
+    m.TaskRow: {
+        "label": "",
+        "exit_code": 0,
+        "signal": 0,
+        "detail": "",
+        "progress": None,
+        "moves": 0,
+        "restarts": 0,
+        "kept_bytes": 0,
+    },
+    m.LimitRow: {"label": "", "used": (0,) * len(Resource), "limits": (None,) * len(Resource)},
+    m.Submission: {"label": ""},
+    m.Occupant: {"label": "", "progress": None, "completed": True},
+    m.Work: {
+        **dict.fromkeys(("equivalence", "member", "copy_of"), ""),
+        **dict.fromkeys(("moves", "restarts", "kept_bytes"), 0),
+    },
+    m.KeptRoom: {},
+    m.Reference: dict.fromkeys(("size", "v_r", "v_w", "a_r", "a_w"), 0),
+    m.Buffer: {"v_r": 0, "v_w": 0},
+    m.Committed: {"v_r": 0, "v_w": 0},
+    m.HandedRow: {"size": 0, "changed": False},
+}
+"""The values of hidden fields for readers that may not know them."""
+
+
 def require_all_hidden(replaced: Mapping[type[Struct], Collection[str]]) -> None:
     """Raise InvariantError unless exactly the hidden fields have values for those who may not see them."""
     for kind, fields in ORIGINS.items():
         hidden = {field for field, origin in fields.items() if origin is Origin.HIDDEN}
         if set(replaced.get(kind, ())) != hidden:
             raise InvariantError(f"the hidden fields of {kind.__name__} need values for other readers")
+
+
+require_all_hidden(BLANKS)

@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.events import ObjectRecord
 from dios.core.model.accounts import Account, Version, charge_all
-from dios.core.model.secrecy import PUBLIC, Label
+from dios.core.model.origins import BLANKS
+from dios.core.model.secrecy import PUBLIC, Label, is_owned, missing
 from dios.core.model.type_rules import is_blob
 from dios.core.model.type_states import StreamState, TypeState
 from dios.errors import BadReferenceError, LimitError, shortened
@@ -508,8 +509,19 @@ class Reference:
     def __repr__(self) -> str:
         return f"<reference {self.id:x} of {self.task!r} to {self.object!r}>"
 
+    @property
+    def shows_counters(self) -> bool:
+        """True if the holder may know the object's size and counters, which others change by writing."""
+        return self.task.home != _HERE or self.task.may_know(self.object.secrecy)
+
     def public(self) -> messages.Reference:
-        """Return the public part as the holder sees it now (§4.5.1)."""
+        """Return the public part as the holder may see it now (§4.5.1)."""
+        if self.object.secrecy and not self.shows_counters:
+            return replace(self.described(), **BLANKS[messages.Reference])
+        return self.described()
+
+    def described(self) -> messages.Reference:
+        """Return the public part with the present counters, for other nodes."""
         target = self.object
         # By position: keywords take twice the time, and every create and stat passes here.
         name, rack = target.place
@@ -859,10 +871,10 @@ class HandedReference(Struct, frozen=True):
         over = 0 < self.expires_ns <= now
         return over or self.object.zombie or self.object.retirements != self.retirements
 
-    def row(self) -> messages.HandedRow:
-        """Return the reference as a row for display."""
+    def row(self, reader: Holder) -> messages.HandedRow:
+        """Return the reference as a row for a reader."""
         target = self.object
-        return messages.HandedRow(
+        row = messages.HandedRow(
             fingerprint=target.fingerprint,
             label=self.label,
             type=target.type,
@@ -871,6 +883,7 @@ class HandedReference(Struct, frozen=True):
             gone=target.zombie,
             changed=target.v_w != self.v_w,
         )
+        return row if reader.may_know(target.secrecy) else replace(row, **BLANKS[messages.HandedRow])
 
 
 class Recipe(Struct, frozen=True):
@@ -993,6 +1006,17 @@ class Holder:
     def alive(self) -> bool:
         """True if the holder can still make calls."""
         return not self.ended_ns
+
+    def may_know(self, label: Label) -> bool:
+        """Return True if the holder may know what has this label without getting its tags.
+
+        A right to declassify does not help a task here: its label does not go up with a row, so that it could
+        write what it was shown after the right was taken back.
+        """
+        lacking = missing(label, self.secrecy)
+        return not lacking or (
+            self.brand is Brand.LEGACY and all(is_owned(tag, self.principal) for tag in lacking)
+        )
 
     @property
     def job(self) -> TaskId:

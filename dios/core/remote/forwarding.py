@@ -237,6 +237,7 @@ def fit(
             target.v_r, target.v_w = answer.v_r, answer.v_w
             _fit_size(task, target, call)
             step.changed(target)
+            answer = disclosure.counters_for(task, target, answer)
         case messages.Done():
             _fit_done(step, task, reference, call)
         case messages.References():
@@ -312,6 +313,7 @@ def _fit_buffer(
     if target.home and (answer.v_r, answer.v_w) != (target.v_r, target.v_w) and target.state is None:
         target.v_r, target.v_w = answer.v_r, answer.v_w
         step.changed(target)
+    answer = disclosure.counters_for(task, target, answer)
     writable = isinstance(call, _WRITES)
     if not answer.buffer:
         if answer.data is not None or not answer.size:

@@ -86,7 +86,7 @@ def adopt(
         now=step.now,
     )
     task.remote_nodes.add(node)
-    step.emit(effects.BindSlot(task.id, reference.public()))
+    step.emit(effects.BindSlot(task.id, reference.public(), reference.shows_counters))
     return reference
 
 
@@ -102,7 +102,7 @@ def _drop_misdescribed(step: Step, peer: Peer, public: messages.Reference) -> No
 
 def public_part(step: Step, reference: Reference) -> messages.Reference:
     """Return the public part of a remote task's reference with the remaining time instead of its end."""
-    public = reference.public()
+    public = reference.described()
     return replace(public, expires_ns=max(1, public.expires_ns - step.now)) if public.expires_ns else public
 
 

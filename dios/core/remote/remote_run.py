@@ -175,7 +175,7 @@ def _offer_local(step: Step, start: StartProgress, peer: Peer, origins: list[Ref
             start.granted.append((here, RefId(public.ref)))
         elif home == peer.node:
             public = replace(
-                origin.public(),
+                origin.described(),
                 permissions=sharing.permissions,
                 label=sharing.label,
                 expires_ns=sharing.lifetime_ns,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import trio
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from dios import limits
@@ -28,15 +29,19 @@ _SLOTS_AT_ONCE: Final = 256
 
 
 class TaskPage:
-    """One task's page in ``view``: the objects that its slots show."""
+    """One task's page in ``view``: the objects that its slots show.
 
-    __slots__ = ("_view", "bound", "fd", "memory", "writer")
+    The ``still`` slots show no counters, because the task may not know them.
+    """
+
+    __slots__ = ("_view", "bound", "fd", "memory", "still", "writer")
 
     def __init__(self, view: memoryview, next_stamp: int = 1) -> None:
         self._view: Final = view
         self.fd = self.memory = -1
         self.writer: Final = PageWriter(view, next_stamp)
         self.bound: Final[dict[int, ObjectId]] = {}
+        self.still: Final[set[int]] = set()
 
     def close(self) -> None:
         """Release the view."""
@@ -177,7 +182,10 @@ class PublicPages:
                 page.memory,
                 page.fd,
                 page.writer.last_stamp() + 1,
-                tuple(form.BoundSlot(slot, target) for slot, target in page.bound.items()),
+                tuple(
+                    form.BoundSlot(slot, target, still=slot in page.still or UNSET)
+                    for slot, target in page.bound.items()
+                ),
             )
             for task, page in self._pages.items()
         )
@@ -200,6 +208,9 @@ class PublicPages:
             page = self._pages[task] = SharedPage(described)
             for slot in described.bound:
                 target = page.bound[slot.slot] = ObjectId(slot.object)
+                if slot.still is True:
+                    page.still.add(slot.slot)
+                    continue
                 self._objects.setdefault(target, _ShownObject()).places[task, slot.slot] = page.writer
 
     def bind(self, effect: BindSlot, step: int) -> None:
@@ -212,7 +223,13 @@ class PublicPages:
         before = page.bound.get(slot)
         if before is not None:
             self._forget(effect.task, slot, before)
+        page.still.discard(slot)
         target = ObjectId(reference.object)
+        if not effect.live:
+            page.still.add(slot)
+            page.bound[slot] = target
+            page.writer.bind(reference, zombie=False, dirty=0)
+            return
         shown = self._objects.get(target)
         if shown is None:
             shown = self._objects[target] = _ShownObject()
@@ -235,6 +252,7 @@ class PublicPages:
         if page is None:
             return
         bound = page.bound.pop(effect.slot, None)
+        page.still.discard(effect.slot)
         if bound is not None:
             page.writer.clear(effect.slot)
             self._forget(effect.task, effect.slot, bound)

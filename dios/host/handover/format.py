@@ -119,6 +119,8 @@ class BoundSlot(Part, frozen=True):
 
     slot: Slot
     object: Identifier
+    still: bool | UnsetType = UNSET
+    """True if it shows no counters, because the task may not know them."""
 
 
 class Page(Part, frozen=True):

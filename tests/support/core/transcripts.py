@@ -63,6 +63,7 @@ class Run:
         self.transcript: Final[list[tuple[str, str]]] = []
         self.public: Final = self.owner.create(data=b"public").reference.ref
         self.hidden: Final = self.labelled(b"hidden")
+        self.twins: Final = (self.labelled(b"twin"), self.labelled(b"twin"))
         self.names: Final[list[bytes]] = []
 
     # -- the world ---------------------------------------------------------------------------------------
@@ -97,24 +98,26 @@ class Run:
     def choose_all(self) -> None:
         """Let tasks that know the secret choose every value that they can."""
         parent = self.parties["parent"]
-        self.owner.delegate(self.hidden, parent.reference.ref)
-        self.owner.delegate(self.public, parent.reference.ref)
-        hidden, public = parent.given().ref, parent.given().ref
+        handed = []
+        for ref in (self.hidden, *self.twins, self.public):
+            self.owner.delegate(ref, parent.reference.ref)
+            handed.append(messages.Handed(parent.given().ref, int(Permission.ALL)))
+        innocent = self.child_of(parent, inputs=tuple(handed), host="n1")
         knowing = self.child_of(
             parent,
             groups=(parent.groups[0],),
-            inputs=(
-                messages.Handed(hidden, int(Permission.ALL)),
-                messages.Handed(public, int(Permission.ALL)),
-            ),
+            inputs=tuple(handed),
             host="n1",
         )
         self.names.extend(deterministic_name(Name(knowing.welcome.name), number) for number in range(5))
-        hidden, public = (reference.ref for reference in knowing.welcome.inputs)
+        hidden, *twins, public = (reference.ref for reference in knowing.welcome.inputs)
         knowing.read(hidden)
         parent.delegate(parent.self_ref, knowing.reference.ref)
         self.create(knowing)
         self.write(knowing, hidden, public)
+        self.count(knowing, twins)
+        row = parent.call(messages.Describe(innocent.reference.ref))
+        self.transcript.append(("parent", f"Describe: {row}"))
         self.delegate(knowing)
         if "limbo parent" in self.parties:
             for host in ("n1", "n2"):
@@ -135,7 +138,7 @@ class Run:
             )
         knowing.call(messages.Create(ObjectType.SHMEM_BLOB, group, NameKind.DETERMINISTIC, data=data))
 
-    def write(self, knowing: Client, hidden: int, public: int) -> None:
+    def write(self, knowing: Citizen, hidden: int, public: int) -> None:
         """Choose bytes, places and options of writes."""
         data = self.word().encode()
         for ref in (hidden, public):
@@ -146,6 +149,18 @@ class Run:
                 knowing.call(messages.ReleaseWrite(ref, buffer.buffer))
         knowing.call(messages.Retire(public, int(Flag.EVERYONE), self.word()))
         knowing.call(messages.Delete(public, int(Flag.DESTROY)))
+
+    def count(self, knowing: Citizen, twins: list[int]) -> None:
+        """Choose which of two equal objects to read, to change and to keep in use.
+
+        Their sums, which everybody sees in the use of the node, are the same for each secret.
+        """
+        ref = twins[self.secret % 2]
+        for size in range(10):
+            knowing.call(messages.WriteOnce(ref, b"x" * size, flags=int(Flag.REPLACE)))
+            knowing.read(ref)
+            knowing.call(messages.AcquireRead(ref, 1))
+            knowing.call(messages.AcquireWrite(ref, 1))
 
     def fill(self, parent: Citizen, host: str) -> None:
         """Let two children of a limbo task, which may set their limits, choose what each of them uses."""
@@ -254,6 +269,8 @@ class Run:
                 self.transcript.append((name, f"{type(call).__name__}: {party.call(call)}"))
             for reference in list(party.node.core.state.tasks[party.task].table):
                 self.transcript.append((name, f"Stat: {party.call(messages.Stat(reference.id))}"))
+                if reference.object.type is ObjectType.SHMEM_BLOB and reference.object.secrecy:
+                    self.write_blindly(name, party, reference.id)
                 if reference.object.type is ObjectType.TASK:
                     limit = messages.SetLimits(
                         Scope.TASK, (messages.Bound(Resource.OBJECTS, 900),), reference.id
@@ -261,6 +278,14 @@ class Run:
                     self.transcript.append((name, f"SetLimits: {party.call(limit)}"))
                 if reference.object.type is ObjectType.SHMEM_BLOB and not reference.object.secrecy:
                     self.transcript.append((name, f"bytes: {party.read(reference.id)!r}"))
+
+    def write_blindly(self, name: str, party: Citizen, ref: int) -> None:
+        """Write to what the party may not read; a buffer as large as the object would count as a read."""
+        for call in (
+            messages.WriteOnce(ref, b"up"),
+            messages.AcquireWrite(ref, 2, flags=int(Flag.BLANK)),
+        ):
+            self.transcript.append((name, f"{type(call).__name__}: {party.call(call)}"))
 
     def pushed(self) -> None:
         """Add all that reached the parties without a call: pages, events, descriptors."""

@@ -302,3 +302,31 @@ def test_limits_of_a_principal_need_authority(node: Node) -> None:
     assert task.refused(messages.SetLimits(Scope.PRINCIPAL, bounds, principal="uid:1000")) == Code.EPERM
     failure = task.ask(messages.Failure, messages.SetLimits(Scope.PRINCIPAL, bounds, principal="uid:1000"))
     assert "setlimits by this task would release" in failure.message
+
+
+def test_the_counters_of_a_labelled_object_are_for_those_who_may_know_them(node: Node) -> None:
+    """A holder without the tags sees none, and is shown them with the answer of its first read."""
+    owner = node.session()
+    pay = labelled(owner, "payroll").ref
+    task = owner.run(inputs=(messages.Handed(pay, int(Permission.ALL)),))
+    ref = task.welcome.inputs[0].ref
+    assert task.welcome.inputs[0].size == 0
+    assert task.ask(messages.Committed, messages.WriteOnce(ref, b"more content")).v_w == 0
+    assert task.ask(messages.References, messages.Stat(ref)).references[0].size == 0
+    assert owner.ask(messages.References, messages.Stat(pay)).references[0].size == len(b"more content")
+    task.ask(messages.Buffer, messages.ReadOnce(ref))
+    bound = [effect for effect in node.effects if isinstance(effect, effects.BindSlot) and effect.live]
+    assert bound[-1].reference == task.ask(messages.References, messages.Stat(ref)).references[0]
+    assert bound[-1].reference.v_w == 1
+
+
+def test_a_buffer_as_large_as_the_object_is_a_read(node: Node) -> None:
+    """The size is of the label: with a size of its own, a write is none."""
+    owner = node.session()
+    pay = labelled(owner, "payroll").ref
+    task = owner.run(inputs=(messages.Handed(pay, WRITE),))
+    ref = task.welcome.inputs[0].ref
+    task.ask(messages.Buffer, messages.AcquireWrite(ref, 4))
+    assert node.core.state.tasks[task.task].secrecy == ()
+    task.ask(messages.Buffer, messages.AcquireWrite(ref))
+    assert node.core.state.tasks[task.task].secrecy == SECRET

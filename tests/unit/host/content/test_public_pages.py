@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
@@ -88,6 +89,36 @@ def test_counters_are_seen_by_every_holder(pages: PublicPages) -> None:
     pages.publish(counters(9, 55), 2)
     sizes = [shown(pages, task, slot).size for task, slot in ((ONE, 3), (ONE, 4), (TWO, 0), (TWO, 1))]
     assert sizes == [55, 55, 55, 0]
+
+
+def test_a_slot_that_is_not_live_shows_no_counters_until_it_is_bound_again(pages: PublicPages) -> None:
+    """Nothing that happens to the object is seen there, its end included."""
+    pages.bind(bind(ONE, 3, 9), 1)
+    pages.bind(replace(bind(TWO, 0, 9), live=False), 1)
+    pages.publish(counters(9, 55, zombie=True), 2)
+    hidden = shown(pages, TWO, 0)
+    assert (hidden.size, hidden.zombie, shown(pages, ONE, 3).size) == (0, False, 55)
+    pages.bind(bind(TWO, 0, 9, size=55), 3)
+    pages.publish(counters(9, 56), 4)
+    assert shown(pages, TWO, 0).size == 56
+
+
+def test_a_slot_that_is_not_live_stays_so_in_the_next_program(pages: PublicPages) -> None:
+    """The pages of the predecessor show no more than before."""
+    pages.bind(bind(ONE, 3, 9), 1)
+    pages.bind(replace(bind(TWO, 0, 9), live=False), 1)
+    described, published = pages.hand_over()
+    successor = PublicPages()
+    successor.take_over(
+        [replace(page, fd=os.dup(page.fd), reader=os.dup(page.reader)) for page in described], published
+    )
+    successor.publish(counters(9, 55), 2)
+    assert [shown(successor, task, slot).size for task, slot in ((ONE, 3), (TWO, 0))] == [55, 0]
+    successor.unbind(UnbindSlot(TWO, 0))
+    successor.bind(bind(TWO, 0, 9), 3)
+    successor.publish(counters(9, 56), 4)
+    assert shown(successor, TWO, 0).size == 56
+    successor.close_all()
 
 
 def test_older_steps_never_replace_newer_ones(pages: PublicPages) -> None:

@@ -69,6 +69,7 @@ FROZEN = "cbfa21ef7eae06a9ee0bd456d8157c0f9645c69767ab1fdf689ea1d9c35c47fb"
 
 FROZEN_STREAMS = "130467bcd6c6588e6174070bca2fb95a6eae2fac72251ffa729ede618e03cb0c"
 FROZEN_PRINCIPALS = "7ca4080a58817671bcf29fdd37c241af1ed488ee1b5fc82f92ccfcf60ed51197"
+FROZEN_STILL_SLOTS = "9e4e053d25899ce697728f721e4e28d4aa49eb168cfc8be28ab75eb1e59807d3"
 
 
 def test_version_1_is_frozen() -> None:
@@ -99,6 +100,14 @@ def test_principals_of_sockets_are_a_further_field() -> None:
     data = form.encode(Handover(b"core", owned))
     assert blake3(data).hexdigest() == FROZEN_PRINCIPALS
     assert form.decode(data) == Handover(b"core", owned)
+
+
+def test_slots_without_counters_are_a_further_field() -> None:
+    """A state with them is frozen, too, and one without them has the bytes of the first programs."""
+    pages = (replace(SAMPLE.pages[0], bound=(form.BoundSlot(0, 1, still=True),)),)
+    data = form.encode(Handover(b"core", replace(SAMPLE, pages=pages)))
+    assert blake3(data).hexdigest() == FROZEN_STILL_SLOTS
+    assert form.decode(data) == Handover(b"core", replace(SAMPLE, pages=pages))
 
 
 def test_damaged_and_foreign_bytes_are_refused() -> None:
