@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import pickle
 import sys
+from array import array
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from types import ModuleType
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -20,7 +26,7 @@ from dios.lib.executor.frames import FrameBuffer, Function
 from dios.lib.executor.local_modules import LocalModules
 from dios.lib.executor.main_module import Definition
 from dios.lib.executor.main_names import MainNames
-from dios.lib.executor.main_worker import WorkerMain, explain, running_script
+from dios.lib.executor.main_worker import WorkerMain, _changed_in_place, explain, running_script
 from dios.lib.executor.script import Script, read_script
 
 GUARD = 'if __name__ == "__main__":'
@@ -63,7 +69,7 @@ class Pair:
             self._obey()
             function, arguments = pickle.loads(pickled.data[1:])  # noqa: S301 - of this test
             return function(*arguments)
-        except NameError as error:
+        except (NameError, AttributeError) as error:
             explain(error)
             raise
         finally:
@@ -187,6 +193,169 @@ def test_a_worker_has_the_state_of_the_program_at_the_first_call(
     assert pair.call("read") == ({"a": [1], "b": 2}, True, 5, 2, ["x"], [8], "fallback")
     with pytest.raises(NameError, match="absent"):
         pair.call("later")
+
+
+class Color(enum.Enum):
+    """An enumeration."""
+
+    RED = 1
+    BLUE = 2
+
+
+class Number(float):
+    """A number with a unit."""
+
+    unit = ""
+
+
+class Text(str):  # noqa: SLOT000 - it has a dictionary
+    """A text with attributes."""
+
+
+class Slots:
+    """An object whose state is not in its dictionary alone."""
+
+    __slots__ = ("__dict__", "x")
+
+
+class Named(NamedTuple):
+    """A tuple."""
+
+    x: int
+
+
+class Marked(Named):
+    """A tuple with attributes."""
+
+
+class Counted(dict[str, int]):
+    """A dictionary with attributes."""
+
+
+class Open:
+    """An object with a dictionary."""
+
+
+class Key:
+    """An object that is found by its state."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and other.n == self.n
+
+    def __hash__(self) -> int:
+        return hash(self.n)
+
+
+def marked(value: object, **attributes: object) -> object:
+    """Return a value with attributes."""
+    for name, attribute in attributes.items():
+        setattr(value, name, attribute)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("present", "value"),
+    [
+        ([1], [2, 3]),
+        ({"a": 1}, {"b": 2}),
+        ({1}, {2}),
+        (bytearray(b"a"), bytearray(b"bc")),
+        (deque("ab", 2), deque("c", 2)),
+        (Counter("a"), Counter("bb")),
+        (OrderedDict(a=1), OrderedDict(c=1, b=2)),
+        (defaultdict(list, a=[]), defaultdict(dict, b={})),
+        (marked(Open(), x=1), marked(Open(), y=2)),
+        (marked(Open(), x=1), Open()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_containers_and_plain_objects_are_changed_in_place(present: object, value: object) -> None:
+    """Other parts of the script that hold them see the change."""
+    assert _changed_in_place(present, value)
+    assert pickle.dumps(present) == pickle.dumps(value)
+
+
+@pytest.mark.parametrize(
+    ("present", "value"),
+    [
+        (Color.RED, Color.BLUE),
+        (marked(Number(1), unit="m"), marked(Number(2), unit="km")),
+        (marked(Text("a"), x=1), marked(Text("b"), x=2)),
+        (marked(Slots(), x=1, y=2), marked(Slots(), y=3)),
+        (marked(Slots(), y=1), marked(Slots(), x=2)),
+        (Named(1), Named(2)),
+        (marked(Marked(1), y=1), marked(Marked(2), y=2)),
+        (marked(Counted(a=1), x=1), marked(Counted(b=1), x=2)),
+        (Random(1), Random(2)),  # noqa: S311 - a value with state in C
+        (Key(1), Key(2)),
+        (deque("ab", 2), deque("c", 3)),
+        (functools.partial(len), functools.partial(print)),
+        (ValueError(1), ValueError(2)),
+        (array("b", [1]), array("b", [2])),
+        ([1], (1,)),
+        (1, 2),
+        (object(), object()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_other_values_are_left_alone(present: object, value: object) -> None:
+    """They have state besides a dictionary, or others find them by their state."""
+    before = repr(present), dict(getattr(present, "__dict__", {})), getattr(present, "x", None)
+    assert not _changed_in_place(present, value)
+    assert (repr(present), dict(getattr(present, "__dict__", {})), getattr(present, "x", None)) == before
+
+
+def test_two_names_of_one_value_stay_so_and_others_are_parted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program may give a name of a list another list, or a name of one of two lists the other one."""
+    source = (
+        "a = b = [1]\nc, d = [2], [3]\ne = f = {}\n"
+        "def read(): return a, b, c, d, e, f, c is d, a is b, e is f\n"
+        f"{GUARD}\n    pass\n"
+    )
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    pair.run("b = [4]; d = c; e['x'] = 1")
+    assert pair.call("read") == ([1], [4], [2], [2], {"x": 1}, {"x": 1}, True, False, True)
+
+
+def test_a_value_that_a_worker_cannot_load_is_absent_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call that uses it has the reason, and not the value of the script."""
+    source = (
+        "class Rare:\n    def __reduce__(self): return loaded, ()\n"
+        "def loaded():\n    raise OSError('no disk')\n"
+        "class Config:\n    level = 1\n"
+        f"value = 1\ndef use(): return value\ndef level(): return Config().level\n{GUARD}\n    pass\n"
+    )
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    pair.run("value = Rare(); Config.level = Rare()")
+    for name, absent in (("use", NameError), ("level", AttributeError)):
+        with pytest.raises(absent) as caught:
+            pair.call(name)
+        assert "no disk" in caught.value.__notes__[0]
+    pair.run("value = 5; Config.level = 6")
+    pair.names.renew()
+    assert (pair.call("use"), pair.call("level")) == (5, 6)
+    assert not main_module.failures
+
+
+def test_a_large_value_replaces_one_that_has_no_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls do not need a pickle of the value that the script made."""
+    pair = Pair(monkeypatch, "")
+    pair._enter(pair.worker._module)
+    names = vars(pair.worker._module)
+    names["table"] = kept = [lambda: 1]
+    pair.worker.bind("table", large := [2])
+    assert names["table"] is large
+    pair.worker.bind("table", [2])
+    assert names["table"] is large, "an equal one stays"
+    pair.worker.bind("table", kept)
+    assert names["table"] is kept
 
 
 def test_changed_values_are_sent_again_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
