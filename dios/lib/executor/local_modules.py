@@ -63,9 +63,9 @@ class LocalModules:
         """
         return self._add_all({name.partition(".")[0] for name in names}, set())
 
-    def add_imports(self, source: bytes) -> None:
-        """Pack the local packages that a source text imports."""
-        self._add_all(set(), _imported(source))
+    def add_imports(self, source: bytes, package: str) -> None:
+        """Pack the local packages that a source text imports, and the package to which the text belongs."""
+        self._add_all(set(), _imported(source) | ({package} if package else set()))
 
     def _add_all(self, tops: set[str], imported: set[str]) -> list[Archive]:
         with self._lock:

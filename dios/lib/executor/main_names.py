@@ -108,7 +108,7 @@ class MainNames:
                 return
             self._is_taken = True
             if self._script is not None:
-                self._modules.add_imports(self._script.text)
+                self._modules.add_imports(self._script.text, self._script.sent.package)
                 self.log.append(frames.frame(frames.SCRIPT, msgspec.msgpack.encode(self._script.sent)))
             for name, value in self._used_data():
                 if "." in name:
