@@ -117,7 +117,10 @@ def qualname_in(namespace: dict[str, object], value: object) -> str:
 
     It is empty for what the module does not have under a name, such as a function in a function.
     """
-    if not callable(value) or getattr(value, "__module__", None) != MAIN:
+    try:
+        if not callable(value) or getattr(value, "__module__", None) != MAIN:
+            return ""
+    except Exception:  # noqa: BLE001 - a proxy may raise anything
         return ""
     if not isinstance(value, type | FunctionType | CACHED):
         attributes = getattr(value, "__dict__", {})

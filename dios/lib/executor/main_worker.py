@@ -149,7 +149,7 @@ class WorkerMain(ProcessMain):
         if definition.rule != IF_DIFFERENT:
             return definition.rule == ALWAYS
         try:
-            return pickled_definition(self, definition.name, value)[0] != definition.data
+            return pickled_definition(self, definition.name, value).data != definition.data
         except (NeedsDataError, InvalidError):
             return True
 

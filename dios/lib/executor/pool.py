@@ -839,7 +839,7 @@ class Pool:
         """Return frames with the packages and the names of the main module that a worker has not got yet."""
         names = self._main.log[target.names :]
         target.names += len(names)
-        return [*self._packages_for(target), *names]
+        return [*self._packages_for(target), *filter(None, names)]
 
     def _packages_for(self, target: _Worker) -> list[bytes]:
         """Return a frame with archives, or nothing.

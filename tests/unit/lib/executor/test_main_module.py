@@ -384,6 +384,38 @@ def test_a_name_that_cannot_be_sent_explains_its_absence(
     assert "cannot pickle 'generator'" in caught.value.__notes__[0]
 
 
+def test_names_that_cannot_be_sent_concern_the_calls_that_need_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Functions of the guarded part, and proxies that raise whatever they are asked."""
+    source = (
+        "def use(): return inner(), proxy.x\ndef other(): return 1\n"
+        "class Proxy:\n    def __getattribute__(self, name): raise RuntimeError('no request')\n"
+        f"    __class__ = property(lambda self: self.x)\n{GUARD}\n    pass\n"
+    )
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    pair.run("def inner(known=(n for n in ())): return known\nproxy = Proxy()")
+    assert pair.call("other") == 1
+    with pytest.raises(InvalidError, match="inner of the main module cannot be sent"):
+        pair.call("use")
+
+
+def test_a_take_that_is_interrupted_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C at the first call, the next one sends the script and all values."""
+    source = (
+        "class Slow:\n    def __reduce__(self):\n        if waits: raise KeyboardInterrupt\n"
+        "        return Slow, ()\na, b, waits = 1, Slow(), True\ndef use(): return a, type(b)\n"
+        f"{GUARD}\n    pass\n"
+    )
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    pair.run("a = 2")
+    with pytest.raises(KeyboardInterrupt):
+        pair.names.take()
+    assert not pair.names.log
+    pair.run("waits = False")
+    assert pair.call("use") == (2, vars(pair.worker._module)["Slow"])
+
+
 def test_a_failing_statement_is_replaced_by_its_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,6 +460,35 @@ def test_a_changed_name_is_sent_again_and_others_are_not(monkeypatch: pytest.Mon
         assert pair.call("h") == value
         assert len(pair.names.log) == sent + count, cell
         sent = len(pair.names.log)
+
+
+def test_older_definitions_of_a_name_go_when_no_other_is_made_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new worker gets the latest values alone; the log of a long session stays short."""
+    pair = Pair(
+        monkeypatch, "x = [0]\ny = [x]\ndef f(d=x): return x[0], y[0][0], d[0]\nclass C:\n    k = x\n"
+    )
+    pair.run("def g(): return f(), C.k[0]")
+    for number in range(1, 21):
+        pair.run(f"x[0] = {number}; y.append({number})")
+        if number % 5 == 0:
+            pair.run("def f(d=x): return x[0], y[0][0], d[0]\nclass C:\n    k = x\n")
+        pair.names.need("g")
+    pair._sent = 0
+    assert len(list(filter(None, pair.names.log))) < 16
+    assert pair.call("g") == ((20, 20, 20), 20)
+
+
+def test_a_value_that_could_not_be_sent_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calls fail meanwhile, and the next value replaces the one that the worker had."""
+    pair = Pair(monkeypatch, "x = [1]\ndef f(): return x")
+    assert pair.call("f") == [1]
+    pair.run("x = (n for n in ())")
+    with pytest.raises(InvalidError, match="x of the main module cannot be sent"):
+        pair.call("f")
+    pair.run("x = [2]")
+    assert pair.call("f") == [2]
 
 
 def test_values_keep_their_identity(monkeypatch: pytest.MonkeyPatch) -> None:
