@@ -472,7 +472,7 @@ class Pool:
     @property
     def is_closing(self) -> bool:
         """Return True if no more calls are accepted."""
-        return self._closing
+        return self._closing or self._forked
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end of the last worker."""
