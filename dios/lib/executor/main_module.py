@@ -91,7 +91,8 @@ def main_attribute(qualname: str, _namespace: object = None) -> object:
     top, *rest = qualname.split(".")
     values = main_namespace()
     if top not in values:
-        raise failures.get(top) or AttributeError(f"the main module of this worker has no {top!r}")
+        absent = failures.get(top) or AttributeError(f"the main module of this worker has no {top!r}")
+        raise absent.with_traceback(None)
     return functools.reduce(getattr, rest, values[top])
 
 
