@@ -228,7 +228,8 @@ def explain(error: BaseException) -> None:
     """Add the reason why a name is missing in this worker to the error of its absence."""
     names = [error.name] if isinstance(error, NameError) else []
     if isinstance(error, AttributeError):
-        kind = error.obj if isinstance(error.obj, type) else type(error.obj)
+        is_class = issubclass(type(error.obj), type)
+        kind = cast("type", error.obj) if is_class else type(error.obj)
         names = [f"{base.__qualname__}.{error.name}" for base in kind.__mro__ if base.__module__ == MAIN]
     for name in names:
         if name in failures:
