@@ -209,11 +209,11 @@ def _has_dict_alone(value: object) -> bool:
     if kind.__hash__ not in {object.__hash__, None} or kind in copyreg.dispatch_table:
         return False
     try:
-        made, arguments, state, *items = cast("tuple[object, ...]", value.__reduce_ex__(2))
+        function, arguments, state, *items = cast("tuple[object, ...]", value.__reduce_ex__(2))
     except Exception:  # noqa: BLE001 - it has parts that pickle does not know
         return False
     has_dict = hasattr(value, "__dict__") and (state is None or type(state) is dict)
-    return has_dict and made is copyreg.__newobj__ and arguments == (kind,) and not any(items)  # type: ignore[attr-defined]  # for pickle
+    return has_dict and function is copyreg.__newobj__ and arguments == (kind,) and not any(items)  # type: ignore[attr-defined]  # for pickle
 
 
 def _are_equal(value: object, other: object) -> bool:

@@ -26,7 +26,7 @@ def test_options_that_are_not_given_stay() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"timout": 3}, "unexpected keyword argument 'timout'"),
+        ({"time": 3}, "unexpected keyword argument 'time'"),
         ({"name": 3}, "name must be a text, not 3"),
         ({"retries": -1}, "retries must be from 0 to .*, and not -1"),
         ({"retries": "3"}, "retries must be from 0 to .*, and not '3'"),
