@@ -389,6 +389,10 @@ def test_an_executor_ends_although_an_iterator_fails_then(node: RunningNode) -> 
     assert len(seen) == 300
     assert executor.stats().completed > 0
     executor.shutdown()
+    left = dios.Executor(1, node=node.place)
+    left.map(abs, fails_after(100))
+    left.__exit__(KeyError, KeyError(), None)
+    assert left.is_ended, "the exception of the body leaves the block"
 
 
 def test_an_iterator_with_some_used_results_cancels_the_others_when_it_is_dropped(

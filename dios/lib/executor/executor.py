@@ -389,7 +389,9 @@ class Executor(concurrent.futures.Executor):
         """Shut down and wait; after Ctrl-C the workers are ended at once."""
         if kind is not None and not issubclass(kind, Exception):
             self._kill()
-        self.shutdown()
+        # The exception of the body says more than one of an iterator.
+        with contextlib.suppress(*(() if kind is None else (Exception,))):
+            self.shutdown()
 
 
 class ExecutorView(concurrent.futures.Executor):

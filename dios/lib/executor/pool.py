@@ -821,11 +821,13 @@ class Pool:
             self._remove(other)
             self._lifecycle.end(other.task, kill=True)
 
-    def _runs_elsewhere(self, call: Call | NestedCall) -> bool:
-        """Return True if a call of a lost worker needs no repetition, because another worker has it."""
-        if not isinstance(call, Call) or not call.copied:
+    def _needs_no_repetition(self, call: Call | NestedCall) -> bool:
+        """Return True if a call of a lost worker has ended, or another worker has it."""
+        if not isinstance(call, Call) or call.answered:
+            return isinstance(call, Call)
+        if not call.copied:
             return False
-        if call.answered or self._holders(call) or call in self._queue or call in self._parked:
+        if self._holders(call) or call in self._queue or call in self._parked:
             return True
         call.copied = False
         self._copies.pop(call, None)
@@ -1180,7 +1182,7 @@ class Pool:
             if number not in worker.nested
         ]
         returned = [worker.running.pop(number) for number in waiting]
-        self._give_back([call for call in returned if not self._runs_elsewhere(call)])
+        self._give_back([call for call in returned if not self._needs_no_repetition(call)])
         self._lifecycle.end(worker.task, kill=isinstance(error, ProtocolError))
 
     def _remove(self, worker: _Worker) -> None:
@@ -1218,8 +1220,7 @@ class Pool:
         elif not worker.ready:
             self._ended_early(status, reason, lost=lost)
         for call in worker.running.values():
-            was_ended = isinstance(call, Call) and call.answered and not call.copied
-            if was_ended or self._runs_elsewhere(call):
+            if self._needs_no_repetition(call):
                 continue
             call.tries += not moved
             fingerprint = "" if status is None else status.fingerprint
