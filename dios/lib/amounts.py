@@ -35,6 +35,10 @@ def memory_of(given: int | str) -> int:
 
 def seconds_of(given: float, name: str) -> float:
     """Return a number of seconds. Raise InvalidError for one that is not positive, or is years."""
-    if not 0 < given <= SECONDS_MOST:
+    try:
+        is_in_range = 0 < given <= SECONDS_MOST
+    except TypeError:  # it is no number
+        is_in_range = False
+    if not is_in_range:
         raise InvalidError(f"{name} must be more than 0 and at most {SECONDS_MOST:,} seconds, not {given!r}")
     return float(given)

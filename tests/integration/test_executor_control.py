@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import itertools
 import os
+import subprocess
+import sys
 import time
+import weakref
 from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,6 +21,9 @@ import dios
 from dios.errors import InvalidError
 from dios.lib.executor import shared_executors
 from dios.lib.executor.errors import CallEndedError, CallTimeLimitError, WorkerEndedError
+from dios.lib.executor.futures import CallFuture
+from dios.lib.executor.pool import running_pools
+from dios.lib.executor.result_order import OrderedResults
 from dios.limits import MIB
 from tests.support.node.running_node import RunningNode, wait_until
 
@@ -252,16 +261,19 @@ def test_workers_are_terminated_as_in_the_standard_library(node: RunningNode) ->
 
 # -- shared executors -------------------------------------------------------------------------------
 def test_executors_with_the_same_arguments_are_one(node: RunningNode) -> None:
-    """Its workers stay for the next use; the one that was not used for the longest time ends."""
+    """Its workers stay for the next use. The one that was not used for the longest time is not kept."""
     first = dios.shared_executor(1, node=node.place, env={"A": "1"})
     worker = first.submit(os.getenv, "A").result(60), first.stats().workers_started
     assert dios.shared_executor(1, node=node.place, env={"A": "1"}) is first
     others = [dios.shared_executor(1, node=node.place, env={"A": name}) for name in "23"]
-    assert first.is_ended
-    assert not any(other.is_ended for other in others)
+    assert not first.is_ended, "it has a user"
+    assert first.submit(os.getenv, "A").result(60) == "1"
     again = dios.shared_executor(1, node=node.place, env={"A": "1"})
     assert again is not first
     assert (again.submit(os.getenv, "A").result(60), again.stats().workers_started) == worker == ("1", 1)
+    first_pool = weakref.ref(first._pool)
+    del first
+    wait_until(lambda: (pool := first_pool()) is None or pool.is_closing, "the first one ends")
     with pytest.raises(InvalidError, match="cannot be shared"):
         dios.shared_executor(1, node=node.place, initargs=({1},))
     shared_executors.forget_shared(again)
@@ -272,14 +284,179 @@ def test_executors_with_the_same_arguments_are_one(node: RunningNode) -> None:
     assert dios.shared_executor(1, node=node.place) is not dios.shared_executor(2, node=node.place)
 
 
-def test_a_shared_executor_ends_when_nobody_uses_it(
+def test_a_shared_executor_is_kept_while_it_is_used(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not while a call runs, nor soon after its last use."""
-    monkeypatch.setattr(shared_executors, "_IDLE_S", 0.2)
+    """While a call runs, and for a while afterwards. Its user has it for longer, and nothing else does."""
+    monkeypatch.setattr(shared_executors, "_IDLE_S", 1000.0)
     shared = dios.shared_executor(1, node=node.place, env={"A": "idle"})
+    kept = next(reversed(shared_executors._kept.values()))
+    kept.used_s -= 2000
     future = shared.submit(forever)
-    shared_executors._end_if_idle(next(reversed(shared_executors._kept)))
-    assert not shared.is_ended
+    shared_executors._forget_if_idle(kept)
+    assert shared_executors._kept[kept.key] is kept
     future.kill()
-    wait_until(lambda: shared.is_ended, "it ends")
+    wait_until(lambda: not shared.is_busy, "the call has ended")
+    shared_executors._forget_if_idle(kept)
+    assert kept.key not in shared_executors._kept
+    assert shared.submit(pow, 2, 3).result(60) == 8
+    again = dios.shared_executor(1, node=node.place, env={"A": "idle"})
+    shared_executors._forget_if_idle(kept)
+    assert shared_executors._kept[kept.key].executor is again
+    again.shutdown()
+    shared_executors._forget_if_idle(shared_executors._kept[kept.key])
+    assert kept.key not in shared_executors._kept
+
+
+def test_the_timers_of_shared_executors_end_with_them(node: RunningNode) -> None:
+    """An executor that was ended, or is not kept, leaves none."""
+    timers = []
+    for name in "1234":
+        shared = dios.shared_executor(1, node=node.place, env={"T": name})
+        timers.append(next(reversed(shared_executors._kept.values())).timer)
+        shared.shutdown()
+    dios.shared_executor(1, node=node.place, env={"T": "4"})
+    for timer in timers:
+        assert timer is not None
+    assert [timer.finished.is_set() for timer in timers if timer] == [True, True, False, True]
+
+
+def test_a_forked_process_shares_executors_of_its_own(node: RunningNode) -> None:
+    """The lock may be held at the moment of the fork."""
+    with shared_executors._lock:
+        child = os.fork()
+        if not child:
+            os._exit(
+                0 if shared_executors._lock.acquire(blocking=False) and not shared_executors._kept else 1
+            )
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# -- ends of executors ------------------------------------------------------------------------------
+def test_an_actor_outlives_the_calls_of_a_worker(node: RunningNode) -> None:
+    """Its state would be lost with its worker."""
+    with dios.Executor(1, node=node.place, max_tasks_per_child=2) as executor:
+        actor = executor.actor(list)
+        for number in range(5):
+            actor.append.submit(number).result(60)
+        assert actor.copy.submit().result(60) == [0, 1, 2, 3, 4]
+
+
+def test_a_forgotten_executor_ends_also_the_workers_of_calls_with_needs(node: RunningNode) -> None:
+    """And a call with needs is refused after the end."""
+    executor = dios.Executor(1, node=node.place)
+    view = executor.with_options(memory=300 * MIB)
+    assert view.submit(pow, 2, 3).result(60) == 8
+    pools = [weakref.ref(pool) for pool in executor._all_pools()]
+    assert len(pools) == 2
+    del executor, view
+    gc.collect()
+    wait_until(lambda: all((pool := ref()) is None or pool.is_closing for ref in pools), "they end")
+    ended = dios.Executor(1, node=node.place)
+    ended.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        ended.with_options(memory=300 * MIB).submit(pow, 2, 3)
+    assert len(ended._all_pools()) == 1
+
+
+def test_threads_share_the_workers_of_calls_with_needs(node: RunningNode) -> None:
+    """Calls with the same needs that begin together have one pool."""
+    with dios.Executor(1, node=node.place) as executor:
+        view = executor.with_options(memory=300 * MIB)
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            futures = list(threads.map(lambda number: view.submit(pow, 2, number), range(8)))
+        assert [future.result(60) for future in futures] == [2**number for number in range(8)]
+        own = {id(pool) for pool in running_pools() if pool._main is executor._main}
+        assert own == {id(pool) for pool in executor._all_pools()}
+
+
+def fails_after(count: int) -> Iterator[int]:
+    """Yield some numbers, and raise."""
+    yield from range(count)
+    raise OSError("no further items")
+
+
+def test_an_executor_ends_although_an_iterator_fails_then(node: RunningNode) -> None:
+    """Other maps whose results nobody wants are made, and the error is raised."""
+    seen: list[int] = []
+    executor = dios.Executor(1, node=node.place)
+    executor.map(abs, fails_after(100))
+    executor.map(abs, counted(iter(range(300)), seen))
+    executor.map(abs, fails_after(100))
+    with pytest.raises(OSError, match="no further items"):
+        executor.shutdown()
+    assert executor.is_ended
+    assert len(seen) == 300
+    assert executor.stats().completed > 0
+    executor.shutdown()
+    left = dios.Executor(1, node=node.place)
+    left.map(abs, fails_after(100))
+    left.__exit__(KeyError, KeyError(), None)
+    assert left.is_ended, "the exception of the body leaves the block"
+
+
+def test_an_iterator_with_some_used_results_cancels_the_others_when_it_is_dropped(
+    executor: dios.Executor,
+) -> None:
+    """Their calls do not begin."""
+    results = cast("OrderedResults[None]", executor.map(time.sleep, [0] + [1000] * 5, chunksize=1))
+    assert next(results) is None
+    begun, *others = [future for future, _ in results._pending]
+    wait_until(begun.running, "the second call runs")
+    del results
+    assert all(future.cancelled() for future in others)
+    cast("CallFuture[object]", begun).kill()
+    assert executor.submit(pow, 2, 3).result(60) == 8
+
+
+def test_calls_for_their_effects_are_made_at_the_end_of_the_program(
+    tmp_path: Path, node: RunningNode
+) -> None:
+    """Without a shutdown too, and although an iterator fails."""
+    program = (
+        "import dios, time\n"
+        "def items(count, failure):\n"
+        "    for number in range(count): yield number\n"
+        "    print(count, flush=True)\n"
+        "    if failure: raise OSError('no further items')\n"
+        "executors = [dios.Executor(1) for _ in range(2)]\n"
+        "executors[0].map(abs, items(200, False))\n"
+        "executors[1].map(abs, items(300, True))\n"
+        "future = executors[0].submit(time.time)\n"
+        "future.add_done_callback(lambda future: print('done', flush=True))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "DIOS_NODE": node.place},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert sorted(run.stdout.split()) == ["200", "300", "done"]
+    assert "no further items" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"env": {"A": 1}},
+        {"env": {"A=B": "1"}},
+        {"env": {"A": "a\0b"}},
+        {"retries": -1},
+        {"retries": "2"},
+        {"retry_on": 3},
+        {"retry_on": ["ValueError"]},
+        {"timeout": "2"},
+        {"timeout": 0},
+    ],
+    ids=str,
+)
+def test_wrong_options_are_refused_before_a_node_is_opened(
+    options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the option."""
+    monkeypatch.setattr("dios.lib.executor.executor.connect_or_start", None)
+    with pytest.raises((InvalidError, TypeError), match=next(iter(options))):
+        dios.Executor(1, **options)  # type: ignore[arg-type]

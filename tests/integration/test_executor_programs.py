@@ -144,3 +144,31 @@ def test_cells_keep_one_namespace_in_each_worker(tmp_path: Path, node: RunningNo
         "1 2 999999",
         "1000000",
     ], run.stderr
+
+
+def test_logs_of_calls_are_shown_and_those_of_the_script_are_not(tmp_path: Path, node: RunningNode) -> None:
+    """A handler that the script makes in a worker, and what the script prints there."""
+    (tmp_path / "logs.py").write_text(
+        "import dios, logging, sys\n"
+        'logging.basicConfig(format="of a log: %(message)s")\n'
+        "out = sys.stdout\n"
+        'print("of the script", file=sys.stderr)\n'
+        "def call():\n"
+        '    logging.warning("of a call")\n'
+        '    print("to a kept stream", file=out)\n'
+        f"{_GUARD}\n"
+        "    with dios.Executor(1) as executor:\n"
+        "        executor.submit(call).result(120)\n",
+        "utf-8",
+    )
+    run = subprocess.run(
+        [sys.executable, "logs.py"],
+        cwd=tmp_path,
+        env={**os.environ, "DIOS_NODE": node.place},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    lines = run.stderr.splitlines()
+    assert lines == ["of the script", "[worker 1] of a log: of a call", "[worker 1] to a kept stream"]

@@ -71,7 +71,7 @@ def pack(name: str, paths: Iterable[Path], *, is_spare: bool = False) -> Archive
     files = [file for path in paths for file in _files(path)]
     if len(files) > LOCAL_PACKAGE_FILES_MAX:
         raise _over(name, f"{len(files):,} files, over {LOCAL_PACKAGE_FILES_MAX:,}", files[-1][1])
-    sizes = {path: path.stat().st_size for _, path in files}
+    sizes = {path: _size(path) for _, path in files}
     largest = max(sizes, key=lambda path: sizes[path], default=Path(name))
     total = sum(sizes.values())
     if total > LOCAL_PACKAGE_BYTES_MAX:
@@ -93,6 +93,14 @@ def _over(name: str, excess: str, file: Path) -> InvalidError:
         f"the package {name} cannot be sent to workers: it has {excess}. Exclude files such as {file} by a "
         f"pattern in {IGNORE_FILE} in the folder of the package, or install the package where the nodes run"
     )
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file, or 0 if it has gone meanwhile."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _read(path: Path, size: int) -> bytes:
@@ -128,8 +136,9 @@ def _files(top: Path) -> Iterator[tuple[str, Path]]:
         for name in files:
             path = Path(folder, name)
             is_wanted = in_package or path.suffix == ".py"
-            if is_wanted and not _is_ignored(relative / name, patterns) and _is_file(path):
-                yield str(Path(top.name) / relative / name), path
+            key = str(Path(top.name) / relative / name)
+            if is_wanted and not _is_ignored(relative / name, patterns) and _is_text(key) and _is_file(path):
+                yield key, path
 
 
 def _patterns(top: Path) -> list[str]:
@@ -150,6 +159,15 @@ def _is_ignored(path: Path, patterns: Sequence[str]) -> bool:
         fnmatch.fnmatchcase(path.name, pattern) or fnmatch.fnmatchcase(str(path), pattern)
         for pattern in patterns
     )
+
+
+def _is_text(name: str) -> bool:
+    """Return False for the name of a file in an unknown encoding, which no import can need."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_file(path: Path) -> bool:
@@ -193,16 +211,24 @@ def install(archives: Iterable[Archive]) -> None:
             _write(folder, files)
         except OSError:
             # A task may have no private folder, or not enough room there: its sources suffice for imports.
-            add_modules({name: importlib.util.decode_source(source) for name, source in files.sources()})
+            add_modules({name: _source(content) for name, content in files.sources()})
             continue
         sys.path.insert(len(sys.path) if archive.is_spare else 0, folder)
     importlib.invalidate_caches()
 
 
+def _source(content: bytes) -> str:
+    """Return a source as text; of one that cannot be decoded, a source that raises the error."""
+    try:
+        return importlib.util.decode_source(content)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        return f"raise SyntaxError({str(error)!r})\n"
+
+
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
+    except Exception:  # noqa: BLE001 - of a finder of the program
         return False
 
 

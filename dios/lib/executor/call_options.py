@@ -15,6 +15,7 @@ from dios.lib.executor.lifecycle import WorkerOptions
 from dios.wire.messages import Limits
 
 _CPUS_MAX: Final = 10_000
+_RETRIES_MAX: Final = 1_000_000_000
 
 
 class Needs(NamedTuple):
@@ -75,24 +76,40 @@ class CallOptions:
         """Return these options with some changes. Raises InvalidError for one out of range."""
         timeout, retries, retry_on = changes.get("timeout"), changes.get("retries"), changes.get("retry_on")
         name, cpus, memory = changes.get("name"), changes.get("cpus"), changes.get("memory")
-        kinds: tuple[object, ...] = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on or ())
-        classes = tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseException))
-        if classes != kinds:
-            raise TypeError("retry_on must be a class of exceptions, or several")
-        if retries is not None and retries < 0:
-            raise InvalidError("retries must not be negative")
-        if cpus is not None and not 0 < cpus <= _CPUS_MAX:
+        for unknown in changes.keys() - OptionChanges.__annotations__.keys():
+            raise TypeError(f"with_options() got an unexpected keyword argument {unknown!r}")
+        if not (name is None or isinstance(name, str)):
+            raise InvalidError(f"name must be a text, not {name!r}")
+        if retries is not None and not _is_in_range(retries, 0, _RETRIES_MAX):
+            raise InvalidError(f"retries must be from 0 to {_RETRIES_MAX:,}, and not {retries!r}")
+        if cpus is not None and not (_is_in_range(cpus, 0, _CPUS_MAX) and cpus):
             raise InvalidError(f"cpus must be more than 0 and at most {_CPUS_MAX:,}, not {cpus!r}")
         return CallOptions(
             self.timeout_s if timeout is None else seconds_of(timeout, "timeout"),
             self.retries if retries is None else retries,
-            self.retry_on if retry_on is None else classes,
+            self.retry_on if retry_on is None else _exceptions(retry_on),
             self.name if name is None else name,
             Needs(
                 self.needs.cpus_milli if cpus is None else max(1, round(1000 * cpus)),
                 self.needs.memory_bytes if memory is None else memory_of(memory),
             ),
         )
+
+
+def _is_in_range(value: float, least: float, most: float) -> bool:
+    try:
+        return least <= value <= most
+    except TypeError:  # it is no number
+        return False
+
+
+def _exceptions(given: object) -> tuple[type[BaseException], ...]:
+    """Return the classes of ``retry_on``: one, or several."""
+    kinds = tuple(given) if isinstance(given, Iterable) and not isinstance(given, type) else (given,)
+    classes = tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseException))
+    if len(classes) < len(kinds):
+        raise TypeError(f"retry_on must be a class of exceptions, or several, not {given!r}")
+    return classes
 
 
 NO_OPTIONS: Final = CallOptions()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
 import sys
@@ -19,6 +20,7 @@ from dios.client.ops.attributes import Handed
 from dios.client.sync.node import Node, Reference, connect_or_start
 from dios.client.tracing import active
 from dios.errors import InvalidError
+from dios.forks import give_up_in_child
 from dios.lib.executor import actor_calls
 from dios.lib.executor.actors import Actor
 from dios.lib.executor.call_data import stored_reference
@@ -106,6 +108,11 @@ class Executor(concurrent.futures.Executor):
                 f"{running_script()} makes an executor when a worker loads it. Put this below "
                 'if __name__ == "__main__":'
             )
+        self._call_options: Final = NO_OPTIONS.changed(
+            {"timeout": timeout, "retries": retries, "retry_on": retry_on}
+        )
+        variables = checked_variables(env or {})
+        worker_work = None if work is None else movable(work)
         self._modules: Final = LocalModules(modules)
         self._main: Final = MainNames(self._modules)
         self._opens_node: Final = not isinstance(node, Node)
@@ -126,31 +133,28 @@ class Executor(concurrent.futures.Executor):
                 groups=members,
                 inputs=inputs,
                 host=host or "",
-                work=None if work is None else movable(work),
+                work=worker_work,
                 limits=limits,
                 trust=trust,
                 template=template,
             ),
             retries=retries,
             calls_per_worker=max_tasks_per_child or 0,
-            env=dict(env or {}),
+            env=variables,
             copies=repeatable,
             initializer=None if initializer is None else (initializer, tuple(initargs)),
         )
         self._work: Final = work
-        self._call_options: Final = NO_OPTIONS.changed(
-            {"timeout": timeout, "retries": retries, "retry_on": retry_on}
-        )
-        self._maps: Final[list[OrderedResults[object]]] = []
+        self._unused_maps: Final[set[OrderedResults[object]]] = set()
         self._node_use: Final = _NodeUse(self.node if self._opens_node else None)
         self._options: Final = options
-        self._actors: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
+        self._actors: Final[dict[int, weakref.ref[Pool]]] = {}
         self._pool: Final = self._new_pool(options)
+        self._end_when_forgotten(self._pool)
         self._pools: Final = {NO_NEEDS: self._pool}
+        self._pools_lock: Final = threading.Lock()
         open_putter(self)
-        # An executor that is forgotten ends when its calls have run.
-        forgotten = weakref.finalize(self, self._pool.close, cancel=False)
-        forgotten.atexit = False
+        _executors.add(self)
 
     def __repr__(self) -> str:
         return f"<Executor with {self._max_workers} workers>"
@@ -249,10 +253,8 @@ class Executor(concurrent.futures.Executor):
         def submit(called: Function[object], *args: object) -> concurrent.futures.Future[list[object]]:
             return self.submit_call(options, cast("Function[list[object]]", called), args, {})
 
-        results = OrderedResults(submit, fn, iterables, how)
-        self._maps[:] = [other for other in self._maps if not other.is_submitted]
-        self._maps.append(cast("OrderedResults[object]", results))
-        return results
+        unused = cast("set[OrderedResults[T]]", self._unused_maps)
+        return OrderedResults(submit, fn, iterables, how, unused)
 
     def put(self, value: T) -> ValueReference[T]:
         """Store a value on the node, and return a reference that calls get as an argument.
@@ -268,8 +270,9 @@ class Executor(concurrent.futures.Executor):
 
         The worker counts in addition to ``max_workers``. If it is lost, a new one constructs the object
         again, at most ``max_restarts`` times, without its former state; then calls fail with
-        ActorEndedError. An exception of the class is the cause of an InitializerError of the calls. This call
-        waits for futures among the arguments. Raises RuntimeError after ``shutdown``.
+        ActorEndedError. ``max_tasks_per_child`` does not end it, because its state would be lost. An
+        exception of the class is the cause of an InitializerError of the calls. This call waits for futures
+        among the arguments. Raises RuntimeError after ``shutdown``.
         """
         if max_restarts < 0:
             raise InvalidError("max_restarts must not be negative")
@@ -282,59 +285,100 @@ class Executor(concurrent.futures.Executor):
             worker=dataclasses.replace(self._options.worker, label=f"actor {name}", work=self._work),
             retries=0,
             copies=(),
+            calls_per_worker=0,
             initializer=(actor_calls.construct, (cls, args, kwargs)),
             actor_starts=1 + max_restarts,
         )
         pool = self._new_pool(options)
-        self._actors.add(pool)
+        actors, number = self._actors, id(pool)
+        actors[number] = weakref.ref(pool, lambda _: actors.pop(number, None))
+        if self.is_ended:
+            pool.close(cancel=True)
+            raise RuntimeError("cannot make an actor after shutdown")
         return Actor(self, pool, name)
 
     def stats(self) -> PoolStatistics:
         """Return numbers of calls (submitted, completed, failed, repeated, waiting, running) and workers."""
-        parts = [dataclasses.astuple(pool.statistics()) for pool in self._pools.values()]
+        parts = [dataclasses.astuple(pool.statistics()) for pool in list(self._pools.values())]
         return PoolStatistics(*map(sum, zip(*parts, strict=True)))
 
     def _new_pool(self, options: PoolOptions) -> Pool:
         return Pool(self.node, options, self._modules, self._main, self._node_use.begin())
 
+    def _end_when_forgotten(self, pool: Pool) -> None:
+        """Let the workers of a pool end, when its calls have run, after the last use of this executor."""
+        weakref.finalize(self, pool.close, cancel=False).atexit = False
+
     def _all_pools(self) -> list[Pool]:
-        return [*self._pools.values(), *self._actors]
+        actors = [actor for reference in list(self._actors.values()) if (actor := reference())]
+        return [*list(self._pools.values()), *actors]
 
     def _pool_for(self, needs: Needs) -> Pool:
         """Return the workers for calls with some needs."""
         pool = self._pools.get(needs)
-        if pool is None:
-            if self._pool.is_closing:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            places = self._max_workers
-            if self._work is None:
-                places = max(1, places * 1000 // max(1000, needs.cpus_milli))
-            worker = needs.applied(self._options.worker)
-            pool = self._new_pool(dataclasses.replace(self._options, workers_max=places, worker=worker))
-            pool = self._pools.setdefault(needs, pool)
+        if pool is not None or self._pool.is_closing:
+            return pool or self._pool  # which refuses the call
+        with self._pools_lock:
+            pool = self._pools.get(needs)
+            if pool is None:
+                places = self._max_workers
+                if self._work is None:
+                    places = max(1, places * 1000 // max(1000, needs.cpus_milli))
+                options = dataclasses.replace(
+                    self._options,
+                    workers_max=places,
+                    worker=needs.applied(self._options.worker),
+                    idle_kept=0,
+                )
+                pool = self._pools[needs] = self._new_pool(options)
+                self._end_when_forgotten(pool)
+        if self.is_ended:  # perhaps it closed before it could see this pool
+            pool.close(cancel=False)
         return pool
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of the base class
         """Accept no more calls; the workers end when all calls have run, or with ``cancel_futures`` the
         present ones.
 
-        With ``wait`` this returns when all workers have ended.
+        With ``wait`` this returns when all workers have ended. Raises the exception of an iterator of ``map``
+        of which no result was used, and which is read to its end now. The workers end nevertheless.
         """
         close_putter(self)
-        if not cancel_futures:
-            for results in self._maps:
-                results.submit_rest()
-        pools = self._all_pools()
-        for pool in pools:
-            pool.close(cancel=cancel_futures)
-        if wait:
-            _join(pools)
+        problem: Exception | None = None
+        try:
+            while self._unused_maps and not cancel_futures:
+                problem = self._submit_rest() or problem
+        except BaseException:
+            self._kill()
+            raise
+        finally:
+            self._unused_maps.clear()
+            # Further pools are not added afterwards.
+            self._pool.close(cancel=cancel_futures)
+            pools = self._all_pools()
+            for pool in pools:
+                pool.close(cancel=cancel_futures)
+            if wait:
+                _join(pools)
+        if problem is not None:
+            raise problem
+
+    def _submit_rest(self) -> Exception | None:
+        """Submit the rest of a map of which no result was used. Return the exception that ended this."""
+        try:
+            self._unused_maps.pop().submit_rest()
+        except Exception as error:  # noqa: BLE001 - of the caller's iterator
+            return error
+        return None
+
+    def _kill(self) -> None:
+        self._unused_maps.clear()
+        for pool in self._all_pools():
+            pool.kill()
 
     def kill_workers(self) -> None:
         """End the workers at once, and shut down without waiting: calls that run or wait fail."""
-        self._maps.clear()
-        for pool in self._all_pools():
-            pool.kill()
+        self._kill()
         self.shutdown(wait=False)
 
     terminate_workers = kill_workers
@@ -344,10 +388,10 @@ class Executor(concurrent.futures.Executor):
     ) -> None:
         """Shut down and wait; after Ctrl-C the workers are ended at once."""
         if kind is not None and not issubclass(kind, Exception):
-            self._maps.clear()
-            for pool in self._all_pools():
-                pool.kill()
-        self.shutdown()
+            self._kill()
+        # The exception of the body says more than one of an iterator.
+        with contextlib.suppress(*(() if kind is None else (Exception,))):
+            self.shutdown()
 
 
 class ExecutorView(concurrent.futures.Executor):
@@ -451,14 +495,38 @@ class _NodeUse:
             self._opened.close()
 
 
+_executors: Final[weakref.WeakSet[Executor]] = weakref.WeakSet()
+
+give_up_in_child(_executors.clear)
+
+
 @atexit.register
 def _shut_down_all() -> None:
+    """Wait for the calls of all executors at the end of the program; after Ctrl-C end them."""
+    is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
+    with contextlib.ExitStack() as steps:
+        steps.callback(_end_all_pools, kill=is_interrupted)
+        for executor in list(_executors):
+            steps.callback(executor.shutdown, wait=False, cancel_futures=is_interrupted)
+
+
+def _end_all_pools(*, kill: bool) -> None:
     pools = running_pools()
     for pool in pools:
         pool.close(cancel=False)
-        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        if kill:
             pool.kill()
     _join(pools)
+
+
+def checked_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables of an environment. Raise InvalidError for what cannot be one."""
+    given = cast("Mapping[object, object]", env)
+    for name, value in given.items():
+        are_texts = isinstance(name, str) and isinstance(value, str)
+        if not are_texts or not name or "=" in str(name) or "\0" in f"{name}{value}":
+            raise InvalidError(f"env needs names of variables with texts, not {name!r}: {value!r}")
+    return dict(env)
 
 
 def movable(work: Work) -> Work:

@@ -63,22 +63,22 @@ class LocalModules:
         """
         return self._add_all({name.partition(".")[0] for name in names}, set())
 
-    def add_imports(self, source: bytes) -> None:
-        """Pack the local packages that a source text imports."""
-        self._add_all(set(), _imported(source))
+    def add_imports(self, source: bytes, package: str) -> None:
+        """Pack the local packages that a source text imports, and the package to which the text belongs."""
+        self._add_all(set(), _imported(source) | ({package} if package else set()))
 
     def _add_all(self, tops: set[str], imported: set[str]) -> list[Archive]:
         with self._lock:
             for top in tops & self._failed.keys():
-                raise self._failed[top]
+                raise self._failed[top].with_traceback(None)
             first = len(self.archives)
             waiting = list(imported)
+            failed: InvalidError | None = None
             for top in tops - self._seen:
                 try:
                     self._add(top, waiting)
                 except InvalidError as error:
-                    self._failed[top] = error
-                    raise
+                    failed = self._failed[top] = error
             while waiting:
                 top = waiting.pop().partition(".")[0]
                 try:
@@ -86,12 +86,23 @@ class LocalModules:
                 except InvalidError as error:
                     # Perhaps no call imports it: an import has this error.
                     self.archives.append(Archive(top, "", b"", problem=str(error)))
+            if failed is not None:
+                raise failed
             return self.archives[first:]
 
     def _add(self, top: str, waiting: list[str]) -> None:
         if top in self._seen:
             return
         self._seen.add(top)
+        try:
+            self._add_package(top, waiting)
+        except (OSError, RuntimeError) as error:
+            raise InvalidError(
+                f"the package {top} cannot be sent to workers: {error}. Make its folder readable, or install "
+                "the package where the nodes run"
+            ) from error
+
+    def _add_package(self, top: str, waiting: list[str]) -> None:
         module = sys.modules.get(top)
         places = _places(top, module)
         if not places or any(map(is_of_library, places)):
@@ -121,7 +132,7 @@ def _places(name: str, module: ModuleType | None) -> list[Path]:
     if module is None:
         try:
             spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError, AttributeError):
+        except Exception:  # noqa: BLE001 - of a finder of the program
             return []
         paths, file = _of_spec(spec)
     else:

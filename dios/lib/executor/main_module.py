@@ -91,7 +91,8 @@ def main_attribute(qualname: str, _namespace: object = None) -> object:
     top, *rest = qualname.split(".")
     values = main_namespace()
     if top not in values:
-        raise failures.get(top) or AttributeError(f"the main module of this worker has no {top!r}")
+        absent = failures.get(top) or AttributeError(f"the main module of this worker has no {top!r}")
+        raise absent.with_traceback(None)
     return functools.reduce(getattr, rest, values[top])
 
 
@@ -117,7 +118,10 @@ def qualname_in(namespace: dict[str, object], value: object) -> str:
 
     It is empty for what the module does not have under a name, such as a function in a function.
     """
-    if not callable(value) or getattr(value, "__module__", None) != MAIN:
+    try:
+        if not callable(value) or getattr(value, "__module__", None) != MAIN:
+            return ""
+    except Exception:  # noqa: BLE001 - a proxy may raise anything
         return ""
     if not isinstance(value, type | FunctionType | CACHED):
         attributes = getattr(value, "__dict__", {})

@@ -8,6 +8,7 @@ they get each name that a call needs by value, and again when it has changed. AD
 from __future__ import annotations
 
 import _thread
+import contextlib
 import dis
 import enum
 import pickle
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -58,6 +59,7 @@ _CODE_BYTES_MAX: Final = 64 * MIB
 
 _SCALARS: Final = (int, float, complex, str, bytes, bool, type(None), ModuleType)
 _CONTAINERS: Final = (list, dict, set, bytearray, deque)
+_CODE: Final = (type, FunctionType, CACHED)
 _NOT_SHARED: Final = (type, FunctionType, ModuleType, enum.Enum)
 
 _NEW: Final[dict[type, Callable[[object], tuple[object, tuple[object, ...]]]]] = {
@@ -88,7 +90,8 @@ class MainNames:
         main = sys.modules[MAIN]
         self.namespace: Final = vars(main)
         self.log: Final[list[bytes]] = []
-        """Frames for workers, each of which gets all of them in this order."""
+        """Frames for workers, each of which gets all in this order. Those that no worker needs are empty."""
+        self._history: Final = _History()
         self._modules: Final = modules
         self._script: Final = read_script(main)
         self._names: Final = None if self._script is None else self._script.names
@@ -107,13 +110,26 @@ class MainNames:
             if self._is_taken:
                 return
             self._is_taken = True
-            if self._script is not None:
-                self._modules.add_imports(self._script.text)
-                self.log.append(frames.frame(frames.SCRIPT, msgspec.msgpack.encode(self._script.sent)))
-            for name, value in self._used_data():
-                if "." in name:
-                    self._define_data(name, value)
-                else:
+            try:
+                self._take_script()
+            except BaseException:
+                # Ctrl-C: the next call begins again. No worker has got anything.
+                self._is_taken = False
+                for kept in (self.log, self._sent, self._taken, self._settled):
+                    kept.clear()
+                self._history.clear()
+                raise
+
+    def _take_script(self) -> None:
+        if self._script is not None:
+            self._modules.add_imports(self._script.text, self._script.sent.package)
+            self.log.append(frames.frame(frames.SCRIPT, msgspec.msgpack.encode(self._script.sent)))
+        for name, value in self._used_data():
+            if "." in name:
+                self._define_data(name, value)
+            else:
+                # The calls that need a name which cannot be sent fail, and no others.
+                with contextlib.suppress(InvalidError):
                     self._need(name, set())
 
     def renew(self) -> None:
@@ -169,7 +185,7 @@ class MainNames:
         used = frozenset() if self._names is None else self._names.used
         for name in sorted(used & self.namespace.keys()):
             value = self.namespace[name]
-            if isinstance(value, type) and qualname_in(self.namespace, value) == name:
+            if issubclass(type(value), type) and qualname_in(self.namespace, value) == name:
                 for attribute, part in _data_of(value):
                     yield f"{name}.{attribute}", part
             elif not self._is_code(value):
@@ -179,13 +195,20 @@ class MainNames:
         if name in seen or name not in self.namespace:
             return
         seen.add(name)
-        value, sent = self.namespace[name], self._sent.get(name)
+        value, former = self.namespace[name], self._sent.get(name)
+        sent = former
         if sent is None or self._has_changed(name, sent, value):
             # A value may refer to itself by its name.
             self._sent[name] = _Sent()
             self._in_progress.add(name)
             try:
-                sent = self._sent[name] = self._define(name, value, is_new=sent is None)
+                sent = self._sent[name] = self._define(name, value, is_new=former is None)
+            except BaseException:
+                # Workers have what they had.
+                del self._sent[name]
+                if former is not None:
+                    self._sent[name] = former
+                raise
             finally:
                 self._in_progress.discard(name)
         for other in sent.needs:
@@ -209,7 +232,7 @@ class MainNames:
         if isinstance(value, type):
             return {key: id(part) for key, part in vars(value).items()}
         try:
-            return pickled_definition(self, name, value)[0]
+            return pickled_definition(self, name, value).data
         except NeedsDataError:
             return b""
 
@@ -225,17 +248,17 @@ class MainNames:
             return _Sent()
         sent = _Sent(value)
         try:
-            data, sent.needs = self._pickled(name, value)
+            pickled = self._pickled(name, value)
         except NeedsDataError:
             return _Sent(is_large=True, state=b"")
         except InvalidError:
             # The script has it.
             if not self._is_replayed(name, value):
-                del self._sent[name]
                 raise
             sent.needs = set(names_in(value)) & self.namespace.keys()
         else:
-            self._append(Definition(name, rule, data))
+            sent.needs = pickled.names
+            self._append(Definition(name, rule, pickled.data), pickled.loaded)
         sent.state = self._state_of(name, value)
         return sent
 
@@ -243,30 +266,77 @@ class MainNames:
         """Define data that the script may make as well."""
         sent = _Sent()
         try:
-            data, sent.needs = self._pickled(name, value)
+            pickled = self._pickled(name, value)
         except NeedsDataError:
             sent.is_large = True
         except InvalidError as error:
-            self._append(Definition(name, UNSENDABLE, str(error).encode()))
+            self._append(Definition(name, UNSENDABLE, str(error).encode(errors="replace")), set())
         else:
-            if self._taken.get(name) != data:
-                self._taken[name] = data
-                self._append(Definition(name, IF_DIFFERENT, data))
+            sent.needs = pickled.names
+            if self._taken.get(name) != pickled.data:
+                self._taken[name] = pickled.data
+                self._append(Definition(name, IF_DIFFERENT, pickled.data), pickled.loaded)
         return sent
 
-    def _pickled(self, name: str, value: object) -> tuple[bytes, set[str]]:
-        data, needs, modules = pickled_definition(self, name, value)
+    def _pickled(self, name: str, value: object) -> PickledDefinition:
+        pickled = pickled_definition(self, name, value)
+        modules = set(pickled.modules)
         if self._script is None and isinstance(value, FunctionType):
             # No source shows its imports.
             modules |= {part.argval for part in dis.get_instructions(value) if part.opname == "IMPORT_NAME"}
         self._modules.add(modules)
-        return data, needs
+        return pickled
 
     def _is_code(self, value: object) -> bool:
-        return isinstance(value, ModuleType | type | FunctionType) or bool(qualname_in(self.namespace, value))
+        code = (ModuleType, type, FunctionType)
+        return issubclass(type(value), code) or bool(qualname_in(self.namespace, value))
 
-    def _append(self, definition: Definition) -> None:
+    def _append(self, definition: Definition, loaded: set[str]) -> None:
+        """Add a definition to the log, and remove those that no worker needs any more."""
+        unneeded = self._history.add(len(self.log), definition.name, loaded)
         self.log.append(frames.frame(frames.DEFINE, msgspec.msgpack.encode(definition)))
+        for place in unneeded:
+            self.log[place] = b""
+
+
+class _History:
+    """The places of definitions in a log. An older one of a name stays while others need it."""
+
+    def __init__(self) -> None:
+        self._latest: Final[dict[str, int]] = {}
+        self._loaded: Final[dict[int, set[str]]] = {}
+        """The names that must be there when a definition is loaded."""
+        self._users: Final[dict[str, set[int]]] = {}
+        """The same by the names."""
+        self._replaced: Final[dict[int, tuple[str, int]]] = {}
+        """The name of each older definition that stays, and the place of the next one of this name."""
+
+    def add(self, place: int, name: str, loaded: set[str]) -> list[int]:
+        """Add the definition of a name, and return the places of those that are not needed any more."""
+        owner, _, _ = name.rpartition(".")
+        self._loaded[place] = loaded | ({owner} if owner else set())
+        for other in self._loaded[place]:
+            self._users.setdefault(other, set()).add(place)
+        former = self._latest.get(name)
+        self._latest[name] = place
+        if former is not None:
+            self._replaced[former] = name, place
+        unneeded: list[int] = []
+        while (last := next(filter(self._is_unneeded, self._replaced), None)) is not None:
+            unneeded.append(last)
+            del self._replaced[last]
+            for other in self._loaded.pop(last):
+                self._users[other].discard(last)
+        return unneeded
+
+    def clear(self) -> None:
+        """Forget all definitions."""
+        for kept in (self._latest, self._loaded, self._users, self._replaced):
+            kept.clear()
+
+    def _is_unneeded(self, place: int) -> bool:
+        name, following = self._replaced[place]
+        return not any(place < user < following for user in self._users.get(name, ()))
 
 
 def _data_of(cls: type) -> Iterator[tuple[str, object]]:
@@ -280,8 +350,10 @@ def _shared_values(namespace: dict[str, object], name: str) -> dict[int, str]:
     """Return the first names of values that can change, by their ids; without that of a definition itself."""
     shared: dict[int, str] = {}
     for other, value in list(namespace.items()):
-        is_object = hasattr(value, "__dict__") and not isinstance(value, _NOT_SHARED)
-        if other != "__builtins__" and (is_object or isinstance(value, _CONTAINERS)):
+        # A proxy may raise anything if it is asked for an attribute.
+        kind = type(value)
+        is_object = kind.__dictoffset__ != 0 and not issubclass(kind, _NOT_SHARED)
+        if other != "__builtins__" and (is_object or issubclass(kind, _CONTAINERS)):
             shared.setdefault(id(value), other)
     return {key: other for key, other in shared.items() if other != name}
 
@@ -294,12 +366,23 @@ def _variable(variable: ContextVar[object]) -> tuple[object, ...]:
 
 
 # -- pickles of definitions -------------------------------------------------------------------------
-def pickled_definition(main: MainContext, name: str, value: object) -> tuple[bytes, set[str], set[str]]:
-    """Return the pickle of the value of a name, the names that it needs, and the names of its modules.
+class PickledDefinition(NamedTuple):
+    """The pickle of the value of a name."""
+
+    data: bytes
+    names: set[str]
+    """The names of the main module that it needs."""
+    modules: set[str]
+    loaded: set[str]
+    """Those of the names that must be there when it is loaded."""
+
+
+def pickled_definition(main: MainContext, name: str, value: object) -> PickledDefinition:
+    """Return the pickle of the value of a name.
 
     Raises NeedsDataError for large data, and InvalidError for what cannot be pickled.
     """
-    is_code = isinstance(value, type | FunctionType | CACHED)
+    is_code = issubclass(type(value), _CODE)
     file = _BoundedFile(_CODE_BYTES_MAX if is_code else _DATA_BYTES_MAX)
     pickler = _DefinitionPickler(file, main, name, value)
     try:
@@ -312,7 +395,7 @@ def pickled_definition(main: MainContext, name: str, value: object) -> tuple[byt
             f"{name} of the main module cannot be sent to a worker: it has {_CODE_BYTES_MAX // MIB} MiB, a "
             "future or a reference in it. Give these to the function as arguments"
         ) from None
-    return file.getvalue(), pickler.names, pickler.modules
+    return PickledDefinition(file.getvalue(), pickler.names, pickler.modules, pickler.loaded)
 
 
 class _BoundedFile(BytesFile):
@@ -344,12 +427,17 @@ class _DefinitionPickler(InlinePickler):
         self._name: Final = name
         self._context: Final = main
         self._shared: Final = _shared_values(main.namespace, name)
-        self._is_code: Final = isinstance(value, type | FunctionType | CACHED)
-        self._has_locks: Final = isinstance(value, _WITH_LOCKS)
+        self._is_code: Final = issubclass(type(value), _CODE)
+        self._has_locks: Final = issubclass(type(value), _WITH_LOCKS)
+        self.loaded: Final[set[str]] = set()
 
     def is_named(self, qualname: str) -> bool:
         """Return True for what another definition makes."""
-        return super().is_named(qualname) and qualname.partition(".")[0] != self._name
+        name = qualname.partition(".")[0]
+        if not super().is_named(qualname) or name == self._name:
+            return False
+        self.loaded.add(name)
+        return True
 
     def brought(self, _names: frozenset[str]) -> BoundNamespace:
         """Return a namespace without values: the calls bring them."""
@@ -365,6 +453,7 @@ class _DefinitionPickler(InlinePickler):
         if name is None or name in self._context.need(name) or self._context.is_in_progress(name):
             return None
         self.names.add(name)
+        self.loaded.add(name)
         return name
 
     def reducer_override(self, value: object) -> object:

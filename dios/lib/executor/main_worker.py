@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import copyreg
 import io
 import linecache
 import pickle
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections import Counter, OrderedDict, defaultdict, deque
 from types import ModuleType
 from typing import Final, cast
 
@@ -31,20 +33,18 @@ _NOT_MAIN: Final = "__mp_main__"
 
 _ABSENT: Final = object()
 
+_CONTAINERS: Final = frozenset({dict, OrderedDict, Counter, defaultdict, list, set, bytearray, deque})
+"""Types whose values consist of their parts. A class below one of them may have other state as well."""
+
+_OF_OBJECT: Final = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__setattr__")
+"""The methods of a class that change or describe the state of its objects in a way of their own."""
+
 _running: Final[list[str]] = []
 
 
 def running_script() -> str:
     """Return the file of the script that this worker runs at the moment; empty if there is none."""
     return _running[0] if _running else ""
-
-
-class _Discard(io.TextIOBase):
-    """The output of a script that runs in a worker: the program has shown it already."""
-
-    def write(self, text: str, /) -> int:
-        """Drop a text."""
-        return len(text)
 
 
 class _Conditions(ast.NodeTransformer):
@@ -94,9 +94,8 @@ class WorkerMain(ProcessMain):
         ]
         _running.append(file)
         try:
-            with redirect_stdout(_Discard()), redirect_stderr(_Discard()):
-                for statement in tree.body:
-                    self._run(ast.Module([*future, statement], []), file)
+            for statement in tree.body:
+                self._run(ast.Module([*future, statement], []), file)
         finally:
             _running.clear()
 
@@ -107,31 +106,50 @@ class WorkerMain(ProcessMain):
             failures.update((name, error) for name in bound_names(part.body) if name not in self.namespace)
 
     def define(self, definition: Definition) -> None:
-        """Set a name, or an attribute of a class, by the rule of its definition."""
+        """Set a name, or an attribute of a class, by the rule of its definition.
+
+        If that fails, the name is absent: a value that the script made here is not that of the program.
+        """
+        if definition.rule == UNSENDABLE:
+            failures[definition.name] = InvalidError(definition.data.decode())
+            return
         owner, _, name = definition.name.rpartition(".")
+        holder: object = None
         try:
-            if definition.rule == UNSENDABLE:
-                failures[name] = InvalidError(definition.data.decode())
-                return
             holder = main_attribute(owner) if owner else self._module
             present = vars(holder).get(name, _ABSENT)
             if present is _ABSENT or self._is_replaced(definition, present):
                 value = _Unpickler(io.BytesIO(definition.data)).load()
-                if definition.rule != IF_DIFFERENT or not _changed_in_place(present, value):
+                if definition.rule != IF_DIFFERENT or not self._is_changed(definition, present, value):
                     setattr(holder, name, value)
+            failures.pop(definition.name, None)
         except BaseException as error:  # noqa: BLE001 - the calls that need the name report it
-            failures.setdefault(definition.name, error)
+            failures[definition.name] = error
+            with contextlib.suppress(Exception):
+                delattr(holder, name)
 
     def bind(self, name: str, value: object) -> None:
         """Set a name to a large value, unless it has an equal one from the script."""
-        if name not in self.namespace or pickle.dumps(self.namespace[name], 5) != pickle.dumps(value, 5):
+        if name not in self.namespace or not _are_equal(self.namespace[name], value):
             self.namespace[name] = value
+
+    def _is_changed(self, definition: Definition, present: object, value: object) -> bool:
+        """Return True after changing a value in place; False if the name must be set.
+
+        It must if the program has the value under another name too, or has two values where the script of
+        this worker made one for two names.
+        """
+        others = list(self.namespace.items())
+        first = next((name for name, other in others if other is present), definition.name)
+        if first != definition.name or any(other is value for _, other in others):
+            return False
+        return _changed_in_place(present, value)
 
     def _is_replaced(self, definition: Definition, value: object) -> bool:
         if definition.rule != IF_DIFFERENT:
             return definition.rule == ALWAYS
         try:
-            return pickled_definition(self, definition.name, value)[0] != definition.data
+            return pickled_definition(self, definition.name, value).data != definition.data
         except (NeedsDataError, InvalidError):
             return True
 
@@ -145,24 +163,75 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _changed_in_place(present: object, value: object) -> bool:
-    """Give a value that parts of the script may hold the content of another; return False if it stays."""
+    """Give a value that parts of the script may hold the content of another; return False if it stays.
+
+    Only the built-in containers, and objects whose state is their ``__dict__``, can be changed as a whole.
+    """
     if type(present) is not type(value):
         return False
-    if isinstance(present, dict | set):
-        present.clear()
-        present.update(cast("dict[object, object]", value))
-    elif isinstance(present, list):
-        present[:] = cast("list[object]", value)
-    elif getattr(type(present), "__setattr__", None) is object.__setattr__ and hasattr(present, "__dict__"):
-        present.__dict__.clear()
-        present.__dict__.update(value.__dict__)
-    else:
+    if type(present) in _CONTAINERS:
+        return _is_refilled(present, value)
+    if not (_has_dict_alone(present) and _has_dict_alone(value)):
         return False
+    vars(present).clear()
+    vars(present).update(vars(value))
     return True
+
+
+def _is_refilled(present: object, value: object) -> bool:
+    """Return True after giving a container the parts of another one; False if its length is bounded."""
+    if isinstance(present, list | bytearray):
+        cast("list[object]", present)[:] = cast("list[object]", value)
+        return True
+    if isinstance(present, deque):
+        if present.maxlen != cast("deque[object]", value).maxlen:
+            return False
+        present.clear()
+        present.extend(cast("deque[object]", value))
+        return True
+    if isinstance(present, defaultdict):
+        present.default_factory = cast("defaultdict[object, object]", value).default_factory
+    container = cast("dict[object, object]", present)
+    container.clear()
+    container.update(cast("dict[object, object]", value))
+    return True
+
+
+def _has_dict_alone(value: object) -> bool:
+    """Return True for an object that has a ``__dict__``, and no other state.
+
+    Pickle describes it by its class and the dictionary then. An object that is equal to others by its state
+    may be a key of a dictionary, which would not find it after a change.
+    """
+    kind = type(value)
+    if any(getattr(kind, name, None) is not getattr(object, name, None) for name in _OF_OBJECT):
+        return False
+    if kind.__hash__ not in {object.__hash__, None} or kind in copyreg.dispatch_table:
+        return False
+    try:
+        function, arguments, state, *items = cast("tuple[object, ...]", value.__reduce_ex__(2))
+    except Exception:  # noqa: BLE001 - it has parts that pickle does not know
+        return False
+    has_dict = hasattr(value, "__dict__") and (state is None or type(state) is dict)
+    return has_dict and function is copyreg.__newobj__ and arguments == (kind,) and not any(items)  # type: ignore[attr-defined]  # for pickle
+
+
+def _are_equal(value: object, other: object) -> bool:
+    """Return True if two values have the same pickles; False also if one of them has none."""
+    try:
+        return pickle.dumps(value, 5) == pickle.dumps(other, 5)
+    except Exception:  # noqa: BLE001 - code of the values runs here
+        return False
 
 
 def explain(error: BaseException) -> None:
     """Add the reason why a name is missing in this worker to the error of its absence."""
-    if isinstance(error, NameError) and error.name in failures:
-        reason = failures[error.name]
-        error.add_note(f"{error.name} is not in this worker: {type(reason).__name__}: {reason}")
+    names = [error.name] if isinstance(error, NameError) else []
+    if isinstance(error, AttributeError):
+        is_class = issubclass(type(error.obj), type)
+        kind = cast("type", error.obj) if is_class else type(error.obj)
+        names = [f"{base.__qualname__}.{error.name}" for base in kind.__mro__ if base.__module__ == MAIN]
+    for name in names:
+        if name in failures:
+            reason = failures[name]
+            error.add_note(f"{name} is not in this worker: {type(reason).__name__}: {reason}")

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -118,6 +118,9 @@ to its arguments for at most the time of the copy that this saves."""
 _NEAR_WAIT_S: Final = 5.0
 """The longest wait of a call for a worker that is nearer to its arguments."""
 
+_TIME_LIMITS_KEPT: Final = 1024
+"""The number of time limits that are kept although their calls may have ended."""
+
 _COPY_CHECK_S: Final = 0.1
 """The time between two comparisons of the calls that run with those that have ended."""
 
@@ -138,7 +141,8 @@ class PoolOptions:
     workers_max: int
     worker: WorkerOptions
     idle_s: float | None = None
-    """A worker that had no call for this time ends, unless it is the only one; None keeps all."""
+    """A worker that had no call for this time ends, except the last ``idle_kept``; None keeps all."""
+    idle_kept: int = 1
     env: dict[str, str] = field(default_factory=dict)
     """Variables of the environment of the workers."""
     calls_per_worker: int = 0
@@ -374,6 +378,7 @@ class Pool:
         self._parked: Final[dict[Call, None]] = {}
         self._time_limits: Final[list[tuple[float, int, weakref.ref[Call]]]] = []
         """A heap of the times at which calls end, if they have not ended before."""
+        self._time_limits_max = _TIME_LIMITS_KEPT
         self._events: Final[deque[_Event]] = deque()
         self._signalled = False
         self._asleep = False
@@ -418,8 +423,17 @@ class Pool:
             call.future.queued_at(self)
             if call.options.timeout_s is not None:
                 limit = call.submitted_ns / 1e9 + call.options.timeout_s
+                if len(self._time_limits) >= self._time_limits_max:
+                    self._forget_ended_calls()
                 heappush(self._time_limits, (limit, self._statistics.submitted, weakref.ref(call)))
         self._wake()
+
+    def _forget_ended_calls(self) -> None:
+        """Drop the time limits of calls that have ended."""
+        limits = [limit for limit in self._time_limits if (call := limit[2]()) and not call.future.done()]
+        heapify(limits)
+        self._time_limits[:] = limits
+        self._time_limits_max = max(_TIME_LIMITS_KEPT, 2 * len(limits))
 
     def end_call(self, future: CallFuture[object]) -> None:
         """End a call that runs, for its caller."""
@@ -458,7 +472,7 @@ class Pool:
     @property
     def is_closing(self) -> bool:
         """Return True if no more calls are accepted."""
-        return self._closing
+        return self._closing or self._forked
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end of the last worker."""
@@ -807,11 +821,13 @@ class Pool:
             self._remove(other)
             self._lifecycle.end(other.task, kill=True)
 
-    def _runs_elsewhere(self, call: Call | NestedCall) -> bool:
-        """Return True if a call of a lost worker needs no repetition, because another worker has it."""
-        if not isinstance(call, Call) or not call.copied:
+    def _needs_no_repetition(self, call: Call | NestedCall) -> bool:
+        """Return True if a call of a lost worker has ended, or another worker has it."""
+        if not isinstance(call, Call) or call.answered:
+            return isinstance(call, Call)
+        if not call.copied:
             return False
-        if call.answered or self._holders(call) or call in self._queue or call in self._parked:
+        if self._holders(call) or call in self._queue or call in self._parked:
             return True
         call.copied = False
         self._copies.pop(call, None)
@@ -839,7 +855,7 @@ class Pool:
         """Return frames with the packages and the names of the main module that a worker has not got yet."""
         names = self._main.log[target.names :]
         target.names += len(names)
-        return [*self._packages_for(target), *names]
+        return [*self._packages_for(target), *filter(None, names)]
 
     def _packages_for(self, target: _Worker) -> list[bytes]:
         """Return a frame with archives, or nothing.
@@ -950,11 +966,12 @@ class Pool:
         """Return the seconds until a worker may be started or ended, or None."""
         now = time.monotonic()
         times = [] if self._near_check_at == math.inf else [self._near_check_at]
-        times += [self._idle_check_at] if len(self._workers) > 1 and self._options.idle_s is not None else []
+        if len(self._workers) > self._options.idle_kept and self._options.idle_s is not None:
+            times.append(self._idle_check_at)
         if self._options.copies and any(worker.running for worker in self._workers):
             times.append(now + _COPY_CHECK_S)
-        if self._time_limits:
-            times.append(self._time_limits[0][0])
+        with self._lock:
+            times += [limit[0] for limit in self._time_limits[:1]]
         if self._retry_at > now and (self._queue or any(worker.family.calls for worker in self._workers)):
             times.append(self._retry_at)
         return max(0.0, min(times) - now) if times else None
@@ -984,8 +1001,10 @@ class Pool:
     def _end_late_calls(self) -> None:
         """End the calls whose time limit has passed."""
         now = time.monotonic()
-        while self._time_limits and self._time_limits[0][0] <= now:
+        while True:
             with self._lock:
+                if not self._time_limits or self._time_limits[0][0] > now:
+                    return
                 call = heappop(self._time_limits)[2]()
             if call is not None:
                 limit_s = call.options.timeout_s
@@ -993,7 +1012,8 @@ class Pool:
 
     def _end_unwanted(self, future: CallFuture[object]) -> None:
         """End the call of a future, wherever it is."""
-        running = [call for worker in self._workers for call in worker.running.values()]
+        workers = (*self._workers, *self._leaving.values())
+        running = [call for worker in workers for call in worker.running.values()]
         for call in (*running, *self._queue, *self._parked):
             if isinstance(call, Call) and call.future is future:
                 self._end_call(call, CallEndedError(f"{call.title} was ended by the program"))
@@ -1025,7 +1045,7 @@ class Pool:
         self._lifecycle.end(worker.task, kill=True)
 
     def _end_idle(self) -> None:
-        """End the workers that had nothing to do for some time, but not the last one."""
+        """End the workers that had nothing to do for some time, but not those that are kept."""
         idle_s = self._options.idle_s
         if idle_s is None:
             self._idle_check_at = math.inf
@@ -1033,7 +1053,8 @@ class Pool:
         now = time.monotonic()
         self._idle_check_at = now + idle_s / 2
         for worker in reversed(self._workers.copy()):
-            if len(self._workers) > 1 and self._is_unused(worker) and now - worker.since >= idle_s:
+            is_spare = not worker.gone and len(self._workers) > self._options.idle_kept
+            if is_spare and self._is_unused(worker) and now - worker.since >= idle_s:
                 self._remove(worker)
                 self._statistics.workers_ended += 1
                 self._lifecycle.end(worker.task, kill=False)
@@ -1161,11 +1182,11 @@ class Pool:
             if number not in worker.nested
         ]
         returned = [worker.running.pop(number) for number in waiting]
-        self._give_back([call for call in returned if not self._runs_elsewhere(call)])
+        self._give_back([call for call in returned if not self._needs_no_repetition(call)])
         self._lifecycle.end(worker.task, kill=isinstance(error, ProtocolError))
 
     def _remove(self, worker: _Worker) -> None:
-        """Take a worker out of the list; its nested calls that did not begin are dropped."""
+        """Take a worker out of the list; its nested calls end."""
         self._workers.remove(worker)
         self._output.show(worker.output.end())
         worker.gone = True
@@ -1173,6 +1194,10 @@ class Pool:
         for call in [call for call in worker.family.calls if call.origin is worker]:
             worker.family.calls.remove(call)
         self._leaving[worker.task.number] = worker
+        for other in self._workers.copy():
+            if not other.gone and _is_needless(other, worker):
+                self._remove(other)
+                self._lifecycle.end(other.task, kill=bool(other.running))
 
     def _give_back(self, calls: Sequence[Call | NestedCall]) -> None:
         """Put calls back at the front, in their order."""
@@ -1195,7 +1220,7 @@ class Pool:
         elif not worker.ready:
             self._ended_early(status, reason, lost=lost)
         for call in worker.running.values():
-            if self._runs_elsewhere(call):
+            if self._needs_no_repetition(call):
                 continue
             call.tries += not moved
             fingerprint = "" if status is None else status.fingerprint
@@ -1277,7 +1302,9 @@ class Pool:
             return False
         self._statistics.failed -= 1
         self._statistics.repeated += 1
-        self._give_back([call])
+        call.answered = call.copied = False
+        if not (self._holders(call) or call in self._queue or call in self._parked):
+            self._give_back([call])
         return True
 
     def _ended_call(
@@ -1483,6 +1510,16 @@ def _for_waiting(family: _Family, workers: list[_Worker]) -> tuple[_Worker, Nest
         if all_wait or len(worker.nested) < _DEPTH_FOR_OTHERS:
             return worker, family.calls.pop()
     return None
+
+
+def _is_needless(helper: _Worker, gone: _Worker) -> bool:
+    """Return True for a worker all calls of which began in a worker that is gone."""
+    if not helper.helps or helper.family is not gone.family:
+        return False
+    if not gone.helps:
+        return True
+    origins = [call.origin for call in helper.running.values() if isinstance(call, NestedCall)]
+    return bool(origins) and all(origin.gone or origin is helper for origin in origins)
 
 
 def _bases_of(kind: type) -> list[tuple[str, str]]:

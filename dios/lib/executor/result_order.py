@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future
 from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar, cast
@@ -49,11 +49,18 @@ class OrderedResults(Iterator[T], Generic[T]):
     """The results of ``map``, in the order of the items.
 
     Of iterables with a length all items are submitted at once, up to a million. Others are read as their
-    results are used, ``buffersize`` items ahead or some chunks for each worker.
+    results are used, ``buffersize`` items ahead or some chunks for each worker. Until the first result is
+    used, such a map is in ``unused``: its calls may be wanted for their effects alone. Afterwards, its calls
+    are cancelled when it is dropped.
     """
 
     def __init__(
-        self, submit: Submit, fn: Function[T], iterables: tuple[Iterable[object], ...], options: MapOptions
+        self,
+        submit: Submit,
+        fn: Function[T],
+        iterables: tuple[Iterable[object], ...],
+        options: MapOptions,
+        unused: set[OrderedResults[T]],
     ) -> None:
         self._submit: Final = submit
         self._fn: Final = fn
@@ -62,35 +69,62 @@ class OrderedResults(Iterator[T], Generic[T]):
         # Items are encoded faster than tuples of one.
         self._is_single: Final = len(iterables) == 1
         items = iter(iterables[0]) if self._is_single else zip(*iterables, strict=False)
-        self._items: Final[Iterator[object]] = items
+        self._items: Iterator[object] = items
         self._pending: Final[deque[tuple[Future[list[object]], int]]] = deque()
         self._ahead = 0
         self._size = options.chunksize or 1
-        self.is_submitted = False
-        """True if all items are submitted, or some results are used."""
+        self._values: Final[list[object]] = []
+        """The results that are here, the next one last."""
+        self._unused: Final = unused
+        self._is_used = False
+        self._progress: Progress | None = None
         total = None
         lengths = [len(iterable) for iterable in iterables if isinstance(iterable, Sized)]
-        if options.buffersize is None and min(lengths, default=_SUBMITTED_MAX + 1) <= _SUBMITTED_MAX:
-            total = self._submit_all(list(items))
-            self.is_submitted = True
-        else:
-            self._fill()
-        self._progress: Final = Progress(total) if options.progress else None
-        self._results: Final = self._values()
+        try:
+            if options.buffersize is None and min(lengths, default=_SUBMITTED_MAX + 1) <= _SUBMITTED_MAX:
+                total = self._submit_all(list(items))
+            else:
+                self._fill()
+                unused.add(self)
+        except BaseException:
+            self.close()
+            raise
+        if options.progress:
+            self._progress = Progress(total)
 
     def __next__(self) -> T:
         """Return the next result. Raise what its call raised."""
-        self.is_submitted = True
-        return next(self._results)
+        self._is_used = True
+        self._unused.discard(self)
+        try:
+            while not self._values:
+                self._receive()
+            self._ahead -= 1
+            self._fill()
+        except BaseException:
+            self.close()
+            raise
+        return cast("T", self._values.pop())
+
+    def __del__(self) -> None:
+        if self._is_used:
+            self.close()
 
     def close(self) -> None:
         """Cancel the calls whose results were not used."""
-        self.is_submitted = True
-        self._results.close()
+        self._unused.discard(self)
+        self._items = iter(())
+        self._values.clear()
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+        while self._pending:
+            self._pending.pop()[0].cancel()
 
     def submit_rest(self) -> None:
         """Submit all items, if nobody has asked for a result: the calls are made for their effects."""
-        while not self.is_submitted and self._submit_next(self._size):
+        self._unused.discard(self)
+        while not self._is_used and self._submit_next(self._size):
             pass
 
     # -- items to calls -----------------------------------------------------------------------------
@@ -132,30 +166,26 @@ class OrderedResults(Iterator[T], Generic[T]):
             pass
 
     # -- results --------------------------------------------------------------------------------------
-    def _values(self) -> Generator[T]:
+    def _receive(self) -> None:
+        """Wait for the results of the next chunk. Raise StopIteration if there is none."""
+        if not self._pending:
+            raise StopIteration
+        future, count = self._pending.popleft()
+        left = None if self._deadline is None else self._deadline - time.monotonic()
         try:
-            while self._pending:
-                future, count = self._pending.popleft()
-                left = None if self._deadline is None else self._deadline - time.monotonic()
-                try:
-                    values = future.result(left)
-                finally:
-                    del future
-                seconds = cast("float", values.pop())
-                if self._options.chunksize is None:
-                    self._size = min(_CHUNK_ITEMS_MAX, _size_for(seconds / count))
-                if self._progress is not None:
-                    self._progress.add(count)
-                values.reverse()
-                while values:
-                    self._ahead -= 1
-                    self._fill()
-                    yield cast("T", values.pop())
+            values = future.result(left)
+        except BaseException:
+            future.cancel()
+            raise
         finally:
-            if self._progress is not None:
-                self._progress.close()
-            for future, _ in self._pending:
-                future.cancel()
+            # Otherwise the frame of this call and the exception would refer to each other.
+            del future
+        seconds = cast("float", values.pop())
+        if self._options.chunksize is None:
+            self._size = min(_CHUNK_ITEMS_MAX, _size_for(seconds / count))
+        if self._progress is not None:
+            self._progress.add(count)
+        self._values[:] = reversed(values)
 
 
 def _size_for(seconds: float) -> int:

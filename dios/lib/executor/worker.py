@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, cast
+from typing import Final, TextIO, cast
 
 import msgspec
 
@@ -65,6 +66,13 @@ def serve() -> None:
         return  # the executor needs this worker no more
 
 
+def _flush(*streams: TextIO) -> None:
+    """Write what was printed. A script or a call may have closed the streams, or have set its own."""
+    for stream in streams:
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
 def _raising(error: BaseException) -> Function[object]:
     def function(*_args: object, **_kwargs: object) -> object:
         raise error
@@ -77,6 +85,8 @@ class _Output(io.RawIOBase):
 
     def __init__(self, worker: _Worker) -> None:
         self._worker: Final = worker
+        self.is_muted = False
+        """True while the script runs, whose output the program has shown already."""
 
     def writable(self) -> bool:
         """Return True."""
@@ -85,7 +95,8 @@ class _Output(io.RawIOBase):
     def write(self, data: bytes | memoryview, /) -> int:  # type: ignore[override]  # no other types come
         """Send bytes, and return their number."""
         part = bytes(data[:_OUTPUT_PART])
-        self._worker.send(frames.OUTPUT, part)
+        if not self.is_muted:
+            self._worker.send(frames.OUTPUT, part)
         return len(part)
 
 
@@ -116,17 +127,18 @@ class _Worker:
         self._read_nested = 0
         self._reported_nested = -1
         self._context: SpanContext | None = None
+        self._output: Final = _Output(self)
+        raw = io.BufferedWriter(self._output, _OUTPUT_PART)  # type: ignore[type-var]  # see write
+        self._shown: Final = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
 
     def run(self, movable: Node | None) -> None:
         """Make the calls that come; leave the node ``movable`` between two calls if it asks for that."""
-        raw = io.BufferedWriter(_Output(self), _OUTPUT_PART)  # type: ignore[type-var]  # see write
-        shown = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
-        sys.stdout = sys.stderr = shown
+        sys.stdout = sys.stderr = self._shown
         enter_worker(self, self._main)
         look_at = 0.0
         while True:
             self._obey(*self._next(None))
-            shown.flush()
+            _flush(sys.stdout, sys.stderr, self._shown)
             if movable is not None and time.monotonic() >= look_at:
                 look_at = time.monotonic() + _LOOK_S
                 if movable.wait_move(timeout=0) is not None:
@@ -180,7 +192,11 @@ class _Worker:
             os.environ.update(msgspec.msgpack.decode(body, type=dict[str, str]))
             time.tzset()
         elif kind == frames.SCRIPT:
+            # What the script keeps of these streams, such as a handler of logs, is for the calls as well.
+            self._output.is_muted = True
             self._main.run_script(msgspec.msgpack.decode(body, type=Script))
+            _flush(sys.stdout, sys.stderr, self._shown)
+            self._output.is_muted = False
         elif kind == frames.DEFINE:
             self._main.define(msgspec.msgpack.decode(body, type=Definition))
         elif kind == frames.DROPPED:

@@ -4,6 +4,7 @@ from asking import answer, call
 
 from . import greet
 from .inner import deep
+from .sizes import SMALL
 
 state = {}
 
@@ -12,6 +13,13 @@ def both(k):
     """Return what others return."""
     state[k] = 1
     return greet(), deep(), len(state), __package__, __name__
+
+
+def small():
+    """Return values of modules to which no function refers."""
+    from . import sizes
+
+    return SMALL, sizes.LARGE
 
 
 class Here:
@@ -23,6 +31,7 @@ class Here:
 
 QUESTIONS = {
     "relative imports": lambda: call(both, 1),
+    "relative imports of values": lambda: call(small),
     "a class of the program": lambda: call(Here().__eq__, Here()),
 }
 

@@ -7,14 +7,14 @@ import importlib.metadata
 import importlib.resources
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from dios.client import task_main
 from dios.errors import InvalidError
-from dios.lib.executor import archives
+from dios.lib.executor import archives, local_modules
 from dios.lib.executor.archives import Archive, install, pack
 from dios.lib.executor.local_modules import LocalModules
 
@@ -208,3 +208,65 @@ def test_a_package_that_cannot_be_sent(tmp_path: Path, monkeypatch: pytest.Monke
     sys.path.remove(str(tmp_path))
     with pytest.raises(ModuleNotFoundError, match=r"film\.bin"):
         importlib.import_module("needs")
+
+
+def test_files_that_go_or_have_no_name_in_text_do_not_keep_a_package_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that went while the package was read fails where it is used; a name in bytes is left out."""
+    write(tmp_path / "kit", {"__init__.py": "N = 1\n", "gone.py": ""})
+    (tmp_path / "kit" / os.fsdecode(b"\xff.txt")).touch()
+
+    def is_file(path: Path) -> bool:
+        if path.name == "gone.py":
+            path.unlink()
+        return True
+
+    monkeypatch.setattr(archives, "_is_file", is_file)
+    files = pack("kit", [tmp_path / "kit"]).files()
+    assert list(files.contents) == ["kit/__init__.py"]
+    assert list(files.unreadable) == ["kit/gone.py"]
+
+
+def test_a_package_that_cannot_be_read_fails_the_calls_that_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with the reason; the packages that were named with it are sent."""
+    write(
+        tmp_path, {"loop/__init__.py": "", "good/__init__.py": "import further\n", "further/__init__.py": ""}
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    metadata = local_modules._metadata
+
+    def failing(name: str, places: Iterable[Path]) -> Iterator[Path]:
+        if name == "loop":
+            raise OSError("too many levels of symbolic links")
+        return metadata(name, places)
+
+    monkeypatch.setattr(local_modules, "_metadata", failing)
+    modules = LocalModules()
+    for _ in range(2):
+        with pytest.raises(InvalidError, match="package loop cannot be sent to workers: too many levels"):
+            modules.add(["loop", "good"])
+    assert {archive.name for archive in modules.archives} == {"good", "further"}
+
+
+def test_a_source_in_an_unknown_encoding_fails_where_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a private folder too, and the other modules of the package work."""
+    write(
+        tmp_path / "odd",
+        {"__init__.py": "N = 1\n", "bad.py": b"# -*- coding: nothing -*-\n", "raw.py": b"'\xff'"},
+    )
+    archive = pack("odd", [tmp_path / "odd"])
+
+    def full(_folder: str, _files: archives.Files) -> None:
+        raise OSError
+
+    monkeypatch.setattr(archives, "_write", full)
+    install([archive])
+    assert importlib.import_module("odd").N == 1
+    for name in ("odd.bad", "odd.raw"):
+        with pytest.raises(SyntaxError):
+            importlib.import_module(name)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import pickle
 import sys
+from array import array
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from types import ModuleType
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -20,7 +26,7 @@ from dios.lib.executor.frames import FrameBuffer, Function
 from dios.lib.executor.local_modules import LocalModules
 from dios.lib.executor.main_module import Definition
 from dios.lib.executor.main_names import MainNames
-from dios.lib.executor.main_worker import WorkerMain, explain, running_script
+from dios.lib.executor.main_worker import WorkerMain, _changed_in_place, explain, running_script
 from dios.lib.executor.script import Script, read_script
 
 GUARD = 'if __name__ == "__main__":'
@@ -63,7 +69,7 @@ class Pair:
             self._obey()
             function, arguments = pickle.loads(pickled.data[1:])  # noqa: S301 - of this test
             return function(*arguments)
-        except NameError as error:
+        except (NameError, AttributeError) as error:
             explain(error)
             raise
         finally:
@@ -189,6 +195,169 @@ def test_a_worker_has_the_state_of_the_program_at_the_first_call(
         pair.call("later")
 
 
+class Color(enum.Enum):
+    """An enumeration."""
+
+    RED = 1
+    BLUE = 2
+
+
+class Number(float):
+    """A number with a unit."""
+
+    unit = ""
+
+
+class Text(str):  # noqa: SLOT000 - it has a dictionary
+    """A text with attributes."""
+
+
+class Slots:
+    """An object whose state is not in its dictionary alone."""
+
+    __slots__ = ("__dict__", "x")
+
+
+class Named(NamedTuple):
+    """A tuple."""
+
+    x: int
+
+
+class Marked(Named):
+    """A tuple with attributes."""
+
+
+class Counted(dict[str, int]):
+    """A dictionary with attributes."""
+
+
+class Open:
+    """An object with a dictionary."""
+
+
+class Key:
+    """An object that is found by its state."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and other.n == self.n
+
+    def __hash__(self) -> int:
+        return hash(self.n)
+
+
+def marked(value: object, **attributes: object) -> object:
+    """Return a value with attributes."""
+    for name, attribute in attributes.items():
+        setattr(value, name, attribute)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("present", "value"),
+    [
+        ([1], [2, 3]),
+        ({"a": 1}, {"b": 2}),
+        ({1}, {2}),
+        (bytearray(b"a"), bytearray(b"bc")),
+        (deque("ab", 2), deque("c", 2)),
+        (Counter("a"), Counter("bb")),
+        (OrderedDict(a=1), OrderedDict(c=1, b=2)),
+        (defaultdict(list, a=[]), defaultdict(dict, b={})),
+        (marked(Open(), x=1), marked(Open(), y=2)),
+        (marked(Open(), x=1), Open()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_containers_and_plain_objects_are_changed_in_place(present: object, value: object) -> None:
+    """Other parts of the script that hold them see the change."""
+    assert _changed_in_place(present, value)
+    assert pickle.dumps(present) == pickle.dumps(value)
+
+
+@pytest.mark.parametrize(
+    ("present", "value"),
+    [
+        (Color.RED, Color.BLUE),
+        (marked(Number(1), unit="m"), marked(Number(2), unit="km")),
+        (marked(Text("a"), x=1), marked(Text("b"), x=2)),
+        (marked(Slots(), x=1, y=2), marked(Slots(), y=3)),
+        (marked(Slots(), y=1), marked(Slots(), x=2)),
+        (Named(1), Named(2)),
+        (marked(Marked(1), y=1), marked(Marked(2), y=2)),
+        (marked(Counted(a=1), x=1), marked(Counted(b=1), x=2)),
+        (Random(1), Random(2)),  # noqa: S311 - a value with state in C
+        (Key(1), Key(2)),
+        (deque("ab", 2), deque("c", 3)),
+        (functools.partial(len), functools.partial(print)),
+        (ValueError(1), ValueError(2)),
+        (array("b", [1]), array("b", [2])),
+        ([1], (1,)),
+        (1, 2),
+        (object(), object()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_other_values_are_left_alone(present: object, value: object) -> None:
+    """They have state besides a dictionary, or others find them by their state."""
+    before = repr(present), dict(getattr(present, "__dict__", {})), getattr(present, "x", None)
+    assert not _changed_in_place(present, value)
+    assert (repr(present), dict(getattr(present, "__dict__", {})), getattr(present, "x", None)) == before
+
+
+def test_two_names_of_one_value_stay_so_and_others_are_parted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program may give a name of a list another list, or a name of one of two lists the other one."""
+    source = (
+        "a = b = [1]\nc, d = [2], [3]\ne = f = {}\n"
+        "def read(): return a, b, c, d, e, f, c is d, a is b, e is f\n"
+        f"{GUARD}\n    pass\n"
+    )
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    pair.run("b = [4]; d = c; e['x'] = 1")
+    assert pair.call("read") == ([1], [4], [2], [2], {"x": 1}, {"x": 1}, True, False, True)
+
+
+def test_a_value_that_a_worker_cannot_load_is_absent_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call that uses it has the reason, and not the value of the script."""
+    source = (
+        "class Rare:\n    def __reduce__(self): return loaded, ()\n"
+        "def loaded():\n    raise OSError('no disk')\n"
+        "class Config:\n    level = 1\n"
+        f"value = 1\ndef use(): return value\ndef level(): return Config().level\n{GUARD}\n    pass\n"
+    )
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    pair.run("value = Rare(); Config.level = Rare()")
+    for name, absent in (("use", NameError), ("level", AttributeError)):
+        with pytest.raises(absent) as caught:
+            pair.call(name)
+        assert "no disk" in caught.value.__notes__[0]
+    pair.run("value = 5; Config.level = 6")
+    pair.names.renew()
+    assert (pair.call("use"), pair.call("level")) == (5, 6)
+    assert not main_module.failures
+
+
+def test_a_large_value_replaces_one_that_has_no_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls do not need a pickle of the value that the script made."""
+    pair = Pair(monkeypatch, "")
+    pair._enter(pair.worker._module)
+    names = vars(pair.worker._module)
+    names["table"] = kept = [lambda: 1]
+    pair.worker.bind("table", large := [2])
+    assert names["table"] is large
+    pair.worker.bind("table", [2])
+    assert names["table"] is large, "an equal one stays"
+    pair.worker.bind("table", kept)
+    assert names["table"] is kept
+
+
 def test_changed_values_are_sent_again_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a new series of calls, what the program has changed replaces what a call has changed."""
     pair = Pair(monkeypatch, SCRIPT, tmp_path / "program.py")
@@ -213,6 +382,38 @@ def test_a_name_that_cannot_be_sent_explains_its_absence(
     with pytest.raises(NameError) as caught:
         pair.call("use")
     assert "cannot pickle 'generator'" in caught.value.__notes__[0]
+
+
+def test_names_that_cannot_be_sent_concern_the_calls_that_need_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Functions of the guarded part, and proxies that raise whatever they are asked."""
+    source = (
+        "def use(): return inner(), proxy.x\ndef other(): return 1\n"
+        "class Proxy:\n    def __getattribute__(self, name): raise RuntimeError('no request')\n"
+        f"    __class__ = property(lambda self: self.x)\n{GUARD}\n    pass\n"
+    )
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    pair.run("def inner(known=(n for n in ())): return known\nproxy = Proxy()")
+    assert pair.call("other") == 1
+    with pytest.raises(InvalidError, match="inner of the main module cannot be sent"):
+        pair.call("use")
+
+
+def test_a_take_that_is_interrupted_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C at the first call, the next one sends the script and all values."""
+    source = (
+        "class Slow:\n    def __reduce__(self):\n        if waits: raise KeyboardInterrupt\n"
+        "        return Slow, ()\na, b, waits = 1, Slow(), True\ndef use(): return a, type(b)\n"
+        f"{GUARD}\n    pass\n"
+    )
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    pair.run("a = 2")
+    with pytest.raises(KeyboardInterrupt):
+        pair.names.take()
+    assert not pair.names.log
+    pair.run("waits = False")
+    assert pair.call("use") == (2, vars(pair.worker._module)["Slow"])
 
 
 def test_a_failing_statement_is_replaced_by_its_value(
@@ -259,6 +460,35 @@ def test_a_changed_name_is_sent_again_and_others_are_not(monkeypatch: pytest.Mon
         assert pair.call("h") == value
         assert len(pair.names.log) == sent + count, cell
         sent = len(pair.names.log)
+
+
+def test_older_definitions_of_a_name_go_when_no_other_is_made_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new worker gets the latest values alone; the log of a long session stays short."""
+    pair = Pair(
+        monkeypatch, "x = [0]\ny = [x]\ndef f(d=x): return x[0], y[0][0], d[0]\nclass C:\n    k = x\n"
+    )
+    pair.run("def g(): return f(), C.k[0]")
+    for number in range(1, 21):
+        pair.run(f"x[0] = {number}; y.append({number})")
+        if number % 5 == 0:
+            pair.run("def f(d=x): return x[0], y[0][0], d[0]\nclass C:\n    k = x\n")
+        pair.names.need("g")
+    pair._sent = 0
+    assert len(list(filter(None, pair.names.log))) < 16
+    assert pair.call("g") == ((20, 20, 20), 20)
+
+
+def test_a_value_that_could_not_be_sent_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calls fail meanwhile, and the next value replaces the one that the worker had."""
+    pair = Pair(monkeypatch, "x = [1]\ndef f(): return x")
+    assert pair.call("f") == [1]
+    pair.run("x = (n for n in ())")
+    with pytest.raises(InvalidError, match="x of the main module cannot be sent"):
+        pair.call("f")
+    pair.run("x = [2]")
+    assert pair.call("f") == [2]
 
 
 def test_values_keep_their_identity(monkeypatch: pytest.MonkeyPatch) -> None:

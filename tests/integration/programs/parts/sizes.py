@@ -1,0 +1,4 @@
+"""A module with values alone."""
+
+SMALL = 1
+LARGE = 2

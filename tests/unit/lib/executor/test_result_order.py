@@ -1,0 +1,108 @@
+"""The results of ``map`` in their order, with calls that the test makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitTimeoutError
+from typing import cast
+
+import pytest
+
+from dios.lib.executor.frames import Function
+from dios.lib.executor.result_order import MapOptions, OrderedResults
+
+OPTIONS = MapOptions(1, None, 1, None, progress=False)
+
+
+class Caller:
+    """Notes the futures of calls, and makes them if it is told to."""
+
+    def __init__(self, *, answers: int = 1000) -> None:
+        self.futures: list[Future[list[object]]] = []
+        self.unused: set[OrderedResults[int]] = set()
+        self._answers = answers
+
+    def submit(self, called: Function[object], *args: object) -> Future[list[object]]:
+        """Make a call, or leave it waiting."""
+        future: Future[list[object]] = Future()
+        if len(self.futures) < self._answers:
+            future.set_result(cast("list[object]", called(*args)))
+        self.futures.append(future)
+        return future
+
+    def results(self, items: Iterable[int], options: MapOptions = OPTIONS) -> OrderedResults[int]:
+        """Return the results of a map."""
+        return OrderedResults(self.submit, abs, (items,), options, self.unused)
+
+    @property
+    def cancelled(self) -> list[bool]:
+        """Return for each call whether it was cancelled."""
+        return [future.cancelled() for future in self.futures]
+
+
+def test_calls_end_with_an_iterator_that_was_used_and_dropped() -> None:
+    """Nothing else holds it, and no collection of cycles is needed."""
+    caller = Caller(answers=1)
+    results = caller.results([1, 2, 3])
+    assert next(results) == 1
+    del results
+    assert caller.cancelled == [False, True, True]
+
+
+@pytest.mark.parametrize("items", [[1, 2, 3], iter([1, 2, 3])], ids=["list", "iterator"])
+def test_calls_of_an_unused_iterator_are_made(items: Iterable[int]) -> None:
+    """They may be wanted for their effects. The owner reads the rest of an iterator of unknown length."""
+    caller = Caller(answers=0)
+    caller.results(items, OPTIONS._replace(buffersize=None if isinstance(items, list) else 1))
+    assert caller.cancelled == ([False] * 3 if isinstance(items, list) else [False])
+    for results in list(caller.unused):
+        results.submit_rest()
+    assert caller.cancelled == [False] * 3
+    assert not caller.unused
+
+
+def test_a_closed_iterator_cancels_its_calls_and_ends() -> None:
+    """Also if no result was used."""
+    caller = Caller(answers=0)
+    results = caller.results(iter(range(1000)))
+    assert caller.unused == {results}
+    results.close()
+    assert all(caller.cancelled)
+    assert not caller.unused
+    assert list(results) == []
+    count = len(caller.futures)
+    results.submit_rest()
+    assert len(caller.futures) == count
+
+
+def test_the_other_calls_are_cancelled_after_an_exception() -> None:
+    """Of a call, of the iterator, or because the time is over; then the results end."""
+    caller = Caller(answers=1)
+    results = caller.results([-1, 2, 3], OPTIONS._replace(timeout_s=0.0))
+    assert next(results) == 1
+    with pytest.raises(WaitTimeoutError):
+        next(results)
+    assert caller.cancelled == [False, True, True]
+    assert list(results) == []
+
+    def items() -> Iterator[int]:
+        yield from range(4)
+        raise OSError("no further items")
+
+    for used in (0, 1):
+        caller = Caller(answers=0 if used == 0 else 1)
+        options = OPTIONS._replace(buffersize=4 if used else 5)
+        with pytest.raises(OSError, match="no further"):
+            next(caller.results(items(), options))
+        assert caller.cancelled[used:] == [True] * (4 - used)
+
+
+def test_results_are_not_kept_after_their_use() -> None:
+    """The map is not in the set of the unused from the first result on."""
+    caller = Caller()
+    results = caller.results(iter(range(20)))
+    assert caller.unused == {results}
+    assert list(results) == list(range(20))
+    assert not caller.unused
+    assert caller.results(range(3)) not in caller.unused
