@@ -17,7 +17,7 @@ from dios.lib.executor.blobs import Part, aligned
 from dios.lib.executor.call_pickles import CallPickler
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.main_module import ProcessMain
-from dios.lib.executor.results.reader import read_plain, read_plain_tuple, read_value
+from dios.lib.executor.results.reader import BUFFERS_MAX, read_plain, read_plain_tuple, read_value
 from dios.lib.executor.results.writer import plain_body, write_value
 
 _PLAIN: Final = b"m"
@@ -95,7 +95,7 @@ def taken_apart(view: memoryview, place: Callable[[int], int] = aligned) -> Enco
     """
     count = _SIZE.unpack_from(view)[0] if len(view) >= _SIZE.size else 0
     end = (1 + count) * _SIZE.size
-    if count >= _LEAST_SIZES and end <= len(view):
+    if _LEAST_SIZES <= count <= _LEAST_SIZES + BUFFERS_MAX and end <= len(view):
         kind, *sizes = view[_SIZE.size : end].cast("Q")
         parts = []
         for size in sizes:
@@ -123,7 +123,10 @@ def encode_parts(value: object, *, trust: bool = False) -> Encoded:
     try:
         if not trust:
             return Encoded(ResultKind.CLOSED, *write_value(value))
-        CallPickler(file, buffers.append, ProcessMain()).dump(value)
+        # The callback returns None for a buffer that it keeps; others stay in the pickle.
+        CallPickler(
+            file, lambda buffer: len(buffers) >= BUFFERS_MAX or buffers.append(buffer), ProcessMain()
+        ).dump(value)
     except SystemExit as error:
         # It would end the worker, and is the error of this call alone.
         raise TypeError(

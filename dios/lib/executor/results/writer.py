@@ -196,6 +196,8 @@ class Writer:
         if depth >= reader.NESTING_MAX:
             raise refusal(f"values that are nested deeper than {reader.NESTING_MAX}")
         if kind is memoryview:
+            if len(self._buffers) >= reader.BUFFERS_MAX:
+                raise refusal(f"more than {reader.BUFFERS_MAX:,} arrays")
             self._operation(reader.BUFFER, len(self._buffers))
             self._buffers.append(cast("memoryview", part))
             return None
