@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import datetime as dt
 import enum
 import io
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -165,6 +167,50 @@ def test_a_traceback_cannot_control_a_terminal() -> None:
     assert "\u202e" not in text
     assert r"\x1b]0;title" in text
     assert len(text) < 500_000
+
+
+_ESCAPE: str = "\x1b]0;title\x07" + "\u202e"
+
+
+def _decoding_error(encoding: str, reason: str) -> UnicodeDecodeError:
+    error = UnicodeDecodeError("utf-8", b"x", 0, 1, reason)
+    error.encoding = encoding
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(ValueError(ValueError(_ESCAPE)), OSError(2, OSError(_ESCAPE)), OSError(_ESCAPE, "no")),
+        *(_decoding_error(_ESCAPE, "x"), _decoding_error("x", _ESCAPE), ExceptionGroup(_ESCAPE, [KeyError(1)])),
+        *(ValueError(pathlib.PurePosixPath("/" + _ESCAPE)), ValueError(np.str_(_ESCAPE))),
+        *(ValueError(dt.timezone(dt.timedelta(0), _ESCAPE)), OSError(2, "no", "/a", None, _ESCAPE)),
+        *(SyntaxError(_ESCAPE), SyntaxError("no", (_ESCAPE, 1, 1, _ESCAPE)), SyntaxError("no", ("a", _ESCAPE, 1, ""))),
+        *(ImportError(_ESCAPE, name=_ESCAPE), ValueError(b"x" * 10**6), ValueError("x" * 10**6)),
+        *(SyntaxError("no", ("a", 1, 1, "x", 1, 10**6 * 3)), SyntaxError("no", ("a", 1, "x", "x"))),
+        SyntaxError("no", ("a", 1, 1, b"x")),
+    ],
+    ids=ascii,
+)
+def test_no_part_of_an_exception_controls_a_terminal(error: Exception) -> None:
+    """Whatever part of a built-in exception its text is made of, it is escaped and bounded, and is shown."""
+    decoded = decode_exception(encode_exception(error), trust=False)
+    text = "".join(traceback.format_exception_only(decoded)) + str(decoded)
+    assert text.replace("\n", "").isprintable()
+    assert len(text) < 500_000
+    assert type(decoded) is type(error) or isinstance(error, ExceptionGroup)
+
+
+def test_harmless_parts_of_an_exception_stay_what_they_are() -> None:
+    """Parts whose texts need no escaping keep their types."""
+    arguments = (pathlib.PurePosixPath("/a"), np.str_("b"), b"\x1b", 2**5000, dt.timezone.utc, int)
+    decoded = decode_exception(encode_exception(ValueError(*arguments)), trust=False)
+    assert decoded.args == arguments
+    assert list(map(type, decoded.args)) == list(map(type, arguments))
+    place = ("a.py", 3, 4, "x = (", 3, 6)
+    wrong = decode_exception(encode_exception(SyntaxError("no", place)), trust=False)
+    assert isinstance(wrong, SyntaxError)
+    assert (wrong.lineno, wrong.offset, wrong.text, wrong.end_offset) == (3, 4, "x = (", 6)
 
 
 def test_a_traceback_of_many_exceptions_is_bounded() -> None:
