@@ -41,7 +41,12 @@ from dios.lib.executor.results.forms import (
 )
 
 _UNCHECKED: Final = (
-    *("sklearn.svm.", "sklearn.ensemble._hist_gradient_boosting.", "sklearn.ensemble._gb.", "sklearn.neighbors._"),
+    *(
+        "sklearn.svm.",
+        "sklearn.ensemble._hist_gradient_boosting.",
+        "sklearn.ensemble._gb.",
+        "sklearn.neighbors._",
+    ),
     *("sklearn.cluster._kmeans.", "sklearn.cluster._bisect_k_means.", "sklearn.cluster._birch."),
     *("sklearn.cluster._hdbscan.", "sklearn.preprocessing._label.MultiLabelBinarizer"),
 )
@@ -211,7 +216,9 @@ def _tree(items: list[object], reading: Reading) -> Tree | None:
         return None
     _require_permission(Tree)
     require(items, int, np.ndarray, int, int, np.ndarray, np.ndarray)
-    features, classes, outputs, depth, nodes, values = cast("tuple[int, Array, int, int, Array, Array]", items)
+    features, classes, outputs, depth, nodes, values = cast(
+        "tuple[int, Array, int, int, Array, Array]", items
+    )
     _require_nodes(nodes, features, depth, reading)
     if (
         (classes.ndim, values.ndim, outputs) != (1, 3, len(classes))

@@ -8,6 +8,7 @@ operations is the nesting, a value cannot contain itself, and the work is linear
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
@@ -55,6 +56,11 @@ NESTING_MAX: Final = 500
 ELEMENTS_FREE: Final = 1_000_000
 ELEMENTS_PER_BYTE: Final = 16
 """A value has at most as many elements, repeated ones counted each time, as its bytes allow in this way."""
+
+NESTED_LEVELS_MAX: Final = 6
+"""The levels of containers in a nested value of MessagePack."""
+NESTED_BYTES_MAX: Final = 64 * 1024
+"""The bytes of such a value, which is decoded in one step."""
 
 TEXT_PER_ELEMENT: Final = 16
 """The length of text or bytes that counts as an element where they are repeated."""
@@ -125,6 +131,30 @@ def read_plain_tuple(body: memoryview | bytes) -> object:
         return tuple(_scalars.decode(body))
     except _PLAIN_ERRORS as error:
         raise _unreadable(error) from None
+
+
+def read_nested(body: memoryview | bytes) -> object:
+    """Return containers of scalars and containers; the same errors.
+
+    The bits of the first byte say at which levels a sequence is a tuple.
+    """
+    if not 0 < len(body) <= 1 + NESTED_BYTES_MAX or body[0] >> NESTED_LEVELS_MAX:
+        raise refusal("a nested value of an impossible size or form")
+    try:
+        return _nested_decoder(body[0]).decode(body[1:])
+    except _PLAIN_ERRORS as error:
+        raise _unreadable(error) from None
+
+
+@functools.lru_cache(maxsize=1 << NESTED_LEVELS_MAX)
+def _nested_decoder(tuples: int) -> msgspec.msgpack.Decoder[object]:
+    """Return the decoder of values with tuples at some levels and lists at the others."""
+    scalar = int | float | str | bool | None
+    part: object = scalar
+    for level in reversed(range(NESTED_LEVELS_MAX)):
+        sequence = tuple[part, ...] if tuples >> level & 1 else list[part]  # type: ignore[valid-type]
+        part = scalar | sequence | dict[str, part]  # type: ignore[valid-type]
+    return msgspec.msgpack.Decoder(part)
 
 
 _PLAIN_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
