@@ -136,13 +136,17 @@ def encode_parts(value: object, *, trust: bool = False) -> Encoded:
         return Encoded(ResultKind.NESTED, nested, [])
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
+
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        if len(buffers) >= BUFFERS_MAX:
+            return True
+        buffers.append(buffer)
+        return False
+
     try:
         if not trust:
             return Encoded(ResultKind.CLOSED, *write_value(value))
-        # The callback returns None for a buffer that it keeps; others stay in the pickle.
-        CallPickler(
-            file, lambda buffer: len(buffers) >= BUFFERS_MAX or buffers.append(buffer), ProcessMain()
-        ).dump(value)
+        CallPickler(file, stays, ProcessMain()).dump(value)
     except SystemExit as error:
         # It would end the worker, and is the error of this call alone.
         raise TypeError(

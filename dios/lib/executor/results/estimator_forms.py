@@ -1,8 +1,8 @@
 """The forms of fitted estimators of scikit-learn, for callers who permit ``sklearn.base.BaseEstimator``.
 
 An estimator is its attributes, which are values of this format; no method of it runs. Its compiled code uses
-the numbers that the worker chose, so trees, centres, vocabularies and categories are looked at, and estimators
-whose compiled code relies on other numbers are refused.
+the numbers that the worker chose, so trees, centres, vocabularies and categories are looked at, and
+estimators whose compiled code relies on other numbers are refused.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _has_safe_numbers(cls: type, attributes: dict[str, object]) -> bool:
     """Return False for attributes with which compiled code would read or write beyond its memory."""
     features = attributes.get("n_features_in_")
     tree = attributes.get("tree_")
-    if type(tree) is Tree and (type(features) is not int or features != tree.n_features):
+    if type(tree) is Tree and (type(features) is not int or features != cast("Tree", tree).n_features):
         return False
     if cls.__name__ == "KMeans" and "cluster_centers_" in attributes:
         centers, threads = attributes["cluster_centers_"], attributes.get("_n_threads")

@@ -71,7 +71,7 @@ def _clean(error: BaseException) -> list[BaseException] | None:
 def _clean_fields(
     error: BaseException, fields: types.MappingProxyType[str, object], inner: list[BaseException]
 ) -> bool:
-    """Replace the fields from which a built-in exception makes its text; return False if that is impossible."""
+    """Replace the fields that a built-in exception shows; return False if that is impossible."""
     for name, field in fields.items():
         if type(field) is not types.MemberDescriptorType or name in _NOT_SHOWN:
             continue

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import datetime as dt
 import enum
 import io
@@ -16,11 +17,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from dios.lib.executor import futures
+from dios.lib.executor import futures, values
 from dios.lib.executor.call_pickles import CallPickler
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.remote_errors import RemoteError, decode_exception, encode_exception
+from dios.lib.executor.results import reader
 from dios.lib.executor.values import (
     Encoded,
     ResultKind,
@@ -116,6 +118,23 @@ def test_buffers_of_a_message_are_aligned(size: int) -> None:
     decoded = decode_result(bytearray(encode_result((np.ones(size, np.int8), np.arange(5.0)))), trust=False)
     assert isinstance(decoded, tuple)
     assert decoded[1].flags.aligned
+
+
+def test_the_buffers_of_a_result_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More buffers are refused in either direction, and stay in a pickle."""
+    monkeypatch.setattr(values, "BUFFERS_MAX", 2)
+    monkeypatch.setattr(reader, "BUFFERS_MAX", 2)
+    arrays = [np.arange(number) for number in range(1, 4)]
+    assert len(encode_parts(arrays[:2]).buffers) == 2
+    with pytest.raises(UntrustedResultError, match="more than 2 arrays"):
+        encode_parts(arrays)
+    pickled = encode_parts(arrays, trust=True)
+    assert len(pickled.buffers) == 2
+    assert not difference(arrays, decode_stored(as_blob(pickled), trust=True))
+    for count, is_refused in ((2, False), (3, True)):
+        blob = as_blob(Encoded(ResultKind.BYTES, b"x", [memoryview(b"")] * count))
+        with pytest.raises(UntrustedResultError) if is_refused else contextlib.nullcontext():
+            assert decode_stored(blob, trust=False) == b"x"
 
 
 def test_an_array_beyond_its_part_of_a_blob_is_refused() -> None:
@@ -278,30 +297,37 @@ def _decoding_error(encoding: str, reason: str) -> UnicodeDecodeError:
     return error
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        *(ValueError(ValueError(_ESCAPE)), OSError(2, OSError(_ESCAPE)), OSError(_ESCAPE, "no")),
-        *(
-            _decoding_error(_ESCAPE, "x"),
-            _decoding_error("x", _ESCAPE),
-            ExceptionGroup(_ESCAPE, [KeyError(1)]),
-        ),
-        *(ValueError(pathlib.PurePosixPath("/" + _ESCAPE)), ValueError(np.str_(_ESCAPE))),
-        *(ValueError(dt.timezone(dt.timedelta(0), _ESCAPE)), OSError(2, "no", "/a", None, _ESCAPE)),
-        *(
-            SyntaxError(_ESCAPE),
-            SyntaxError("no", (_ESCAPE, 1, 1, _ESCAPE)),
-            SyntaxError("no", ("a", _ESCAPE, 1, "")),
-        ),
-        *(ImportError(_ESCAPE, name=_ESCAPE), ValueError(b"x" * 10**6), ValueError("x" * 10**6)),
-        *(SyntaxError("no", ("a", 1, 1, "x", 1, 10**6 * 3)), SyntaxError("no", ("a", 1, "x", "x"))),
-        SyntaxError("no", ("a", 1, 1, b"x")),
-    ],
-    ids=ascii,
-)
-def test_no_part_of_an_exception_controls_a_terminal(error: Exception) -> None:
+def _syntax_error(*place: object) -> SyntaxError:
+    return SyntaxError("no", place)  # type: ignore[arg-type]
+
+
+SHOWN: Final[dict[str, Exception]] = {
+    "an exception in an exception": ValueError(ValueError(_ESCAPE)),
+    "a reason that is an exception": OSError(2, OSError(_ESCAPE)),
+    "a number that is text": OSError(_ESCAPE, "no"),
+    "a second file": OSError(2, "no", "/a", None, _ESCAPE),
+    "an encoding": _decoding_error(_ESCAPE, "x"),
+    "a reason of an encoding": _decoding_error("x", _ESCAPE),
+    "the text of a group": ExceptionGroup(_ESCAPE, [KeyError(1)]),
+    "a path": ValueError(pathlib.PurePosixPath("/" + _ESCAPE)),
+    "text of numpy": ValueError(np.str_(_ESCAPE)),
+    "a time zone": ValueError(dt.timezone(dt.timedelta(0), _ESCAPE)),
+    "the name of a module": ImportError(_ESCAPE, name=_ESCAPE),
+    "long text": ValueError("x" * 10**6),
+    "long bytes": ValueError(b"x" * 10**6),
+    "wrong syntax": SyntaxError(_ESCAPE),
+    "a wrong line": _syntax_error(_ESCAPE, 1, 1, _ESCAPE),
+    "a line number that is text": _syntax_error("a", _ESCAPE, 1, ""),
+    "many marks under a line": _syntax_error("a", 1, 1, "x", 1, 3_000_000),
+    "a column that is text": _syntax_error("a", 1, "x", "x"),
+    "a line that is bytes": _syntax_error("a", 1, 1, b"x"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_no_part_of_an_exception_controls_a_terminal(name: str) -> None:
     """Whatever part of a built-in exception its text is made of, it is escaped and bounded, and is shown."""
+    error = SHOWN[name]
     decoded = decode_exception(encode_exception(error), trust=False)
     text = "".join(traceback.format_exception_only(decoded)) + str(decoded)
     assert text.replace("\n", "").isprintable()
@@ -311,7 +337,7 @@ def test_no_part_of_an_exception_controls_a_terminal(error: Exception) -> None:
 
 def test_harmless_parts_of_an_exception_stay_what_they_are() -> None:
     """Parts whose texts need no escaping keep their types."""
-    arguments = (pathlib.PurePosixPath("/a"), np.str_("b"), b"\x1b", 2**5000, dt.timezone.utc, int)
+    arguments = (pathlib.PurePosixPath("/a"), np.str_("b"), b"\x1b", 2**5000, dt.UTC, int)
     decoded = decode_exception(encode_exception(ValueError(*arguments)), trust=False)
     assert decoded.args == arguments
     assert list(map(type, decoded.args)) == list(map(type, arguments))
