@@ -291,12 +291,6 @@ def test_a_traceback_cannot_control_a_terminal() -> None:
 _ESCAPE: Final = "\x1b]0;title\x07" + "\u202e"
 
 
-def _decoding_error(encoding: str, reason: str) -> UnicodeDecodeError:
-    error = UnicodeDecodeError("utf-8", b"x", 0, 1, reason)
-    error.encoding = encoding
-    return error
-
-
 def _syntax_error(*place: object) -> SyntaxError:
     return SyntaxError("no", place)  # type: ignore[arg-type]
 
@@ -306,8 +300,8 @@ SHOWN: Final[dict[str, Exception]] = {
     "a reason that is an exception": OSError(2, OSError(_ESCAPE)),
     "a number that is text": OSError(_ESCAPE, "no"),
     "a second file": OSError(2, "no", "/a", None, _ESCAPE),
-    "an encoding": _decoding_error(_ESCAPE, "x"),
-    "a reason of an encoding": _decoding_error("x", _ESCAPE),
+    "an encoding": UnicodeDecodeError(_ESCAPE, b"x", 0, 1, "x"),
+    "a reason of an encoding": UnicodeDecodeError("x", b"x", 0, 1, _ESCAPE),
     "the text of a group": ExceptionGroup(_ESCAPE, [KeyError(1)]),
     "a path": ValueError(pathlib.PurePosixPath("/" + _ESCAPE)),
     "text of numpy": ValueError(np.str_(_ESCAPE)),
