@@ -55,7 +55,7 @@ _UNCHECKED: Final = (
 _CHECKED: Final = frozenset(
     {"LinearSVC", "LinearSVR", "NearestCentroid", "NeighborhoodComponentsAnalysis", "KMeans"}
 )
-"""Classes of these modules that compute with numpy alone, or whose numbers ``_require_numbers`` looks at."""
+"""Classes of these modules that compute with numpy alone, or whose numbers ``_has_safe_numbers`` checks."""
 
 _THREADS_MAX: Final = 1_024
 _HASHES_MAX: Final = 2**31 - 1
