@@ -29,6 +29,7 @@ from dios.lib.executor.frames import Function
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.main_module import BoundNamespace, MainContext
 from dios.lib.executor.references import ValueReference
+from dios.lib.executor.results.reader import BUFFERS_MAX
 from dios.lib.executor.stored_values import DataStore, Place, StoredBlob
 from dios.lib.executor.values import STORED_BYTES_MIN, Encoded, ResultKind
 
@@ -424,6 +425,8 @@ def stored_reference(store: DataStore, value: object, main: MainContext) -> Valu
     buffers: list[memoryview] = []
 
     def leave_out(buffer: pickle.PickleBuffer) -> bool:
+        if len(buffers) >= BUFFERS_MAX:
+            return True
         try:
             buffers.append(buffer.raw())
         except BufferError:

@@ -10,20 +10,21 @@ import builtins
 import struct
 import traceback
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Annotated, Final, TypeAlias, cast
 
 import msgspec
 
 from dios.client.plain_text import plain, plain_lines
 from dios.lib.executor.results.forms import DecodeTimeoutError
-from dios.lib.executor.results.harmless import make_harmless
+from dios.lib.executor.results.harmless import NOTES_MAX, TEXT_CHARS_MAX, make_harmless
 from dios.lib.executor.values import decode_result, encode_result
 
 _SIZE: Final = struct.Struct("<I")
-_TEXT_CHARS_MAX: Final = 64 * 1024
+_NOTE_CHARS_MAX: Final = TEXT_CHARS_MAX // 8
 _NAME_CHARS_MAX: Final = 256
-_NOTES_MAX: Final = 32
 _BASES_MAX: Final = 64
+_LEFT_OUT_CHARS_MAX: Final = 64
+"""The characters that say how many others are left out."""
 _DESCRIPTION_BYTES_MAX: Final = 2 * 1024 * 1024
 _OBJECT_BYTES_MAX: Final = 255 * 1024 * 1024
 """A larger exception arrives as text: a frame of a worker has at most 256 MiB."""
@@ -61,14 +62,19 @@ class RemoteTraceback(Exception):  # noqa: N818 - like the one of multiprocessin
         return f"\n{plain_lines(str(self.args[0]))}" if self.args else ""
 
 
-class Description(msgspec.Struct, frozen=True, array_like=True):
-    """An exception in words."""
+_Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=_NAME_CHARS_MAX + _LEFT_OUT_CHARS_MAX)]
+_Note: TypeAlias = Annotated[str, msgspec.Meta(max_length=_NOTE_CHARS_MAX + _LEFT_OUT_CHARS_MAX)]
+_Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX + _LEFT_OUT_CHARS_MAX)]
 
-    bases: list[tuple[str, str]]
+
+class Description(msgspec.Struct, frozen=True, array_like=True):
+    """An exception in words. The bounds are those of a worker: one that sends more is hostile."""
+
+    bases: Annotated[list[tuple[_Name, _Name]], msgspec.Meta(max_length=_BASES_MAX)]
     """The module and the name of its class and of all classes above it, nearest first."""
-    text: str
-    notes: list[str]
-    traceback: str
+    text: _Text
+    notes: Annotated[list[_Note], msgspec.Meta(max_length=NOTES_MAX)]
+    traceback: _Text
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Description)
@@ -120,22 +126,22 @@ def describe_exception(data: bytes | bytearray | memoryview) -> Description:
 
 def _described(error: BaseException) -> Description:
     if isinstance(error, RemoteError) and error.bases:
-        bases = list(error.bases)
+        bases = list(error.bases[:_BASES_MAX])
     else:
         bases = [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__[:_BASES_MAX]]
     notes = getattr(error, "__notes__", ())
-    shown = notes[:_NOTES_MAX] if isinstance(notes, list | tuple) else ()
+    shown = notes[:NOTES_MAX] if isinstance(notes, list | tuple) else ()
     return Description(
         [(_short(module, _NAME_CHARS_MAX), _short(name, _NAME_CHARS_MAX)) for module, name in bases],
         _text_of(lambda: str(error)),
-        [_text_of(lambda note=note: str(note)) for note in shown],  # type: ignore[misc]
+        [_text_of(lambda note=note: str(note), _NOTE_CHARS_MAX) for note in shown],  # type: ignore[misc]
         _text_of(lambda: "".join(traceback.format_exception(error))),
     )
 
 
-def _text_of(describe: Callable[[], str]) -> str:
+def _text_of(describe: Callable[[], str], most: int = TEXT_CHARS_MAX) -> str:
     try:
-        return _short(describe(), _TEXT_CHARS_MAX)
+        return _short(describe(), most)
     except BaseException as error:  # noqa: BLE001 - code of the exception runs here
         return f"<its text cannot be made: {type(error).__name__}>"
 
@@ -165,7 +171,7 @@ def _rebuilt(description: Description) -> Exception:
                 continue
             if issubclass(base, SyntaxError):
                 setattr(error, "msg", str(error))  # noqa: B010 - tracebacks show it; mypy knows no such class
-            for note in description.notes[:_NOTES_MAX]:
+            for note in description.notes:
                 error.add_note(plain_lines(note))
             return error
     raise AssertionError("a RuntimeError can be made of any text")

@@ -17,8 +17,14 @@ from dios.lib.executor.blobs import Part, aligned
 from dios.lib.executor.call_pickles import CallPickler
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.main_module import ProcessMain
-from dios.lib.executor.results.reader import read_plain, read_plain_tuple, read_value
-from dios.lib.executor.results.writer import plain_body, write_value
+from dios.lib.executor.results.reader import (
+    BUFFERS_MAX,
+    read_nested,
+    read_plain,
+    read_plain_tuple,
+    read_value,
+)
+from dios.lib.executor.results.writer import nested_body, plain_body, write_value
 
 _PLAIN: Final = b"m"
 _PARTS: Final = b"r"
@@ -46,10 +52,17 @@ class ResultKind(enum.IntEnum):
     """A tuple of scalars, as PLAIN has them as a list."""
     BYTES = 4
     """One ``bytes`` object."""
+    NESTED = 5
+    """A small value of nested lists, tuples and dictionaries of scalars, in MessagePack."""
 
 
 _KINDS: Final = {kind.value: kind for kind in ResultKind}
-_PREFIXES: Final = {ResultKind.PLAIN: _PLAIN, ResultKind.TUPLE: b"t", ResultKind.BYTES: b"b"}
+_PREFIXES: Final = {
+    ResultKind.PLAIN: _PLAIN,
+    ResultKind.TUPLE: b"t",
+    ResultKind.BYTES: b"b",
+    ResultKind.NESTED: b"n",
+}
 """The first byte of a result without parts, by its kind."""
 _KIND_OF_PREFIX: Final = {prefix[0]: kind for kind, prefix in _PREFIXES.items()}
 
@@ -95,7 +108,7 @@ def taken_apart(view: memoryview, place: Callable[[int], int] = aligned) -> Enco
     """
     count = _SIZE.unpack_from(view)[0] if len(view) >= _SIZE.size else 0
     end = (1 + count) * _SIZE.size
-    if count >= _LEAST_SIZES and end <= len(view):
+    if _LEAST_SIZES <= count <= _LEAST_SIZES + BUFFERS_MAX and end <= len(view):
         kind, *sizes = view[_SIZE.size : end].cast("Q")
         parts = []
         for size in sizes:
@@ -118,12 +131,22 @@ def encode_parts(value: object, *, trust: bool = False) -> Encoded:
     plain = plain_body(value)
     if plain is not None:
         return Encoded(ResultKind.TUPLE if type(value) is tuple else ResultKind.PLAIN, plain, [])
+    nested = nested_body(value)
+    if nested is not None:
+        return Encoded(ResultKind.NESTED, nested, [])
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
+
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        if len(buffers) >= BUFFERS_MAX:
+            return True
+        buffers.append(buffer)
+        return False
+
     try:
         if not trust:
             return Encoded(ResultKind.CLOSED, *write_value(value))
-        CallPickler(file, buffers.append, ProcessMain()).dump(value)
+        CallPickler(file, stays, ProcessMain()).dump(value)
     except SystemExit as error:
         # It would end the worker, and is the error of this call alone.
         raise TypeError(
@@ -168,6 +191,8 @@ def _decoded(encoded: Encoded, trust: bool, deadline: float | None) -> object:  
         return read_plain(body)
     if kind is ResultKind.TUPLE:
         return read_plain_tuple(body)
+    if kind is ResultKind.NESTED:
+        return read_nested(body)
     if kind is ResultKind.BYTES:
         return bytes(body)
     if not trust:

@@ -40,14 +40,28 @@ _SUBCLASSES: Final[dict[str, type[Array]]] = {
 
 
 # -- types ------------------------------------------------------------------------------------------
-@functools.lru_cache(maxsize=256)
 def described(dtype: Dtype) -> object:
     """Return the description of a type, which may contain lists and tuples. Refuse one that would change."""
     if dtype.hasobject or dtype.kind == "T":
         raise refusal(f"an array of the type {dtype}")
-    description = np.lib.format.dtype_to_descr(dtype)
-    if dtype_of(description) != dtype or dtype.isalignedstruct or dtype.metadata:
+    if _has_extras(dtype):
         raise refusal(f"an array of the type {dtype}, which has more than names and numbers")
+    return _described(np.dtype(dtype.descr) if dtype.type is np.record else dtype)
+
+
+def _has_extras(dtype: Dtype) -> bool:
+    """Return True for a type with alignment or metadata, which types are equal without."""
+    if dtype.metadata or dtype.isalignedstruct:
+        return True
+    inner = [field[0] for field in (dtype.fields or {}).values()]
+    return any(map(_has_extras, inner if dtype.subdtype is None else [dtype.subdtype[0]]))
+
+
+@functools.lru_cache(maxsize=256)
+def _described(dtype: Dtype) -> object:
+    description = np.lib.format.dtype_to_descr(dtype)
+    if dtype_of(description) != dtype:
+        raise refusal(f"an array of the type {dtype}, which would change on its way")
     return description
 
 
@@ -139,9 +153,7 @@ def _array_parts(array: Array) -> Iterable[object]:
         plain = np.ascontiguousarray(plain)
     order = "C" if plain.flags.c_contiguous else "F"
     flat = plain.ravel(order="K").view(np.uint8) if plain.size else np.empty(0, np.uint8)
-    is_record = array.dtype.type is np.record
-    description = described(np.dtype(array.dtype.descr) if is_record else array.dtype)
-    return type(array).__name__, description, array.shape, order, flat.data
+    return type(array).__name__, described(array.dtype), array.shape, order, flat.data
 
 
 def _object_parts(array: Array) -> Iterable[object]:
@@ -161,7 +173,7 @@ def _array(items: list[object], reading: Reading) -> Array:
     if 0 in sizes:
         reading.charge(math.prod(size for size in sizes if size))
     if type(data) is list:
-        array = text_array(data) if description == _TEXT.char else object_array(data)
+        array = text_array(data, reading) if description == _TEXT.char else object_array(data)
     else:
         array = flat_array(description, cast("memoryview", data))
     # Another number of elements is refused.
@@ -180,10 +192,11 @@ def object_array(values: Sequence[object]) -> Array:
     return cast("Array", array)
 
 
-def text_array(values: Sequence[object]) -> Array:
+def text_array(values: Sequence[object], reading: Reading) -> Array:
     """Return the array of one dimension of some texts of any lengths."""
     if not {str}.issuperset(map(type, values)):
         raise refusal("an array of text with other objects")
+    reading.charge(sum(map(len, cast("Sequence[str]", values))))
     return cast("Array", np.array(values, dtype=_TEXT))
 
 

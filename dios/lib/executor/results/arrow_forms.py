@@ -281,7 +281,7 @@ def _batches(items: list[object], reading: Reading) -> list[pa.RecordBatch]:
     schema, count, *_ = items
     require(items[:2], pa.Schema, int)
     types = [field.type for field in schema]  # type: ignore[attr-defined]
-    reading.charge(cast("int", count))
+    reading.charge(cast("int", count) * max(1, len(types)))
     arrays = _arrays(types * cast("int", count), items[2], items[3:], reading)
     batches = []
     for start in range(0, len(arrays), len(types) or 1):

@@ -35,6 +35,10 @@ class DecodeTimeoutError(TimeoutError):
     """The time for decoding a result is over. Nothing is known about the result: decode it again."""
 
 
+_LIBRARY_CODE_MIN: Final = 64
+"""The forms of libraries have this code or above."""
+
+
 class Form(NamedTuple):
     """A row of the format.
 
@@ -53,6 +57,8 @@ class Form(NamedTuple):
     is_key: bool = False
     """True if values of these types are keys: their hash runs no code of the program."""
     has_buffers: bool = False
+    has_copies: bool = False
+    """True if building may copy the bytes of the parts, which are charged, because they may be shared."""
     schema: Function[object] | None = None
     """Returns what the worker compares of the value and the decoded one: their schema, not their numbers."""
 
@@ -69,6 +75,7 @@ def form(
 ) -> Form:
     """Return a row; a tuple of types among the parts is a choice."""
     exact = [part for part in parts or () if isinstance(part, type)]
+    choices = {kind for part in parts or () for kind in (part if isinstance(part, tuple) else (part,))}
     return Form(
         code,
         types if isinstance(types, tuple) else (types,),
@@ -78,6 +85,7 @@ def form(
         exact=exact if parts is not None and len(exact) == len(parts) else None,
         is_key=is_key,
         has_buffers=memoryview in exact,
+        has_copies=code >= _LIBRARY_CODE_MIN or not choices.isdisjoint({str, bytes}),
         schema=schema,
     )
 
@@ -103,6 +111,8 @@ FORM_OF_CODE: Final[dict[int, Form]] = {}
 FORM_OF_TYPE: Final[dict[type, Form]] = {}
 FORM_OF_PACKAGE: Final[dict[str, Callable[[type], Form | None]]] = {}
 """For a package, the function that returns the form of a class of it that is not in the table."""
+_SIZED_TYPES: Final[set[type]] = set()
+"""The types of libraries with ``nbytes``, which runs no code of the program."""
 KEY_TYPES: Final[set[type]] = {int, float, str, bytes, bool, type(None)}
 
 
@@ -118,6 +128,8 @@ def register(module: str, forms: Iterable[Form]) -> None:
             FORM_OF_TYPE[kind] = row
         if row.is_key:
             KEY_TYPES.update(row.types)
+        if row.code >= _LIBRARY_CODE_MIN:
+            _SIZED_TYPES.update(kind for kind in row.types if owner_of(kind, "nbytes") is not None)
 
 
 def form_of_code(code: int) -> Form:
@@ -139,6 +151,15 @@ def load_forms_of(package: str) -> None:
     for name, (_, needed) in _MODULES.items():
         if needed == package:
             import_module(f"{_HERE}.{name}")
+
+
+# -- copies -----------------------------------------------------------------------------------------
+def copied_bytes(part: object) -> int:
+    """Return the number of bytes that a form copies of a part: those of text, bytes and arrays."""
+    kind = type(part)
+    if kind is str or kind is bytes:
+        return len(cast("str", part))
+    return cast("int", part.nbytes) if kind in _SIZED_TYPES else 0  # type: ignore[attr-defined]
 
 
 # -- refusals ---------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from dios.lib.executor.results.array_forms import Array
 from dios.lib.executor.results.dtype_forms import frequency
 from dios.lib.executor.results.forms import (
     Reading,
+    copied_bytes,
     form,
     refusal,
     register,
@@ -27,8 +28,14 @@ _NONE: Final = type(None)
 _ZONES: Final = (_NONE, timezone, ZoneInfo)
 _UNITS: Final = frozenset({"s", "ms", "us", "ns"})
 
-_FREQUENCY_VALUES_MAX: Final = 100_000
-"""The dates of an index whose frequency is checked one by one: one that is not a fixed time."""
+_FREQUENCY_VALUES_MAX: Final = 2_000
+"""The dates of an index with a frequency that pandas checks by code for each date, up to 0.2 s."""
+_FAST_FREQUENCY_VALUES_MAX: Final = 100_000
+_FAST_FREQUENCIES: Final = frozenset(
+    getattr(pd.offsets, name)
+    for name in ("Day", "BusinessDay", "Week", "MonthBegin", "MonthEnd", "BMonthBegin", "BMonthEnd")
+)
+"""Frequencies that pandas checks for all dates at once. The time of a ``Tick`` needs no bound."""
 
 _ARRAYS: Final = (
     *(pd.arrays.IntegerArray, pd.arrays.FloatingArray, pd.arrays.BooleanArray, pd.arrays.StringArray),
@@ -80,8 +87,10 @@ def _index(items: list[object], _reading: Reading) -> pd.Index:
     index = pd.Index(array, dtype=array.dtype, name=name, copy=False)  # type: ignore[attr-defined]
     if freq is not None:
         offset = frequency(cast("str", freq))
-        if len(index) > _FREQUENCY_VALUES_MAX and not isinstance(offset, pd.tseries.offsets.Tick):
-            raise refusal(f"an index of more than {_FREQUENCY_VALUES_MAX:,} dates with the frequency {freq}")
+        is_fast = type(offset) in _FAST_FREQUENCIES
+        count_max = _FAST_FREQUENCY_VALUES_MAX if is_fast else _FREQUENCY_VALUES_MAX
+        if len(index) > count_max and not isinstance(offset, pd.tseries.offsets.Tick):
+            raise refusal(f"an index of more than {count_max:,} dates with the frequency {freq}")
         index.freq = offset
     return index
 
@@ -98,7 +107,7 @@ def _multi_index(items: list[object], reading: Reading) -> pd.MultiIndex:
     require(codes, *[np.ndarray] * len(levels))
     require_keys(names)
     for level, array in zip(levels, codes, strict=True):
-        reading.charge(len(level))
+        reading.charge(len(level) + array.nbytes)
         if array.dtype.kind != "i" or array.ndim != 1:
             raise refusal("a multi-index whose codes are no integers")
     return pd.MultiIndex(levels, codes, order, names, copy=False)
@@ -153,9 +162,10 @@ def _frame_parts(frame: pd.DataFrame) -> Iterable[object]:
     return frame.index, frame.columns, blocks, *_notes(frame)
 
 
-def _frame(items: list[object], _reading: Reading) -> object:
+def _frame(items: list[object], reading: Reading) -> object:
     require(items, _INDEXES, _INDEXES, list, dict, bool)
     index, columns, blocks, *notes = items
+    reading.charge(sum(map(copied_bytes, cast("list[object]", blocks))))
     length = len(cast("pd.Index", index))
     arrays: list[tuple[object, Array]] = []
     for array, places in zip(*[iter(cast("list[object]", blocks))] * 2, strict=True):

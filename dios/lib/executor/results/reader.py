@@ -8,6 +8,7 @@ operations is the nesting, a value cannot contain itself, and the work is linear
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
@@ -19,6 +20,7 @@ from dios.lib.executor.results import builtin_forms
 from dios.lib.executor.results.forms import (
     FORM_OF_CODE,
     DecodeTimeoutError,
+    copied_bytes,
     form_of_code,
     refusal,
     require,
@@ -36,7 +38,7 @@ OCTETS: Final = 1
 SHARED: Final = 2
 """A value again: that of the operation with this number."""
 BUFFER: Final = 3
-"""The buffer with this number."""
+"""The next buffer, whose number it has."""
 SCALAR_LIST: Final = 4
 """A list of the next scalars."""
 SCALAR_TUPLE: Final = 5
@@ -55,11 +57,22 @@ ELEMENTS_FREE: Final = 1_000_000
 ELEMENTS_PER_BYTE: Final = 16
 """A value has at most as many elements, repeated ones counted each time, as its bytes allow in this way."""
 
+NESTED_LEVELS_MAX: Final = 6
+"""The levels of containers in a nested value of MessagePack."""
+NESTED_BYTES_MAX: Final = 64 * 1024
+"""The bytes of such a value, which is decoded in one step."""
+
 TEXT_PER_ELEMENT: Final = 16
 """The length of text or bytes that counts as an element where they are repeated."""
 
+BUFFERS_MAX: Final = 1_000_000
+"""The buffers of a result, each of which takes memory of its own."""
+
 _OPERATIONS_PER_LOOK: Final = 2_048
 """The operations between two looks at the clock."""
+
+_SLOW_CODE_MIN: Final = 40
+"""Building a form of this code or above may take long: the clock is looked at before each."""
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -120,6 +133,30 @@ def read_plain_tuple(body: memoryview | bytes) -> object:
         raise _unreadable(error) from None
 
 
+def read_nested(body: memoryview | bytes) -> object:
+    """Return containers of scalars and containers; the same errors.
+
+    The bits of the first byte say at which levels a sequence is a tuple.
+    """
+    if not 0 < len(body) <= 1 + NESTED_BYTES_MAX or body[0] >> NESTED_LEVELS_MAX:
+        raise refusal("a nested value of an impossible size or form")
+    try:
+        return _nested_decoder(body[0]).decode(body[1:])
+    except _PLAIN_ERRORS as error:
+        raise _unreadable(error) from None
+
+
+@functools.lru_cache(maxsize=1 << NESTED_LEVELS_MAX)
+def _nested_decoder(tuples: int) -> msgspec.msgpack.Decoder[object]:
+    """Return the decoder of values with tuples at some levels and lists at the others."""
+    scalar = int | float | str | bool | None
+    part: object = scalar
+    for level in reversed(range(NESTED_LEVELS_MAX)):
+        sequence = tuple[part, ...] if tuples >> level & 1 else list[part]  # type: ignore[valid-type]
+        part = scalar | sequence | dict[str, part]  # type: ignore[valid-type]
+    return msgspec.msgpack.Decoder(part)
+
+
 _PLAIN_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -160,6 +197,7 @@ class Reader:
         self._octets: Final = decoded.octets
         self._next_octets = 0
         self._buffers: Final = buffers
+        self._next_buffer = 0
         self._deadline: Final = deadline
         self._elements_max: Final = elements_max(len(body) + (sum(map(len, buffers)) if buffers else 0))
         self._elements = 0
@@ -221,7 +259,7 @@ class Reader:
                 items, wanted, code, place, before, height = outer.pop()
                 items.append(value)
                 height = max(height, inner)
-        if outer or len(items) != 1:
+        if outer or len(items) != 1 or self._next_buffer != len(self._buffers):
             raise refusal("parts of no value")
         return items[0]
 
@@ -233,6 +271,10 @@ class Reader:
         if code == TUPLE:
             return tuple(items)
         row = FORM_OF_CODE.get(code) or form_of_code(code)
+        if code >= _SLOW_CODE_MIN:
+            self.check_time()
+        if row.has_copies:
+            self.charge(sum(map(copied_bytes, items)))
         if row.parts is None:
             return row.build(items, self)
         if [*map(type, items)] != row.exact:
@@ -268,8 +310,9 @@ class Reader:
             items += self._octets[self._next_octets : stop]
             self._next_octets = stop
             self._elements += count
-        elif code == BUFFER and form_of_code(outer_code).has_buffers:
+        elif code == BUFFER and count == self._next_buffer and form_of_code(outer_code).has_buffers:
             items.append(self._buffers[count])
+            self._next_buffer += 1
         else:
             raise refusal("a buffer in the place of a value")
         if kind != code:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -35,6 +35,10 @@ from dios.lib.executor.results.forms import (
 from dios.lib.executor.results.reader import Body, Reader
 
 SCALAR_TYPES: Final = frozenset({int, float, str, bool, type(None)})
+
+_Container: TypeAlias = "list[object] | tuple[object, ...] | dict[object, object]"
+_NESTED_CONTAINERS: Final = frozenset({list, tuple, dict})
+_NESTED_TYPES: Final = SCALAR_TYPES | _NESTED_CONTAINERS
 
 _CHUNK_SCALARS: Final = 32_768
 """The scalars in one array of MessagePack, which the caller decodes in one step."""
@@ -91,6 +95,45 @@ def plain_body(value: object) -> bytes | None:
         return _pack(value)
     except (OverflowError, UnicodeEncodeError):
         return None
+
+
+def nested_body(value: object) -> bytes | None:
+    """Return containers of scalars and containers in MessagePack; None for another or a larger value.
+
+    The first byte says which sequences are tuples. No container occurs twice, because it would be copied.
+    """
+    if type(value) not in _NESTED_CONTAINERS:
+        return None
+    level = [cast("_Container", value)]
+    identities: list[int] = []
+    tuples, count = 0, 0
+    for depth in range(reader.NESTED_LEVELS_MAX):
+        identities += map(id, level)
+        count += sum(map(len, level))
+        if count > reader.NESTED_BYTES_MAX:
+            return None
+        tables = [part for part in level if type(part) is dict]
+        sequences = [part for part in level if type(part) is not dict] if len(tables) < len(level) else []
+        kinds: set[type] = set(map(type, sequences))
+        if len(kinds) > 1 or not {str}.issuperset(map(type, chain.from_iterable(tables))):
+            return None
+        tuples |= (tuple in kinds) << depth
+        parts = list(chain(chain.from_iterable(map(dict.values, tables)), chain.from_iterable(sequences)))
+        kinds = set(map(type, parts))
+        if kinds <= SCALAR_TYPES:
+            break
+        if not kinds <= _NESTED_TYPES:
+            return None
+        level = [cast("_Container", part) for part in parts if type(part) in _NESTED_CONTAINERS]
+    else:
+        return None
+    if len(set(identities)) < len(identities):
+        return None
+    try:
+        body = _pack(value)
+    except (OverflowError, UnicodeEncodeError):
+        return None
+    return bytes((tuples,)) + body if len(body) <= reader.NESTED_BYTES_MAX else None
 
 
 class _RepeatedRowError(Exception):
@@ -196,6 +239,8 @@ class Writer:
         if depth >= reader.NESTING_MAX:
             raise refusal(f"values that are nested deeper than {reader.NESTING_MAX}")
         if kind is memoryview:
+            if len(self._buffers) >= reader.BUFFERS_MAX:
+                raise refusal(f"more than {reader.BUFFERS_MAX:,} arrays")
             self._operation(reader.BUFFER, len(self._buffers))
             self._buffers.append(cast("memoryview", part))
             return None

@@ -6,6 +6,7 @@ import pickle
 import traceback
 from typing import NoReturn
 
+import msgspec
 import pytest
 
 from dios.lib.executor.remote_errors import (
@@ -14,6 +15,7 @@ from dios.lib.executor.remote_errors import (
     describe_exception,
     encode_exception,
 )
+from dios.lib.executor.results.harmless import NOTES_MAX
 
 
 def sent(error: BaseException, *, trust: bool = False) -> BaseException:
@@ -78,6 +80,31 @@ def test_no_exception_of_a_worker_ends_its_caller(kind: type[BaseException]) -> 
     error = sent(kind("the reason"))
     assert isinstance(error, RuntimeError)
     assert type(error).__name__ == kind.__name__
+
+
+def test_the_longest_description_of_a_worker_arrives() -> None:
+    """An exception whose text, notes and names are all too long is described as far as the bounds go."""
+    error = type("Long" + "x" * 1_000, (ValueError,), {})("é" * 100_000)
+    for _ in range(100):
+        error.add_note("é" * 100_000)
+    description = describe_exception(encode_exception(error))
+    assert description.text.startswith("éé")
+    assert (len(description.notes), len(description.bases)) == (NOTES_MAX, 5)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        *(([("a", "b")] * 1_000, "", [], ""), ([], "x" * 1_000_000, [], ""), ([], "", [], "x" * 1_000_000)),
+        *(([("a", "b" * 1_000)], "", [], ""), ([], "", [""] * 1_000, ""), ([], "", ["x" * 100_000], "")),
+    ],
+    ids=range(6),
+)
+def test_a_description_beyond_the_bounds_is_none(parts: tuple[object, ...]) -> None:
+    """A worker that sends more bases, notes or text than one does is not listened to."""
+    head = msgspec.msgpack.encode(parts)
+    description = describe_exception(len(head).to_bytes(4, "little") + head)
+    assert "unknown form" in description.text
 
 
 def test_a_hostile_worker_gets_no_more_than_a_text() -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.cluster import KMeans, MiniBatchKMeans
+from sklearn.ensemble import GradientBoostingClassifier, IsolationForest, RandomForestClassifier
+from sklearn.feature_extraction import DictVectorizer
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 from sklearn.feature_selection import SelectKBest
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
 from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
@@ -36,10 +41,11 @@ ESTIMATORS: Final = (
         RandomForestClassifier(n_estimators=3, random_state=0),
     ),
     *(
-        GradientBoostingClassifier(n_estimators=2),
+        IsolationForest(n_estimators=2, random_state=0),
         SGDClassifier(random_state=0),
         MLPClassifier(max_iter=2000, tol=1),
     ),
+    *(KMeans(2, n_init=1, random_state=0), DecisionTreeClassifier(max_leaf_nodes=4)),
     make_pipeline(StandardScaler(), SelectKBest(k=2), LogisticRegression()),
     GridSearchCV(LogisticRegression(), {"C": [0.1, 1]}, cv=2),
 )
@@ -86,8 +92,52 @@ def test_one_class_can_be_permitted_alone() -> None:
 def test_estimators_whose_compiled_code_trusts_them_are_refused() -> None:
     """The permission for all estimators does not cover those that read at places of their attributes."""
     allow(BaseEstimator)
-    with pytest.raises(UntrustedResultError, match="SVC"):
-        read(tree_of(write_value(SVC().fit(X, Y))))
+    for estimator in (SVC(), GradientBoostingClassifier(n_estimators=2), MiniBatchKMeans(2, n_init=1)):
+        with pytest.raises(UntrustedResultError, match=type(estimator).__name__):
+            read(tree_of(write_value(estimator.fit(X, Y))))
+
+
+FEW: Final = ["one two", "two three"]
+
+FITTED: Final[dict[str, tuple[BaseEstimator, str, object]]] = {
+    "a tree of more features": (DecisionTreeClassifier().fit(X, Y), "n_features_in_", 3),
+    "a tree without features": (DecisionTreeClassifier().fit(X, Y), "n_features_in_", None),
+    "centres of fewer features": (KMeans(2, n_init=1).fit(X), "cluster_centers_", X[:2, :3].copy()),
+    "no centres": (KMeans(2, n_init=1).fit(X), "cluster_centers_", X[:0].copy()),
+    "threads without end": (KMeans(2, n_init=1).fit(X), "_n_threads", 10**6),
+    "a term beyond the columns": (CountVectorizer().fit(FEW), "vocabulary_", {"one": 0, "two": 2**31}),
+    "a term before the columns": (DictVectorizer().fit([{"a": 1}]), "vocabulary_", {"a": -1}),
+    "hashes without columns": (HashingVectorizer(), "n_features", 0),
+    "fewer columns than categories": (OneHotEncoder().fit([["a"], ["b"]]), "_n_features_outs", [1]),
+    "categories without an order": (
+        OneHotEncoder().fit([[1], [2]]),
+        "categories_",
+        [np.array([2, 1])],
+    ),
+    "no coefficients to begin with": (SGDClassifier().fit(X, Y), "coef_", np.empty((0, 4))),
+    "a start with its own coefficients": (LogisticRegression().fit(X, Y), "warm_start", True),
+}
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_numbers_that_lead_compiled_code_out_of_its_memory_are_refused(name: str) -> None:
+    """An estimator whose shapes or places do not belong together is refused; the fitted one is not."""
+    allow(BaseEstimator)
+    fitted, attribute, number = FITTED[name]
+    assert type(read(tree_of(write_value(fitted)))) is type(fitted)
+    changed = copy.copy(fitted)
+    vars(changed)[attribute] = number
+    with pytest.raises(UntrustedResultError, match="numbers"):
+        read(tree_of(write_value(changed)))
+
+
+def test_the_worker_needs_no_permission_to_compare() -> None:
+    """A worker, which permits no class, compares a frame next to a tree, and sends both."""
+    value = write_value([DecisionTreeClassifier().fit(X, Y), pd.DataFrame({"a": [1]})])
+    allow(BaseEstimator)
+    decoded = read_value(value.body, value.buffers)
+    assert isinstance(decoded, list)
+    assert np.array_equal(decoded[0].predict(X), Y)
 
 
 def test_an_attribute_cannot_hide_a_method() -> None:
@@ -113,13 +163,19 @@ def test_a_tree_leads_to_its_own_nodes() -> None:
     fitted = DecisionTreeClassifier(max_depth=3).fit(X, Y).tree_
     features, classes, outputs, depth, nodes, values = tree_of(write_value(fitted)).parts  # type: ignore[attr-defined]
     original = fitted.__getstate__()["nodes"]
-    for name, number in (("left_child", 0), ("right_child", 10**6), ("feature", 4), ("feature", -3)):
+    second = original["left_child"][0]
+    for name, number in (
+        *(("left_child", 0), ("right_child", 10**6), ("feature", 4), ("feature", -3)),
+        ("right_child", second),
+    ):
         changed = original.copy()
         changed[name][0] = number
         parts = tree_of(write_value(changed))
         assert isinstance(parts, Node)
         with pytest.raises(UntrustedResultError):
             read(Node(117, (features, classes, outputs, depth, parts, values)))
+    with pytest.raises(UntrustedResultError, match="deeper"):
+        read(Node(117, (features, classes, outputs, fitted.max_depth - 1, nodes, values)))
     read(Node(117, (features, classes, outputs, depth, nodes, values)))
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 import struct
 import sys
 import sysconfig
-import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from types import SimpleNamespace
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +22,7 @@ import pytest
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.results import class_forms, reader
 from dios.lib.executor.results.builtin_forms import DICT, LIST, RECORD, TUPLE
-from dios.lib.executor.results.forms import DecodeTimeoutError
+from dios.lib.executor.results.forms import DecodeTimeoutError, form_of_code
 from dios.lib.executor.results.reader import Body, read_value
 from dios.lib.executor.results.writer import WrittenValue, write_value
 from tests.support.result_bodies import Node, tree_of, variants, written
@@ -28,6 +31,10 @@ from tests.support.spying import CALLS, Spy
 
 _MEMORY_MAX: Final = 24 * 1024 * 1024
 """Memory for a body of a few kilobytes."""
+
+# The forms of libraries are loaded before anything watches.
+for _code in (64, 72, 76, 84, 88, 108):
+    form_of_code(_code)
 
 SPY: Final = Node(56, (Node(TUPLE, (Spy.__module__, "Spy", "x")), 1))
 
@@ -184,6 +191,54 @@ def test_long_text_that_repeats_is_bounded() -> None:
     assert not read_or_refuse_plainly(body_of(few, [text]))
 
 
+_OPERATIONS_OF_ARRAY: Final = [(64, 5), (reader.SCALARS, 2), (reader.SCALAR_TUPLE, 1), (reader.SCALARS, 1)]
+_TEXTS: Final = ["x" * 255] * 10_000
+
+
+class Copied(NamedTuple):
+    """A part that forms copy, and such a form, as operations and scalars."""
+
+    part: Sequence[tuple[int, int]]
+    scalars: Sequence[object]
+    form: Sequence[tuple[int, int]]
+    scalars_of_form: Sequence[object] = ()
+    octets: Sequence[bytes] = ()
+    buffers: Sequence[memoryview] = ()
+
+    def written(self, count: int) -> WrittenValue:
+        """Return a list of the part and of ``count`` forms with it."""
+        (first, number), *rest = self.part
+        operations = [(LIST, 1 + count), (first | reader.USED_AGAIN, number), *rest]
+        scalars = [*self.scalars, *list(self.scalars_of_form) * count]
+        whole = body_of([*operations, *list(self.form) * count], scalars, self.octets)
+        return WrittenValue(whole.body, list(self.buffers))
+
+
+COPIED: Final = {
+    "bytes": Copied([(reader.OCTETS, 1)], [], [(15, 1), (reader.SHARED, 1)], octets=[b"x" * 1_000_000]),
+    "text": Copied([(reader.SCALARS, 1)], ["1" * 1_000_000], [(28, 1), (reader.SHARED, 1)]),
+    "an array": Copied(
+        [*_OPERATIONS_OF_ARRAY, (reader.BUFFER, 0)],
+        ["ndarray", "<f8", 1_000_000, "C"],
+        [(101, 1), (reader.SHARED, 1)],
+        buffers=[memoryview(bytes(8_000_000))],
+    ),
+    "a list of texts": Copied(
+        [(reader.SCALAR_LIST, len(_TEXTS))],
+        _TEXTS,
+        [*_OPERATIONS_OF_ARRAY, (reader.SHARED, 1)],
+        ["ndarray", "T", len(_TEXTS), "C"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_no_part_is_copied_without_end(name: str) -> None:
+    """Text, bytes and arrays count in full for each form that may copy them."""
+    assert not read_or_refuse_plainly(COPIED[name].written(3))
+    assert read_or_refuse_plainly(COPIED[name].written(90))
+
+
 def read_or_refuse_plainly(value: WrittenValue) -> bool:
     """Return True if a body is refused."""
     try:
@@ -203,6 +258,12 @@ def test_values_nest_as_deeply_as_python_prints() -> None:
         assert not read_or_refuse(body_of([(LIST, 2), *first, *deep[:190], (reader.SHARED, 1)]))
         assert read_or_refuse(body_of([(LIST, 2), *first, *deep[:250], (reader.SHARED, 1)]))
         assert read_or_refuse(body_of([(TUPLE, 1)] * 200_000 + [(TUPLE, 0)]))
+
+
+def _buffers(places: Sequence[int]) -> WrittenValue:
+    """Return a list of ``bytes`` in some of two buffers."""
+    forms = [operation for place in places for operation in ((16, 1), (reader.BUFFER, place))]
+    return WrittenValue(body_of([(LIST, len(places)), *forms]).body, [memoryview(b"x"), memoryview(b"y")])
 
 
 OPERATIONS: Final[dict[str, WrittenValue]] = {
@@ -227,6 +288,9 @@ OPERATIONS: Final[dict[str, WrittenValue]] = {
     ),
     "a buffer that is missing": body_of([(16, 1), (reader.BUFFER, 0)]),
     "a buffer as a value": WrittenValue(body_of([(LIST, 1), (reader.BUFFER, 0)]).body, [memoryview(b"x")]),
+    "a buffer that is used twice": _buffers((0, 0)),
+    "buffers in another order": _buffers((1, 0)),
+    "a buffer that is not used": _buffers((0,)),
     "unknown operations": body_of([(6, 0)]),
     "unknown forms": body_of([(127, 0)]),
     "a form of a package without it": body_of([(115, 0)]),
@@ -275,6 +339,9 @@ FORMS: Final[dict[str, object]] = {
     "a zone by a path": Node(27, ("../../etc/passwd",)),
     "a pattern that prints": Node(40, ("a", 128)),
     "a pattern of many ranges": Node(40, ("[\0-\uffff]" * 1000, 2)),
+    "a pattern of many ranges that minds the case": Node(40, ("[\0-\uffff]" * 1000, 0)),
+    "a pattern of many written ranges": Node(40, ("[\0-\\uffff]" * 1000, 0)),
+    "a pattern of a huge length": Node(40, ("a" * 70_000, 0)),
     "a pattern of many ranges that says so": Node(40, ("(?i:" + "[\0-\uffff]" * 1000 + ")", 0)),
     "a path of another kind": Node(38, ("system", "/")),
     "a factory of another kind": Node(33, ("eval", Node(DICT, ()))),
@@ -354,6 +421,13 @@ FORMS: Final[dict[str, object]] = {
     ),
     "an extension type": Node(81, (Node(TUPLE, ("extension", "x")),)),
     "a type that nests without end": Node(81, (_nested_type(120),)),
+    "a table of many fields and batches": Node(
+        79,
+        (
+            Node(80, (Node(TUPLE, (Node(TUPLE, ("x", Node(TUPLE, ("null",)), True, None)),) * 100), None)),
+            *(900_000, Node(TUPLE, ())),
+        ),
+    ),
     "a sparse column of a huge length": Node(
         97,
         (
@@ -382,11 +456,30 @@ def test_equal_hashes_are_refused_by_the_worker_too() -> None:
         write_value(dict.fromkeys((number * (2**61 - 1) for number in range(500)), 1))
 
 
-def test_work_ends_at_the_deadline() -> None:
-    """A result whose time is over is not decoded, and is decoded with more time."""
-    value = write_value([Node(number, ()) for number in range(5_000)])
-    with pytest.raises(DecodeTimeoutError):
-        read_value(value.body, value.buffers, time.monotonic() - 1)
-    assert read_value(value.body, value.buffers, time.monotonic() + 600) == read_value(
-        value.body, value.buffers
-    )
+def _looks(value: WrittenValue, deadline: float, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return how often the reader looks at a clock that goes on by 1 with each look."""
+    clock = itertools.count(1)
+    monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    read_value(value.body, value.buffers, deadline)
+    return next(clock) - 1
+
+
+@pytest.mark.parametrize(
+    ("value", "looks_min"),
+    [
+        ([{number} for number in range(5_000)], 3),
+        (list(range(200_000)), 6),
+        ([re.compile(str(number)) for number in range(20)], 20),
+        ([np.zeros(number) for number in range(20)], 20),
+    ],
+    ids=["operations", "scalars", "patterns", "arrays"],
+)
+def test_work_ends_at_the_deadline(value: object, looks_min: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is looked at during all of the work, and ends it whenever the deadline passes."""
+    body = write_value(value)
+    looks = _looks(body, math.inf, monkeypatch)
+    assert looks >= looks_min
+    for deadline in range(looks):
+        with pytest.raises(DecodeTimeoutError):
+            _looks(body, deadline, monkeypatch)
+    assert _looks(body, looks, monkeypatch) == looks

@@ -66,6 +66,26 @@ def test_a_value_that_would_change_is_refused(name: str) -> None:
         encode_result(REFUSED[name]())
 
 
+def test_types_that_are_equal_without_their_extras_are_refused() -> None:
+    """Metadata and alignment of a type, also of a field, would be lost, whatever was sent before."""
+    for plain, other in (
+        (np.dtype("i4"), np.dtype("i4", metadata={"unit": "m"})),
+        (np.dtype([("a", "i4")]), np.dtype([("a", np.dtype("i4", metadata={"unit": "m"}))])),
+        (np.dtype([("a", "i4"), ("b", "i4")]), np.dtype([("a", "i4"), ("b", "i4")], align=True)),
+        (np.dtype([("a", "i4", 3)]), np.dtype([("a", np.dtype("i4", metadata={"unit": "m"}), 3)])),
+    ):
+        encode_result(plain)
+        with pytest.raises(UntrustedResultError, match="more than names and numbers"):
+            encode_result(other)
+
+
+def test_frequencies_that_take_long_to_check_are_for_few_dates() -> None:
+    """Pandas checks some frequencies by code for each date: many such dates are refused, and days are not."""
+    encode_result(pd.date_range("2000", periods=5_000, freq="B"))
+    with pytest.raises(UntrustedResultError, match="2,000 dates with the frequency CBME"):
+        encode_result(pd.date_range("1700", periods=3_000, freq="CBME"))
+
+
 def test_the_matrix_is_as_large_as_the_documentation_says() -> None:
     """At least 96 % of more than 120 values come back equal, and the others are refused."""
     assert len(VALUES) > 120
