@@ -296,9 +296,9 @@ attributes, equations, propositions and mechanisms. `python -m labs.papers.claim
 ours, date, machine, size and seeds. `tests/unit/test_papers.py` compares the claims with the papers' own
 lists, and looks up commands, modules and files.
 
-A state is `live` if a node, a coordinator or a task's process uses the mechanism; `library` if programs or
-commands use it, and no node does; `simulated` if only the laboratory (`dios lab`) plays or measures it;
-`not built` with the reason."""
+A state is `live` if a node, a coordinator or a task's process uses the mechanism, all cost models included,
+of which an operator chooses one; `library` if programs or commands use it, and no node does; `simulated` if
+only the laboratory (`dios lab`) plays or measures it; `not built` with the reason."""
 
 _ABOUT_VERDICTS: Final = (
     "The numbers of [judgements](experiments.md#reading-a-claim) in the kept results. Chapter 4 of the "
@@ -335,7 +335,7 @@ def page() -> str:
             numbers=True,
         ),
     ]
-    lines += ["", "## Contradictions", ""]
+    lines += ["", "## Contradictions", "", "Each has its explanation, or says that there is none yet.", ""]
     for before, explanation in zip((None, *load().explanations), load().explanations, strict=False):
         lines += _explained(explanation, headed=before is None or before.results != explanation.results)
     for paper in papers:
