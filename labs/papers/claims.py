@@ -254,14 +254,14 @@ _VERDICT_WORDS: Final = {
 
 
 def _verdict(claim: Claim) -> str:
-    counts = Counter(kept.verdict for kept in kept_claims(claim))
-    if not counts:
-        return ""
-    results = [result for command in claim.at for result in results_of(command)]
-    text = ", ".join(
-        f"{counts[judgement]} {word}" for judgement, word in _VERDICT_WORDS.items() if counts[judgement]
-    )
-    return f"[{text}]({_link(results[0])})"
+    by_result: dict[str, Counter[Judgement]] = {}
+    for kept in kept_claims(claim):
+        by_result.setdefault(kept.result, Counter())[kept.verdict] += 1
+    return "; ".join(f"[{_counted(count)}]({_link(result)})" for result, count in by_result.items())
+
+
+def _counted(count: Counter[Judgement]) -> str:
+    return ", ".join(f"{count[verdict]} {word}" for verdict, word in _VERDICT_WORDS.items() if count[verdict])
 
 
 def _link(result: str) -> str:
