@@ -335,7 +335,13 @@ def page() -> str:
             numbers=True,
         ),
     ]
-    lines += ["", "## Contradictions", "", "Each has its explanation, or says that there is none yet.", ""]
+    lines += [
+        "",
+        "## Contradictions",
+        "",
+        "Explanations follow the numbers; some are still missing, and say so.",
+        "",
+    ]
     for before, explanation in zip((None, *load().explanations), load().explanations, strict=False):
         lines += _explained(explanation, headed=before is None or before.results != explanation.results)
     for paper in papers:

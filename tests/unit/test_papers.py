@@ -291,7 +291,7 @@ def test_each_judgement_of_the_results_is_at_a_claim() -> None:
 
 
 def test_each_contradiction_is_explained_once() -> None:
-    """With a reason, or with words that say that there is none yet."""
+    """With a reason, or with the words that the reason is not known yet."""
     contradicting = [
         kept
         for file in claims.kept_results().values()
