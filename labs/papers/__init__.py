@@ -1,6 +1,7 @@
 """The experiments of the papers that DIOS implements (``dios lab repro``).
 
-``figures`` is the common form of a reproduced figure, ``judgements`` compares published results with ours.
+``figures`` is the common form of a reproduced figure, ``judgements`` compares published results with ours,
+``claims`` has every claim of the papers with its state here, and writes ``docs/papers.md``.
 Each folder reproduces one evaluation. Its ``evaluation`` lists the figures and makes them; read that first:
 
 - ``dios``: the thesis on DIOS, chapter 5 (objects, tasks, streams and jobs on real nodes);

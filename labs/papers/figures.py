@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple, TypedDict
 
@@ -163,6 +164,9 @@ def make_figures(
     out.mkdir(parents=True, exist_ok=True)
     for number in numbers:
         figure = replace(makers[number](), smaller=smaller)
+        if figure.measured:
+            today = datetime.now(UTC).date().isoformat()
+            figure = replace(figure, setting=(*figure.setting, ("date", today)))
         drawn = []
         for picture in figure.pictures:
             drawn.append(f"figure-{picture.name}.png")

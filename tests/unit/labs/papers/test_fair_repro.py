@@ -15,12 +15,14 @@ from dios.errors import InvalidError
 from dios.fairness.dc_drf.allocator import DcDrf
 from dios.fairness.edrf import edrf
 from labs.papers.dc_drf import algorithm_1, changes, clouds, demand_profiles, evaluation
+from labs.papers.figures import _claim_as_json
 from labs.papers.judgements import Judgement
 from labs.papers.sdrf import evaluation as sdrf_evaluation
 from labs.papers.sdrf import months, spike, tree_cost, waits
 from labs.simulate.fairness.generate_demands import generate_demands
 from tests.support.node.command_user import require_schema
 
+RESULTS = Path(__file__).parents[4] / "labs" / "benchmarks" / "results"
 KNOWN = {"sdrf": sdrf_evaluation.FIGURES, "dc-drf": evaluation.FIGURES}
 
 
@@ -206,3 +208,18 @@ def test_a_crowd_waits_whole_until_its_tasks_run_out() -> None:
     assert np.bincount(trace.user).tolist() == [20] * 50
     assert not trace.submit_us.any()
     assert (trace.demands == np.rint(trace.demands)).all()
+
+
+def test_the_kept_figure_7_judges_the_numbers_of_its_table() -> None:
+    """Its judgements were computed after the run; they are those of the columns that they name."""
+    kept = json.loads((RESULTS / "fairness-dc-drf" / "figure-7.json").read_text())
+    (sheet,) = kept["tables"]
+    columns = dict(zip(sheet["columns"], zip(*sheet["rows"], strict=True), strict=True))
+    distances = [
+        clouds.Distance(utilisation, deviation, worst, 0.0)
+        for utilisation, deviation, worst in zip(
+            columns["utilisation"], columns["deviation"], columns["worst shortfall"], strict=True
+        )
+    ]
+    claims = demand_profiles._claims_7(list(columns["fraction of exact"]), distances)
+    assert kept["claims"] == [_claim_as_json(claim, quick=False) for claim in claims]

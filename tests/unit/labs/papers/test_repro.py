@@ -109,6 +109,15 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
 
 
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_measured_figure_has_its_date_and_a_simulated_one_none(tmp_path: Path, *, measured: bool) -> None:
+    """A reader of kept results learns when they were measured; simulated ones follow from the seed."""
+    figure = figures.Figure("1", "One", 1, False, (), (), (), measured=measured)
+    [reproduction] = figures.make_figures(["1"], {"1": lambda: figure}, tmp_path, 1)
+    assert ("date" in dict(reproduction.figure.setting)) is measured
+    assert ("\n- date: " in (tmp_path / "figure-1.md").read_text()) is measured
+
+
 def test_the_seed_decides_the_mix() -> None:
     """The same seed gives the same decisions, another one gives others."""
     digests = [mix.MixRuns(seed, quiet, 30.0).outcome(mix.COCO, large=False).digest for seed in (1, 1, 2)]
