@@ -25,6 +25,10 @@ VECTOR_CALLS_MAX: Final = 1024
 NAME_BYTES: Final = 32
 DESCRIPTORS_PER_FRAME_MAX: Final = 64
 SECRECY_TAGS_MAX: Final = 16
+# Sums that tasks with labels change are shown to others in whole steps.
+SUM_STEP: Final = 64
+SUM_STEP_BYTES: Final = 64 * MIB
+SUM_STEP_CPU_MS: Final = 10_000
 TEXT_BYTES_MAX: Final = 4 * KIB
 SOCKET_PATH_BYTES_MAX: Final = 107
 

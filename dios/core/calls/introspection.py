@@ -5,6 +5,9 @@ Use and limits of resources are in ``dios.core.calls.limit_calls``.
 
 from __future__ import annotations
 
+from typing import Final
+
+from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.calls import delegation, devices, flows, rights, submissions
 from dios.core.calls.handlers import handles
@@ -45,6 +48,25 @@ def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> 
         remote_calls.list_tasks(step, task, seq, call, rows)
 
 
+_CHANGED_BY_TASKS: Final = frozenset(
+    [
+        "objects",
+        "names",
+        "references",
+        "buffers",
+        "waiting",
+        "cached_versions",
+        "cached_bytes",
+        "reads_from_cache",
+        "reads_into_cache",
+        "reads_under_leases",
+        "leases_held",
+        "leased_objects",
+    ]
+)
+"""The counts that a task can choose in detail; others show tasks, which are listed anyway."""
+
+
 @handles(messages.NodeInfo)
 def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> None:
     """Answer with counts of this node; the host adds facts about the machine."""
@@ -81,6 +103,10 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
             "leases_held": len(state.cluster.leases.held),
             "leased_objects": len(state.cluster.leases.granted),
         }
+    if not rights.sees_exact_sums(state, task):
+        for name in _CHANGED_BY_TASKS & counts.keys():
+            unit = limits.SUM_STEP_BYTES if name == "cached_bytes" else limits.SUM_STEP
+            counts[name] = -(-counts[name] // unit) * unit
     step.answer(task, seq, messages.Info("", "", counts, {}))
 
 

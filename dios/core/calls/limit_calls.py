@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, islice
+from typing import Final
+
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core.calls import groups, rights, waiting_starts
@@ -21,6 +24,12 @@ from dios.wire import messages
 from dios.wire.messages import Bound
 from dios.wire.types import ObjectType, Resource, Scope
 
+_STEPS: Final = {
+    Resource.BYTES: limits.SUM_STEP_BYTES,
+    Resource.CPU_MS: limits.SUM_STEP_CPU_MS,
+    Resource.MEMORY_BYTES: limits.SUM_STEP_BYTES,
+    Resource.VOLATILE_BYTES: limits.SUM_STEP_BYTES,
+}
 _UID_DIGITS = 10
 _UID_MAX = 2**32 - 2
 
@@ -30,10 +39,12 @@ def list_limits(step: Step, task: Holder, seq: int, call: messages.ListLimits) -
     """List the accounts of the caller's principal; for the node's own user those of all principals."""
     del call
     rights.refuse_pure(task)
-    all_rows = chain(
-        [step.state.account.row("")], _principals(step, task), _groups(step, task), _tasks(step, task)
+    sums: Iterator[messages.LimitRow] = chain(
+        [step.state.account.row("")], _principals(step, task), _groups(step, task)
     )
-    rows = tuple(islice(all_rows, limits.LIMIT_ROWS_MAX))
+    if not rights.sees_exact_sums(step.state, task):
+        sums = map(_in_steps, sums)
+    rows = tuple(islice(chain(sums, _tasks(step, task)), limits.LIMIT_ROWS_MAX))
     step.spend((len(rows) + len(step.state.principals) + len(step.state.tasks)) // 8)
     step.answer(task, seq, messages.LimitRows(rows))
 
@@ -56,6 +67,15 @@ def _tasks(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
     for other in step.state.living_tasks():
         if other.principal == task.principal:
             yield other.account.row(other.label, other.secrecy)
+
+
+def _in_steps(row: messages.LimitRow) -> messages.LimitRow:
+    """Return a row with its use rounded up to whole steps."""
+    used = (
+        -(-amount // _STEPS.get(resource, limits.SUM_STEP)) * _STEPS.get(resource, limits.SUM_STEP)
+        for resource, amount in zip(Resource, row.used, strict=True)
+    )
+    return replace(row, used=tuple(used))
 
 
 @handles(messages.SetLimits)
@@ -85,6 +105,8 @@ def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> 
         _store_limits(step, groups.home_of(step, principal), call.bounds)
     waiting_starts.serve(step)
     row = account.row(label, secrecy)
+    if call.scope is not Scope.TASK and not rights.sees_exact_sums(step.state, task):
+        row = _in_steps(row)
     changes = ", ".join(f"{bound.resource} {_value(bound)}" for bound in call.bounds)
     step.audit(
         task, "limit", "ok", "" if call.scope is Scope.PRINCIPAL else row.subject, f"{row.subject}: {changes}"

@@ -113,6 +113,14 @@ def is_nodes_own(state: State, task: Holder) -> bool:
     return task.principal in {state.node_owner, "uid:0"}
 
 
+def sees_exact_sums(state: State, task: Holder) -> bool:
+    """Return True if the holder may know sums to which tasks with labels contribute.
+
+    A process of the node's own user could read the node's memory.
+    """
+    return not state.labelled or (task.brand is Brand.LEGACY and is_nodes_own(state, task))
+
+
 def local(task: Holder) -> LocalHolder:
     """Return a task or session of this node. Raise InvalidError for a task of another node."""
     if not isinstance(task, LocalHolder):

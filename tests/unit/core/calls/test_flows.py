@@ -330,3 +330,24 @@ def test_a_buffer_as_large_as_the_object_is_a_read(node: Node) -> None:
     assert node.core.state.tasks[task.task].secrecy == ()
     task.ask(messages.Buffer, messages.AcquireWrite(ref))
     assert node.core.state.tasks[task.task].secrecy == SECRET
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_sums_with_labelled_parts_are_shown_in_steps(node: Node, count: int) -> None:
+    """A task with a label moves no sum that others see by less than a step; the node's own user sees all."""
+    owner, stranger = node.session(), node.session(Principal("uid:1001"))
+    limbo = owner.run(brand=Brand.LIMBO)
+    labelled(owner, "payroll")
+    before = [sums_seen_by(reader) for reader in (stranger, limbo, owner)]
+    for _ in range(count):
+        owner.create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"x" * count)
+    after = [sums_seen_by(reader) for reader in (stranger, limbo, owner)]
+    assert before[:2] == after[:2]
+    assert before[2] != after[2]
+
+
+def sums_seen_by(reader: Client) -> tuple[list[tuple[int, ...]], dict[str, int]]:
+    """The use of the node and of principals, and the counts of the node."""
+    rows = reader.ask(messages.LimitRows, messages.ListLimits()).rows
+    used = [row.used for row in rows if row.scope in {Scope.NODE, Scope.PRINCIPAL}]
+    return used, reader.ask(messages.Info, messages.NodeInfo()).counts
