@@ -48,22 +48,10 @@ def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> 
         remote_calls.list_tasks(step, task, seq, call, rows)
 
 
-_CHANGED_BY_TASKS: Final = frozenset(
-    [
-        "objects",
-        "names",
-        "references",
-        "buffers",
-        "waiting",
-        "cached_versions",
-        "cached_bytes",
-        "reads_from_cache",
-        "reads_into_cache",
-        "reads_under_leases",
-        "leases_held",
-        "leased_objects",
-    ]
-)
+_CHANGED_BY_TASKS: Final = {
+    *("objects", "names", "references", "buffers", "waiting", "cached_versions", "cached_bytes"),
+    *("reads_from_cache", "reads_into_cache", "reads_under_leases", "leases_held", "leased_objects"),
+}
 """The counts that a task can choose in detail; others show tasks, which are listed anyway."""
 
 
