@@ -31,19 +31,20 @@ from dios.wire.types import (
 
 
 def require_extent(target: PhysicalObject, offset: int) -> None:
-    """Raise InvalidError if the offset is after the object's end."""
+    """Raise InvalidError if the offset is after the object's end, which has the object's label."""
     if offset > target.size:
+        place = "" if target.secrecy else f" at {target.size}"
         raise InvalidError(
-            f"offset {offset} is after the object's end at {target.size}", fingerprint=target.fingerprint
+            f"offset {offset} is after the object's end{place}", fingerprint=target.fingerprint
         )
 
 
 def require_admission(target: PhysicalObject, level: Semantics) -> None:
-    """Raise Busy if the active requests do not admit another at this level."""
+    """Raise Busy if the active requests, whose numbers have the object's label, do not admit this level."""
     if not admits(target, level):
+        active = "others" if target.secrecy else f"{target.a_r} readers and {target.a_w} writers"
         raise Busy(
-            f"{target.a_r} readers and {target.a_w} writers are active, so a request at level {level.name} is"
-            " not admitted; try again later",
+            f"{active} are active, so a request at level {level.name} is not admitted; try again later",
             fingerprint=target.fingerprint,
         )
 

@@ -12,7 +12,18 @@ from dios.core.model.records import Provenance
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
-from dios.wire.types import Brand, Cause, Flag, Mode, NameKind, ObjectType, Permission, Resource, Scope
+from dios.wire.types import (
+    Brand,
+    Cause,
+    Flag,
+    Mode,
+    NameKind,
+    ObjectType,
+    Permission,
+    Resource,
+    Scope,
+    Semantics,
+)
 from tests.support.core.cluster import Cluster
 from tests.support.core.harness import Client, Node
 from tests.support.core.two_nodes import Two
@@ -318,6 +329,23 @@ def test_the_counters_of_a_labelled_object_are_for_those_who_may_know_them(node:
     bound = [effect for effect in node.effects if isinstance(effect, effects.BindSlot) and effect.live]
     assert bound[-1].reference == task.ask(messages.References, messages.Stat(ref)).references[0]
     assert bound[-1].reference.v_w == 1
+
+
+def test_refusals_at_a_labelled_object_have_no_counters(node: Node) -> None:
+    """The messages are the same whatever others have made of the object."""
+    owner = node.session()
+    messages_of = []
+    for count in (1, 3):
+        pay = labelled(owner, "payroll").ref
+        task = owner.run(inputs=(messages.Handed(pay, WRITE),))
+        ref = task.welcome.inputs[0].ref
+        owner.ask(messages.Committed, messages.WriteOnce(pay, b"x" * count, flags=int(Flag.REPLACE)))
+        for _ in range(count):
+            owner.ask(messages.Buffer, messages.AcquireWrite(pay, 1))
+        busy = messages.AcquireWrite(ref, 1, semantics=Semantics.EXCL, flags=int(Flag.NON_BLOCKING))
+        calls = (busy, messages.WriteOnce(ref, b"x", offset=100))
+        messages_of.append([task.ask(messages.Failure, call).message for call in calls])
+    assert messages_of[0] == messages_of[1]
 
 
 def test_a_buffer_as_large_as_the_object_is_a_read(node: Node) -> None:
