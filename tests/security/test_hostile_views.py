@@ -123,7 +123,7 @@ def test_an_agent_gets_bounded_text(said: dict[str, str], attack: str) -> None:
 # -- a kernel for notebooks ---------------------------------------------------------------------------
 CELLS = {
     **CODE,
-    "a table with a script": "import pandas; pandas.DataFrame({'<script>alert(1)</script>': ['<img src=x>']})",
+    "a table with a script": "import pandas; pandas.DataFrame({'<script>alert()</script>': ['<img src=x>']})",
     "a name that completes": f"globals()['x{EVIL}'] = 1; x_y = 2",
 }
 
