@@ -197,11 +197,11 @@ async def test_a_fork_that_never_becomes_a_task_ends_with_its_order(
             assert (await task.socket.recv(100)).startswith(b"refused")
 
 
-@pytest.mark.parametrize("kind", ["deep", "wide", "sparse", "closed", "removed", "busy"])
+@pytest.mark.parametrize("kind", ["deep", "wide", "sparse", "closed", "removed"])
 async def test_what_cannot_be_copied_costs_the_fork_alone(
     mechanisms: dict[str, Mechanism], kind: str
 ) -> None:
-    """A fork of a session with such a folder, or under a storm of signals, is a task or none; it goes on."""
+    """A fork of a session with such a folder is a task or none; the session goes on."""
     async with forkable(mechanisms) as (pool, task):
         before = processes(pool)
         assert await attempt(task, f"make_folder {kind}") == f"did:{kind}"

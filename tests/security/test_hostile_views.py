@@ -17,7 +17,7 @@ import pytest
 
 import dios
 from tests.integration import test_jupyter_kernel, test_mcp_server
-from tests.integration.test_mcp_server import DEADLINE_SECONDS, Person
+from tests.support.node.command_user import DEADLINE_SECONDS, Person
 from tests.support.node.confinement import mechanisms_or_skip
 
 EVIL = "\x1b]0;owned\x07\x1b[5;7m\x9b2J\u202e\u2066live\u2028\x85\x08\x7f\U000e0041"

@@ -244,11 +244,8 @@ class SessionFamilies:
             family.listener.refuse(question, errno.EPERM)
         elif fork is not None and fork.origin == question.thread and not fork.child:
             # A signal made the kernel repeat the call. If it had made a process, that would be here.
-            if self._strangers(family):
+            if self._strangers(family) or fork.permissions >= _PERMISSIONS_MAX:
                 family.listener.refuse(question, errno.EPERM)
-            elif fork.permissions >= _PERMISSIONS_MAX:
-                family.listener.refuse(question, errno.EPERM)
-                self._fail(family, fork, "signals interrupted each attempt of the session to fork")
             else:
                 self._let(family, fork, question)
         else:

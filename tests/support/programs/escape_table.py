@@ -261,7 +261,8 @@ def _try_queue_that_watches_itself() -> object:
 
     first, second = select.epoll(), select.epoll()
     first.register(second.fileno(), select.EPOLLIN)
-    return second.register(first.fileno(), select.EPOLLIN)
+    second.register(first.fileno(), select.EPOLLIN)
+    return "watched"
 
 
 def _try_queues_for_signals_and_timers() -> object:

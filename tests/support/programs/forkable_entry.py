@@ -163,15 +163,11 @@ def _make_folder(kind: str) -> object:
         Path("file").chmod(0)
     elif kind == "removed":
         Path("../made").rmdir()
-    elif kind == "busy":
-        signal.signal(signal.SIGALRM, lambda *_: None)
-        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     return kind
 
 
 def _remove_folder(_: str) -> object:
     """Remove it without a recursion."""
-    signal.setitimer(signal.ITIMER_REAL, 0)
     with contextlib.suppress(OSError):  # it may stand in a removed folder
         while Path.cwd().name == "d":
             os.chdir("..")
