@@ -67,7 +67,7 @@ def create_memory(size: int, label: str = "", *, sealable: bool = True) -> int:
         os.ftruncate(fd, size)
         os.fchmod(fd, _OWNER_READS)
         with contextlib.suppress(OSError):
-            # Readers could signal each other by the time of the last reading. Kernels before 6.6 record it.
+            # Readers could signal each other by the time of the last reading. Older kernels record it.
             fcntl.ioctl(fd, _SET_FLAGS, _NO_TIME_OF_READING)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEAL_SIZE if sealable else SEAL_SIZE | fcntl.F_SEAL_SEAL)
     except OSError as error:

@@ -116,8 +116,8 @@ def _try_move_onto_a_place() -> object:
 def _try_every_other_advice() -> object:
     place = _place()
     allowed = {0, 1, 2, 3, 4, 8, 14, 15, 16, 17, 102, 103}
-    advices = [*(value for value in range(128) if value not in allowed), 1 << 31, 0xFFFF_FFFF]
-    return _answered(advices, lambda advice: raw("madvise", place, PAGE, advice))
+    numbers = [*(value for value in range(128) if value not in allowed), 1 << 31, 0xFFFF_FFFF]
+    return _answered(numbers, lambda advice: raw("madvise", place, PAGE, advice))
 
 
 def _try_pages_of_the_cache() -> object:
