@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 import dios
 from dios.host.confinement import policy
@@ -194,6 +195,39 @@ async def test_a_fork_that_never_becomes_a_task_ends_with_its_order(
         await until_processes(pool, before)
         with trio.fail_after(60):
             assert (await task.socket.recv(100)).startswith(b"refused")
+
+
+@pytest.mark.parametrize("kind", ["deep", "wide", "sparse", "closed", "removed"])
+async def test_what_cannot_be_copied_costs_the_fork_alone(
+    mechanisms: dict[str, Mechanism], kind: str
+) -> None:
+    """A fork of a session with such a folder is a task or none; the session goes on."""
+    async with forkable(mechanisms) as (pool, task):
+        before = processes(pool)
+        assert await attempt(task, f"make_folder {kind}") == f"did:{kind}"
+        try:
+            child = await fork(pool, task)
+        except dios.DiosError:
+            await until_processes(pool, before)
+        else:
+            assert await attempt(child, "import_library") == "did:True"
+            child.close()
+        assert await attempt(task, "remove_folder") == "did:removed"
+        child = await fork(pool, task)
+        assert await attempt(child, "import_library") == "did:True"
+        child.close()
+
+
+async def test_only_the_first_thread_of_a_session_is_forked(mechanisms: dict[str, Mechanism]) -> None:
+    """Another thread gets no process, also while there is an order."""
+    async with forkable(mechanisms) as (pool, task):
+        before = processes(pool)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.fork, Limits(memory_bytes=MEMORY), task)
+            await trio.testing.wait_all_tasks_blocked()
+            assert await attempt(task, "ask_in_a_thread") == "did:refused:EPERM"
+            assert processes(pool) == before
+            nursery.cancel_scope.cancel()
 
 
 async def test_no_process_is_made_without_an_order(mechanisms: dict[str, Mechanism]) -> None:

@@ -41,6 +41,19 @@ REFUSED = {
     "changing a program": ('open(F, "+<", "/programs/perl")', "EROFS EACCES"),
     "a list of the machine": ('opendir(D, "/")', "EACCES"),
     "another process, to end it": ("kill(9, 2)", "EPERM ESRCH"),
+    **{
+        name: (f"syscall({call}) == 0", answers)
+        for name, call, answers in (
+            ("being looked into", "157, 4, 1", "EPERM"),
+            ("outliving the node", "157, 1, 0", "EPERM"),
+            ("another base register", "158, 0x1001, 0", "EPERM"),
+            ("a program by descriptor", "322, 0, 0, 0, 0, 0x1000", "EPERM"),
+            ("a process by structure", "435, 0, 88", "ENOSYS"),
+            ("a filter of its own", "317, 1, 0, 0", "EPERM"),
+            ("another process group", "109, 0, 0", "EPERM"),
+        )
+        if platform.machine() == "x86_64"
+    },
     "a named pipe": ('open(F, ">", "/tmp/p") && unlink("/tmp/p") && symlink("/etc", "/tmp/p")', "EPERM"),
 }
 DESCRIPTORS = """
@@ -51,6 +64,12 @@ LOADER = """
 open(IN, "<", "/programs/perl"); binmode IN; local $/; my $all = <IN>;
 open(OUT, ">", "/tmp/copy"); binmode OUT; print OUT $all; close OUT; chmod(0700, "/tmp/copy");
 exec {"LOADER"} "loader", "/tmp/copy", "-v"; print "not executed";
+"""
+PRELOADER = """
+open(IN, "<", "LIBRARY"); binmode IN; local $/; my $all = <IN>;
+open(OUT, ">", "/tmp/own.so"); binmode OUT; print OUT $all; close OUT; chmod(0700, "/tmp/own.so");
+$ENV{LD_PRELOAD} = "/tmp/own.so"; $ENV{LD_AUDIT} = "/tmp/own.so"; open(STDERR, ">&STDOUT");
+exec {"/programs/perl"} "perl", "-e", "print 'as listed'";
 """
 KEEPER = '$| = 1; open(F, ">", "/tmp/kept"); print "written"; while (1) { select(undef, undef, undef, 1) }'
 LOOP = (
@@ -152,6 +171,14 @@ def test_the_loader_runs_no_written_program(node: dios.Node) -> None:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of the call is of x86_64")
+def test_no_library_is_its_own(node: dios.Node) -> None:
+    """The loader of a listed program maps no written file, and runs the program as it is."""
+    status, said = outcome(node, PRELOADER.replace("LIBRARY", mapped("libc.so")))
+    assert status.ok, (status, said)
+    assert "cannot be preloaded" in said
+    assert said.endswith("as listed")
+
+
 def test_an_attack_on_the_kernel_ends_it(node: dios.Node) -> None:
     """The filter of pure tasks stays when a task becomes a native program."""
     status, _ = outcome(node, "syscall(272, 0x10000000); print 1")

@@ -7,12 +7,17 @@ another one something by moving to a place, or by setting flags. Not for: writin
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from dios import limits
 from dios.client.sync.node import Reference
+from dios.transport.memory.memfd import create_memory
 from dios.wire import messages
 from dios.wire.types import Buffering, NameKind, ObjectType
 from tests.support.security.hostile_pair import Puppet, Stage, open_stage
@@ -29,7 +34,19 @@ import fcntl, os
 flags = fcntl.fcntl(fds[{which}], fcntl.F_GETFL)
 said = [os.lseek(fds[{which}], 0, os.SEEK_CUR), flags & (os.O_NONBLOCK | os.O_APPEND), flags & os.O_ACCMODE]
 """
+GET_FLAGS, NO_TIME_OF_READING = 0x80086601, 0x80
 UNTOUCHED = "[0, 0, 0]"
+READ = """
+import mmap, os
+os.pread(fds[-1], 1, 0)
+mmap.mmap(fds[-1], 4096, mmap.MAP_SHARED, mmap.PROT_READ)[0]
+"""
+LOOK = """
+import os
+status = os.fstat(fds[-1])
+said = [status.st_ino, status.st_nlink, status.st_blocks, *status[7:]]
+said += [status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +104,40 @@ def test_readers_share_no_open_file(stage: Stage, kind: str, how: str) -> None:
     _reads(first, blob, how)
     assert first.does(HEAR.format(which=-1)) == UNTOUCHED
     blob.delete()
+
+
+def _records_reads() -> bool:
+    """Return True on a kernel that cannot be told to leave out the time of the last reading of memory."""
+    memory, flags = create_memory(1), bytearray(8)
+    try:
+        fcntl.ioctl(memory, GET_FLAGS, flags)
+    except OSError:
+        return True
+    finally:
+        os.close(memory)
+    return not int.from_bytes(flags, sys.byteorder) & NO_TIME_OF_READING
+
+
+@pytest.mark.parametrize("kind", ["adopted", "composed", "raw"])
+def test_no_reader_sees_that_another_reads(stage: Stage, kind: str) -> None:
+    """The times, the size and the links of memory stay as they were, whoever reads and maps it."""
+    if _records_reads():
+        pytest.skip("this kernel records the time of the last reading of memory")
+    blob = _blob(stage, kind)
+    for reader in (stage.mallory, stage.confederate):
+        _reads(reader, blob, "acquired")
+    before = stage.confederate.does(LOOK)
+    for _ in range(20):
+        stage.mallory.does(READ)
+    assert stage.confederate.does(LOOK) == before
+
+
+@pytest.mark.parametrize("kind", ["adopted", "durable"])
+def test_equal_bytes_are_two_files(stage: Stage, kind: str) -> None:
+    """Who stores what another one has stored gets a file of its own, which tells nothing of the other."""
+    before, mine = _blob(stage, kind), _blob(stage, kind)
+    _reads(stage.victim, before, "acquired")
+    _reads(stage.mallory, mine, "acquired")
+    theirs, own = (json.loads(puppet.does(LOOK)) for puppet in (stage.victim, stage.mallory))
+    assert own[0] != theirs[0]
+    assert own[1] == theirs[1]

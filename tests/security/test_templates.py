@@ -8,12 +8,14 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
 
 import dios
 from dios.host.confinement.mechanisms import Mechanism
+from dios.host.confinement.notifications import FORKS
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_pool import ZygotePool
 from dios.wire.messages import Limits
@@ -33,6 +35,11 @@ from tests.support.security.escape import Attempt, Cage, open_cage
 HOSTILE = "hostile"
 WAIT_S = 60
 FORKS_OF_CLINGING = 3
+FIRST_CHEAT = 20
+CHEATS_OF_LISTENERS = [
+    *("what is always readable", "its link", "a number of nothing", "no number", "a number without end")
+]
+"""Those of ``loose_template``, in its order: a session's limit of processes chooses one."""
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +198,53 @@ async def test_nothing_of_a_hostile_module_outlives_its_supervisor(
         with trio.fail_after(WAIT_S):
             while any(_runs(pid) for pid in children):  # noqa: ASYNC110 - the kernel tells nobody
                 await trio.sleep(0.01)
+
+
+@asynccontextmanager
+async def beside_a_loose_template(
+    mechanisms: dict[str, Mechanism],
+) -> AsyncIterator[ZygotePool]:
+    """A pool with a template whose sessions are not locked down; a session of another one lives on."""
+    settings = TemplateSetting("loose", ("loose_template",)), TemplateSetting(HOSTILE, ("colorsys",))
+    async with pool_with_templates(mechanisms, *settings) as pool:
+        await pool.prepare(HOSTILE)
+        other = await pool.spawn(Brand.PURE, Limits(), HOSTILE)
+        yield pool
+        assert await attempt(other, "import_library") == "did:True"
+        other.close()
+
+
+def hard_limits(pid: int) -> dict[str, str]:
+    """Return the hard limits of a process, as the kernel shows them."""
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    return {line[:25].strip(): line.split()[-2] for line in lines}
+
+
+async def test_a_module_does_not_lift_the_limits_of_sessions(mechanisms: dict[str, Mechanism]) -> None:
+    """Memory, processor time and processes of a session are limited, though its template leaves that out."""
+    bounds = Limits(memory_bytes=96 << 20, cpu_ms=2000, processes=16)
+    async with beside_a_loose_template(mechanisms) as pool:
+        await pool.prepare("loose")
+        task = await pool.spawn(Brand.PURE, bounds, "loose")
+        hard = hard_limits(task.pid)
+        task.close()
+    assert [hard[name] for name in ("Max data size", "Max cpu time", "Max processes")] == [
+        *(str(bounds.memory_bytes), "2", str(bounds.processes))
+    ]
+
+
+@pytest.mark.parametrize("cheat", CHEATS_OF_LISTENERS)
+async def test_a_false_listener_costs_its_session_alone(mechanisms: dict[str, Mechanism], cheat: str) -> None:
+    """A session that can be forked hands over what is no listener of a filter, and is ended."""
+    if not mechanisms[FORKS].available:
+        pytest.skip(f"sessions cannot be forked here: {mechanisms[FORKS].detail}")
+    number = FIRST_CHEAT + CHEATS_OF_LISTENERS.index(cheat)
+    async with beside_a_loose_template(mechanisms) as pool:
+        await pool.prepare("loose", forkable=True)
+        task = await pool.spawn(Brand.PURE, Limits(processes=number), "loose", forkable=True)
+        with trio.fail_after(WAIT_S):
+            assert (await task.wait()).signal == signal.SIGKILL
+        task.close()
 
 
 def _runs(pid: int) -> bool:

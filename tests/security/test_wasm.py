@@ -58,6 +58,20 @@ REFUSED = {
     "a very long path": (Call("path_unlink_file", (TEMPORARY, bytes(5000))), "NAME_TOO_LONG"),
     "a path that is no text": (opening(TEMPORARY, b"\xff\xfe", 64), "ILLEGAL_BYTES"),
     "a path with a zero": (opening(TEMPORARY, b"a\0b", 64), "INVALID"),
+    "a descriptor below zero": (Call("fd_close", (0xFFFF_FFFF,)), "BAD_DESCRIPTOR"),
+    "a length that wraps around": (Call("random_get", (16, 0xFFFF_FFFF)), "FAULT"),
+    "a list with a length that wraps around": (
+        Call("fd_readdir", (TEMPORARY, 16, 0xFFFF_FFFF, 0, 64)),
+        "FAULT",
+    ),
+    "vectors that wrap around": (Call("fd_write", (1, 0xFFFF_FFF8, 4, 64)), "FAULT"),
+    "waiting for more than there may be": (Call("poll_oneoff", (64, 128, 1 << 28, 64)), "INVALID"),
+    "a clock that is none": (Call("clock_time_get", (77, 0, 64)), "INVALID"),
+    "a name of a directory beyond memory": (
+        Call("fd_prestat_dir_name", (INPUTS, BAD_ADDRESS, 64)),
+        "FAULT",
+    ),
+    "a place in a directory": (Call("fd_seek", (INPUTS, 1 << 63, 0, 64)), "NOT_SEEKABLE"),
 }
 
 

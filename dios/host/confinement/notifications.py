@@ -6,6 +6,7 @@ the kernel make the call, refuse it, or give the process descriptors.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -47,6 +48,11 @@ class Listener:
     def fileno(self) -> int:
         """Return the descriptor, which is readable while a call waits."""
         return self._descriptor
+
+    def check(self) -> None:
+        """Raise ``OSError`` if the descriptor is no listener."""
+        with contextlib.suppress(FileNotFoundError):
+            self._control(_IS_VALID, _ID.pack(0))  # a listener says that no call has this number
 
     def receive(self) -> Notification | None:
         """Return the next call, or None if its process has ended meanwhile. Call it only if one waits."""

@@ -114,8 +114,12 @@ class SessionFamilies:
 
     # -- members ----------------------------------------------------------------------------------
     def add(self, pid: int, listener: int, device: int) -> None:
-        """Add a session that can be forked, with the device of its folder. Raise ``OSError``."""
+        """Add a session that can be forked, with the device of its folder, and own ``listener`` from now on.
+
+        Raise ``OSError``, and own nothing, if that is no listener, or the session has ended.
+        """
         family = _Family(Listener(listener), self._table.user_namespace(pid), {pid: device})
+        family.listener.check()
         self._families[listener] = family
         self._poll.register(listener, select.POLLIN)
         for fork in [early for early in self._early if early.origin == pid]:

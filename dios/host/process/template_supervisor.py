@@ -23,7 +23,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from dios import limits
-from dios.host.confinement import linux_calls, lockdown, private_folder
+from dios.host.confinement import limits_of_task, linux_calls, lockdown, private_folder
 from dios.host.process import template_process
 from dios.host.process.process_table import ProcessTable
 from dios.host.process.session_families import Reporter, SessionFamilies
@@ -311,7 +311,11 @@ class TemplateSupervisor:
                 listener = linux_calls.syscall("pidfd_getfd", pidfd, int(data), 0)
             finally:
                 os.close(pidfd)
-            self.families.add(start.pid, listener, os.fstat(start.folder).st_dev)
+            try:
+                self.families.add(start.pid, listener, os.fstat(start.folder).st_dev)
+            except OSError:
+                os.close(listener)
+                raise
             start.wait.send(template_process.GO)
         except OSError:
             os.kill(start.pid, signal.SIGKILL)
@@ -327,6 +331,14 @@ class TemplateSupervisor:
         pidfd = -1
         try:
             pidfd = os.pidfd_open(pid)
+            # It lowers its limits itself, unless a hostile module keeps it from that.
+            limits_of_task.tighten(
+                pid,
+                memory_bytes=start.order.memory_bytes,
+                cpu_ms=start.order.cpu_ms,
+                processes=start.order.processes,
+                memory_is_counted=self._table.memory_is_counted,
+            )
             self._table.mount_for(pidfd, start.folder)
             self._reporter.report_created(start.order.id, pid, pidfd, start.folder)
         except (BrokenPipeError, ConnectionResetError):

@@ -12,10 +12,12 @@ A receiver of a writable descriptor may add seals itself, unless the memory was 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import os
+import struct
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -36,6 +38,8 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 _PUNCH_HOLE_KEEP_SIZE: Final = 3
 _LABEL_BYTES_MAX: Final = 200
 _OWNER_READS: Final = 0o400
+_SET_FLAGS: Final = 0x40086602
+_NO_TIME_OF_READING: Final = struct.pack("@l", 0x80)
 _OWNER_WRITES: Final = 0o600
 
 
@@ -62,6 +66,9 @@ def create_memory(size: int, label: str = "", *, sealable: bool = True) -> int:
     try:
         os.ftruncate(fd, size)
         os.fchmod(fd, _OWNER_READS)
+        with contextlib.suppress(OSError):
+            # Readers could signal each other by the time of the last reading. Older kernels record it.
+            fcntl.ioctl(fd, _SET_FLAGS, _NO_TIME_OF_READING)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEAL_SIZE if sealable else SEAL_SIZE | fcntl.F_SEAL_SEAL)
     except OSError as error:
         os.close(fd)

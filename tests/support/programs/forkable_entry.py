@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -128,5 +129,56 @@ def _namespaces_of_forks(flags: str) -> object:
     return raw("clone", policy.FORK_WORD | int(flags), 0, 0, 0, 0)
 
 
-for _attempt in (_report, _interrupt_group, _namespaces_of_forks):
+def _ask_in_a_thread(_: str) -> object:
+    """Ask for a process in another thread than the first, which would be the fork's only one."""
+    answers: list[str] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(outcome("clone_as_forks", "")),
+    )
+    asking.start()
+    asking.join()
+    return answers[0]
+
+
+def _clone_as_forks(_: str) -> object:
+    return raw("clone", policy.FORK_WORD, 0, 0, 0, 0)
+
+
+def _make_folder(kind: str) -> object:
+    """Make something in the private folder that is hard to copy."""
+    Path("made").mkdir()
+    os.chdir("made")
+    if kind == "deep":
+        for _ in range(1_500):
+            Path("d").mkdir()
+            os.chdir("d")
+    elif kind == "wide":
+        for number in range(900):
+            Path(f"{number}\n\x1b[31m").touch()
+    elif kind == "sparse":
+        with Path("file").open("wb") as file:
+            file.truncate(90 << 20)
+    elif kind == "closed":
+        Path("file").touch()
+        Path("file").chmod(0)
+    elif kind == "removed":
+        Path("../made").rmdir()
+    return kind
+
+
+def _remove_folder(_: str) -> object:
+    """Remove it without a recursion."""
+    with contextlib.suppress(OSError):  # it may stand in a removed folder
+        while Path.cwd().name == "d":
+            os.chdir("..")
+            Path("d").rmdir()
+    os.chdir(private_folder.TEMPORARY)
+    shutil.rmtree("made", ignore_errors=True)
+    return "removed"
+
+
+for _attempt in (
+    *(_report, _interrupt_group, _namespaces_of_forks, _ask_in_a_thread, _clone_as_forks),
+    *(_make_folder, _remove_folder),
+):
     setattr(hostile_entry, _attempt.__name__, _attempt)
