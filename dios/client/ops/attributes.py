@@ -191,7 +191,7 @@ class Handle:
 
     @property
     def size(self) -> int:
-        """Return the object's present size in bytes."""
+        """Return the object's present size in bytes; 0 for a caller who may not know its label."""
         return self._live().size
 
     @property
