@@ -181,7 +181,7 @@ class NoSpaceError(DiosError):
 class LimitError(DiosError):
     """A limit is reached, or a table of bounded size is full; nothing was changed.
 
-    The message says which limit, and for the limits of a task, a group or a principal how much is used
+    The message says which limit, and for the limits of a task, a group or a principal how much was requested
     and who can raise it. Release something that counts against the limit, or ask for a higher one.
     """
 

@@ -76,7 +76,8 @@ def _show(step: Step, reference: Reference, public: messages.Reference | None) -
     task = reference.task
     step.depend_on(reference.object)
     if not task.home and public is not None:
-        step.after.append(effects.BindSlot(task.id, public, not public.secrecy or reference.shows_counters))
+        live = not reference.object.counters_label or reference.shows_counters
+        step.after.append(effects.BindSlot(task.id, public, live))
     elif step.served is not None and step.served[0].node == task.home:
         step.served[0].note_granted(step.served[1], reference)
 

@@ -164,7 +164,7 @@ class Step:
         shown = [
             effects.BindSlot(task.id, reference.public())
             for reference in task.table
-            if not set(tags).isdisjoint(reference.object.secrecy) and reference.shows_counters
+            if not set(tags).isdisjoint(reference.object.counters_label) and reference.shows_counters
         ]
         answered = (place for place, effect in enumerate(self.after) if isinstance(effect, Reply))
         place = next(answered, len(self.after))

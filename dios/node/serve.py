@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from dios import limits
+from dios.core.calls.introspection import IN_STEPS
 from dios.core.events import (
     CapacityChanged,
     DormantUse,
@@ -31,6 +32,7 @@ from dios.core.events import (
     TimerFired,
 )
 from dios.core.machine import Core
+from dios.core.model import disclosure
 from dios.errors import MESSAGE_CHARS_MAX, DiosError
 from dios.host.audit.log import AuditLog
 from dios.host.confinement.mechanisms import Probe, all_unknown
@@ -565,16 +567,17 @@ def _completed(
 ) -> Info:
     if info.version:
         return info  # another node's answer, which that node has completed
-    counts = dict(info.counts)
-    counts |= further_counts
+    counts = dict(further_counts)
     if host is not None:
         counts |= host.journal.counts
     if host is not None and host.links is not None:
         counts |= {f"peer_{name}": count for name, count in host.links.counts.items()}
+    if IN_STEPS in info.counts:
+        counts = disclosure.counts_in_steps(counts)
     return Info(
         _release(),
         str(settings.data),
-        counts,
+        dict(info.counts) | counts,
         fitness.guarantees(),
         templates,
         fitness.fitness,

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
+from msgspec.structs import replace
 
 from dios.core.calls import flows
 from dios.core.model import disclosure
 from dios.core.model.origins import BLANKS
 from dios.core.model.records import Holder
+from dios.host.content.public_pages import PublicPages
 from dios.ids import Principal
 from dios.wire import messages
 from tests.support.core.harness import OWNER
@@ -47,6 +49,11 @@ def _tags_are_coined(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(flows, "_create", lambda step, task, call: call)  # noqa: ARG005 - as it is
 
 
+def _every_slot_is_live(patch: pytest.MonkeyPatch) -> None:
+    bind = PublicPages.bind
+    patch.setattr(PublicPages, "bind", lambda pages, slot, step: bind(pages, replace(slot, live=True), step))
+
+
 LEAKS: dict[str, Leak] = {
     **{
         f"{kind.__name__}.{field}": _without_blank(kind, field)
@@ -57,6 +64,7 @@ LEAKS: dict[str, Leak] = {
     "answers": _answers_unfiltered,
     "readers": _everybody_may_know,
     "tags": _tags_are_coined,
+    "slots": _every_slot_is_live,
 }
 
 

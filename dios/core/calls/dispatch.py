@@ -150,7 +150,10 @@ def dispatch(
     try:
         if step.state.labelled:
             call, rise = flows.admit(step, task, call)
-            _handle(step, task, seq, call)
+            try:
+                _handle(step, task, seq, call)
+            except DiosError as error:
+                raise flows.without_reason(error, rise) from error
             flows.apply(step, task, rise)
         else:
             _handle(step, task, seq, call)

@@ -17,6 +17,7 @@ from typing import Final, Never, TypeAlias, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dios.core import effects
 from dios.core.model.records import (
     Holder,
     LocalHolder,
@@ -31,11 +32,11 @@ from dios.core.model.type_rules import is_blob
 from dios.core.model.type_states import ConsoleState
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
-from dios.errors import InvalidError, NotPermittedError
+from dios.errors import Code, DiosError, InvalidError, NotPermittedError, error_for
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
 from dios.wire.call_table import CALLS, Flow
-from dios.wire.types import Brand, Buffering, Deletion, Flag, ObjectType, Permission
+from dios.wire.types import AcquireIov, Brand, Buffering, Deletion, Flag, ObjectType, Permission
 
 _NETWORK: Final = frozenset(
     {ObjectType.NETWORK, ObjectType.TCP_STREAM, ObjectType.TCP_ACCEPT_STREAM, ObjectType.UDP_STREAM}
@@ -57,6 +58,8 @@ class Rise(Struct, frozen=True):
 
 
 NO_RISE: Final = Rise()
+
+_SIZED: Final = frozenset({AcquireIov.CREATE, AcquireIov.REUSE})
 
 
 # -- labels and authority ---------------------------------------------------------------------------
@@ -181,6 +184,14 @@ def affect(step: Step, task: Holder, target: PhysicalObject, label: Label) -> No
         )
 
 
+def without_reason(error: DiosError, rise: Rise) -> DiosError:
+    """Return the refusal of a read without words about the object, whose label the task has not got by it."""
+    if not rise.tags or error.code is Code.EPERM:
+        return error
+    reason = f"refused for a reason that is labelled {', '.join(rise.tags)}; the task has not read that"
+    return error_for(error.code, reason, fingerprint=error.fingerprint)
+
+
 def apply(step: Step, task: Holder, rise: Rise) -> None:
     """Raise the label of a task, and lower its ceiling."""
     if rise.ceiling is not None:
@@ -191,6 +202,18 @@ def apply(step: Step, task: Holder, rise: Rise) -> None:
         task.secrecy = union(task.secrecy, rise.tags)
         step.audit(task, "label", "ok", rise.source, ", ".join(rise.tags))
         step.show_counters(task, rise.tags)
+        _label_console(step, task)
+
+
+def _label_console(step: Step, task: Holder) -> None:
+    """Give the counters of a task's console the label of the task, and hide them from those without it."""
+    if isinstance(task, LocalHolder) and task.console.counters_label != task.secrecy:
+        task.console.counters_label = task.secrecy
+        for reference in task.console.references.values():
+            step.spend(1)
+            if not reference.task.home:
+                slot = effects.BindSlot(reference.task.id, reference.public(), reference.shows_counters)
+                step.emit(slot)
 
 
 def receive(step: Step, task: Holder, target: PhysicalObject, label: Label) -> None:
@@ -274,7 +297,8 @@ def _fill(step: Step, task: Holder, call: _FillingCall, reference: Reference | N
     affect(step, task, target, target.secrecy)
     is_raw = target.buffering is Buffering.RAW and not target.home
     is_blank = call.flags & Flag.BLANK or not reference.permissions & Permission.READ
-    shows_size = isinstance(call, messages.AcquireWrite) and not call.size  # of the whole object
+    # A buffer as large as the object; others are as large as the caller has said, or have no bytes.
+    shows_size = isinstance(call, messages.AcquireWrite) and not call.size and call.iov in _SIZED
     if not is_raw and is_blank and not shows_size:
         return NO_RISE
     rise = observe(step, task, target, target.secrecy) if is_blob(target.type) else NO_RISE
@@ -419,7 +443,7 @@ def begin_child(step: Step, parent: Holder, child: Task, origin: LocalHolder | N
         child.ceiling = origin.ceiling
     if label:
         step.state.labelled = True
-        child.secrecy = label
+        child.secrecy = child.console.counters_label = label
         started = Taint(parent.object.fingerprint, step.now)
         for tag in label:
             child.taints[tag] = parent.taints.get(tag, started)

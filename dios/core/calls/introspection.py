@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.calls import delegation, devices, flows, rights, submissions
 from dios.core.calls.handlers import handles
 from dios.core.calls.run_orders import not_repeatable
+from dios.core.model import disclosure
 from dios.core.model.records import Holder, Provenance, Session, Task
 from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
@@ -48,11 +48,10 @@ def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> 
         remote_calls.list_tasks(step, task, seq, call, rows)
 
 
-_CHANGED_BY_TASKS: Final = {
-    *("objects", "names", "references", "buffers", "waiting", "cached_versions", "cached_bytes"),
-    *("reads_from_cache", "reads_into_cache", "reads_under_leases", "leases_held", "leased_objects"),
-}
-"""The counts that a task can choose in detail; others show tasks, which are listed anyway."""
+IN_STEPS: Final = "in_steps"
+"""The count that says that others are shown in steps; the host does the same with its own."""
+_OF_TASKS: Final = frozenset(("tasks", "tasks_of_users", "sessions", "moving", "defects", "cached_bytes_max"))
+"""The counts of what is listed anyway, or is not chosen by tasks."""
 
 
 @handles(messages.NodeInfo)
@@ -92,9 +91,8 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
             "leased_objects": len(state.cluster.leases.granted),
         }
     if not rights.sees_exact_sums(state, task):
-        for name in _CHANGED_BY_TASKS & counts.keys():
-            unit = limits.SUM_STEP_BYTES if name == "cached_bytes" else limits.SUM_STEP
-            counts[name] = -(-counts[name] // unit) * unit
+        chosen = {name: counts[name] for name in counts if name not in _OF_TASKS}
+        counts |= {**disclosure.counts_in_steps(chosen), IN_STEPS: 1}
     step.answer(task, seq, messages.Info("", "", counts, {}))
 
 

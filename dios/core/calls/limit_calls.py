@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.calls import groups, rights, waiting_starts
 from dios.core.calls.handlers import handles
+from dios.core.model import disclosure
 from dios.core.model.accounts import Account
 from dios.core.model.records import Holder, PhysicalObject, Task
 from dios.core.model.secrecy import Label
@@ -39,12 +40,12 @@ def list_limits(step: Step, task: Holder, seq: int, call: messages.ListLimits) -
     """List the accounts of the caller's principal; for the node's own user those of all principals."""
     del call
     rights.refuse_pure(task)
-    sums: Iterator[messages.LimitRow] = chain(
-        [step.state.account.row("")], _principals(step, task), _groups(step, task)
+    all_rows: Iterator[messages.LimitRow] = chain(
+        [step.state.account.row("")], _principals(step, task), _groups(step, task), _tasks(step, task)
     )
     if not rights.sees_exact_sums(step.state, task):
-        sums = map(_in_steps, sums)
-    rows = tuple(islice(chain(sums, _tasks(step, task)), limits.LIMIT_ROWS_MAX))
+        all_rows = map(_in_steps, all_rows)
+    rows = tuple(islice(all_rows, limits.LIMIT_ROWS_MAX))
     step.spend((len(rows) + len(step.state.principals) + len(step.state.tasks)) // 8)
     step.answer(task, seq, messages.LimitRows(rows))
 
@@ -71,11 +72,13 @@ def _tasks(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
 
 def _in_steps(row: messages.LimitRow) -> messages.LimitRow:
     """Return a row with its use rounded up to whole steps."""
-    used = (
-        -(-amount // _STEPS.get(resource, limits.SUM_STEP)) * _STEPS.get(resource, limits.SUM_STEP)
-        for resource, amount in zip(Resource, row.used, strict=True)
+    used = zip(Resource, row.used, strict=True)
+    return replace(
+        row,
+        used=tuple(
+            disclosure.in_steps(amount, _STEPS.get(resource, limits.SUM_STEP)) for resource, amount in used
+        ),
     )
-    return replace(row, used=tuple(used))
 
 
 @handles(messages.SetLimits)
@@ -105,7 +108,7 @@ def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> 
         _store_limits(step, groups.home_of(step, principal), call.bounds)
     waiting_starts.serve(step)
     row = account.row(label, secrecy)
-    if call.scope is not Scope.TASK and not rights.sees_exact_sums(step.state, task):
+    if not rights.sees_exact_sums(step.state, task):
         row = _in_steps(row)
     changes = ", ".join(f"{bound.resource} {_value(bound)}" for bound in call.bounds)
     step.audit(

@@ -147,10 +147,10 @@ class Account:
             Scope.PRINCIPAL: self.subject,
             Scope.NODE: "this node",
         }[self.scope]
+        # The use is left out: tasks with secrecy labels contribute to it.
         return LimitError(
-            f"the limit of {self.bounds[resource]:,} {unit} for {owner} is reached: {self.used[resource]:,}"
-            f" are in use and {amount:,} more were requested. Free some, or ask for a higher limit"
-            " (see `dios limits`).",
+            f"the limit of {self.bounds[resource]:,} {unit} for {owner} is reached: {amount:,} more were"
+            " requested. Free some, or ask for a higher limit (see `dios limits`).",
             fingerprint=self.subject if self.scope in {Scope.TASK, Scope.GROUP} else "",
         )
 

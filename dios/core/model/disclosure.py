@@ -9,11 +9,12 @@ them, which are the numbers and conditions that restrict its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
+from dios import limits
 from dios.core.model.origins import BLANKS
 from dios.core.model.records import Holder, PhysicalObject
 from dios.wire import messages
@@ -30,6 +31,19 @@ LISTS: Final[dict[type, tuple[str, ...]]] = {
     messages.QueueRows: ("waiting", "tasks", "kept"),
 }
 """The answers with rows about tasks, and the fields that have them."""
+
+
+def in_steps(amount: int, step: int = limits.SUM_STEP) -> int:
+    """Return a sum to which tasks with labels contribute, rounded up to a whole number of steps."""
+    return -(-amount // step) * step
+
+
+def counts_in_steps(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return named sums in steps, those of bytes in steps of SUM_STEP_BYTES."""
+    return {
+        name: in_steps(amount, limits.SUM_STEP_BYTES if "bytes" in name else limits.SUM_STEP)
+        for name, amount in counts.items()
+    }
 
 
 def concealed(row: R) -> R:
@@ -59,6 +73,7 @@ def counters_for(reader: Holder, target: PhysicalObject, answer: C) -> C:
 
     The reader's own node hides them from a remote reader.
     """
-    if not target.secrecy or reader.home or reader.may_know(target.secrecy):
+    label = target.counters_label
+    if not label or reader.home or reader.may_know(label):
         return answer
     return replace(answer, **BLANKS[type(answer)])

@@ -159,7 +159,8 @@ class PhysicalObject:
     are empty for objects that the node makes itself. ``account`` and ``limits`` are those of a group.
     ``raw_memory`` is set once writers change the object's own memory, and ``retirements`` is the number of
     times that references to it were taken back. ``shown`` is a fingerprint that another node gave it.
-    ``secrecy`` is its label, which never changes; that of a task or console is its task's.
+    ``secrecy`` is its label, which never changes; that of a task or console is its task's. ``counters_label``
+    is that of its size and counters: for a console, that of its task.
     ``handed`` is set once the recipe of a task refers to the object. ``closed`` is the number of waiting
     calls because of which no lease on the object is granted.
     """
@@ -173,6 +174,7 @@ class PhysicalObject:
         "admissions",
         "buffering",
         "closed",
+        "counters_label",
         "creator",
         "deletion",
         "dirty",
@@ -233,6 +235,7 @@ class PhysicalObject:
         self.buffering: Final = buffering
         self.proximity: Final = proximity
         self.secrecy: Final = secrecy
+        self.counters_label = secrecy
         self.fingerprint: Final = shown or fingerprint(
             name if name is not None else object_id.to_bytes(8, "big")
         )
@@ -285,6 +288,15 @@ class PhysicalObject:
             return False
         closed = self.a_w or self.sole or self.zombie or self.home or self.buffering is Buffering.RAW
         return not closed and is_blob(self.type)
+
+    def counters_for_nodes(self) -> tuple[int, int, int, int, int, int]:
+        """Return size, v_r, v_w, a_r, a_w and dirty for other nodes.
+
+        Those of a labelled task's console are 0: other nodes do not know its label.
+        """
+        if self.counters_label != self.secrecy:
+            return 0, 0, 0, 0, 0, 0
+        return self.size, self.v_r, self.v_w, self.a_r, self.a_w, self.dirty
 
     def count_reads(self, count: int) -> None:
         """Count committed reads that were made without a call.
@@ -511,12 +523,18 @@ class Reference:
 
     @property
     def shows_counters(self) -> bool:
-        """True if the holder may know the object's size and counters, which others change by writing."""
-        return self.task.home != _HERE or self.task.may_know(self.object.secrecy)
+        """True if the holder may know the object's size and counters, which others change by writing.
+
+        The node of a remote task decides that for objects, whose labels it knows, but not for consoles.
+        """
+        target = self.object
+        if self.task.home:
+            return target.counters_label == target.secrecy
+        return self.task.may_know(target.counters_label)
 
     def public(self) -> messages.Reference:
         """Return the public part as the holder may see it now (§4.5.1)."""
-        if self.object.secrecy and not self.shows_counters:
+        if self.object.counters_label and not self.shows_counters:
             return replace(self.described(), **BLANKS[messages.Reference])
         return self.described()
 
@@ -883,7 +901,7 @@ class HandedReference(Struct, frozen=True):
             gone=target.zombie,
             changed=target.v_w != self.v_w,
         )
-        return row if reader.may_know(target.secrecy) else replace(row, **BLANKS[messages.HandedRow])
+        return row if reader.may_know(target.counters_label) else replace(row, **BLANKS[messages.HandedRow])
 
 
 class Recipe(Struct, frozen=True):

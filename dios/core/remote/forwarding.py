@@ -255,9 +255,10 @@ def fit(
 
 def _without_reference(call: messages.PlainCall, answer: dcp.Answer) -> messages.AnyResult:
     """Return the answer for a task that lost the reference during the call; the change stands."""
-    if isinstance(answer, messages.Buffer) and isinstance(call, messages.CommitAcquireWrite):
-        return messages.Committed(answer.v_r, answer.v_w)
-    if isinstance(answer, messages.Committed | messages.Done):
+    is_next = isinstance(answer, messages.Buffer) and isinstance(call, messages.CommitAcquireWrite)
+    if is_next or isinstance(answer, messages.Committed):
+        return messages.Committed(0, 0)  # the label that the counters have is not known any more
+    if isinstance(answer, messages.Done):
         return answer
     raise BadReferenceError("the reference was retired or deleted while the call was in progress")
 

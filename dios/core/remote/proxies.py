@@ -102,7 +102,7 @@ def _drop_misdescribed(step: Step, peer: Peer, public: messages.Reference) -> No
 
 def public_part(step: Step, reference: Reference) -> messages.Reference:
     """Return the public part of a remote task's reference with the remaining time instead of its end."""
-    public = reference.described()
+    public = reference.public()
     return replace(public, expires_ns=max(1, public.expires_ns - step.now)) if public.expires_ns else public
 
 

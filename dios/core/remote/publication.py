@@ -50,7 +50,7 @@ def messages_to_watchers(cluster: Cluster, target: PhysicalObject) -> list[effec
         peer = cluster.peers.get(node)
         if peer is not None and peer.connected:
             peer.order_out += 1
-            counters = (target.size, target.v_r, target.v_w, target.a_r, target.a_w, target.dirty)
+            counters = target.counters_for_nodes()
             message = dcp.Published(target.id, *counters, target.zombie, peer.order_out)
             sends.append(effects.Send(node, message))
     return sends

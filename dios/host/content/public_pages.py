@@ -27,6 +27,9 @@ from dios.wire.page import PageWriter
 _SLOTS_AT_ONCE: Final = 256
 """The slots of one object that are written in one step. The others follow in turns of ``PublicPages.run``."""
 
+_END: Final = PublishCounters(ObjectId(0), 0, 0, 0, 0, 0, 0, zombie=True)
+"""The counters of an object that is deleted, for those who may not know others."""
+
 
 class TaskPage:
     """One task's page in ``view``: the objects that its slots show.
@@ -82,14 +85,16 @@ class SharedPage(TaskPage):
 class _ShownObject:
     """The slots that show one object's counters, and the counters published last.
 
-    The first ``outdated`` slots still show earlier counters. An object with more slots than are written at
+    The ``still`` slots show no counters, but the end of the object. The first ``outdated`` of the others show
+    earlier counters. An object with more slots than are written at
     once is never read without a call, because some slots show a write after its answer.
     """
 
-    __slots__ = ("counters", "outdated", "places", "step")
+    __slots__ = ("counters", "outdated", "places", "step", "still")
 
     def __init__(self) -> None:
         self.places: Final[OrderedDict[tuple[TaskId, int], PageWriter]] = OrderedDict()
+        self.still: Final[dict[tuple[TaskId, int], PageWriter]] = {}
         self.counters: PublishCounters | None = None
         self.outdated = 0
         self.step = 0
@@ -103,6 +108,9 @@ class _ShownObject:
 
     def show(self, counters: PublishCounters) -> None:
         """Write the counters to all slots if they are few, else to some of those that are outdated."""
+        if counters.zombie:
+            for (_, slot), writer in self.still.items():
+                _write(writer, slot, _END)
         places = self.places
         if len(places) <= _SLOTS_AT_ONCE:
             for (_, slot), writer in places.items():
@@ -208,10 +216,12 @@ class PublicPages:
             page = self._pages[task] = SharedPage(described)
             for slot in described.bound:
                 target = page.bound[slot.slot] = ObjectId(slot.object)
+                shown = self._objects.setdefault(target, _ShownObject())
                 if slot.still is True:
                     page.still.add(slot.slot)
-                    continue
-                self._objects.setdefault(target, _ShownObject()).places[task, slot.slot] = page.writer
+                    shown.still[task, slot.slot] = page.writer
+                else:
+                    shown.places[task, slot.slot] = page.writer
 
     def bind(self, effect: BindSlot, step: int) -> None:
         """Show a reference in its slot from now on."""
@@ -225,21 +235,18 @@ class PublicPages:
             self._forget(effect.task, slot, before)
         page.still.discard(slot)
         target = ObjectId(reference.object)
-        if not effect.live:
-            page.still.add(slot)
-            page.bound[slot] = target
-            page.writer.bind(reference, zombie=False, dirty=0)
-            return
         shown = self._objects.get(target)
         if shown is None:
             shown = self._objects[target] = _ShownObject()
         counters = shown.counters
         page.bound[slot] = target
-        page.writer.bind(
-            reference,
-            zombie=counters is not None and counters.zombie,
-            dirty=0 if counters is None else counters.dirty,
-        )
+        is_zombie = counters is not None and counters.zombie
+        if not effect.live:
+            page.still.add(slot)
+            shown.still[effect.task, slot] = page.writer
+            page.writer.bind(reference, zombie=is_zombie, dirty=0)
+            return
+        page.writer.bind(reference, zombie=is_zombie, dirty=0 if counters is None else counters.dirty)
         # A new slot is opened for reads without a call when the counters are published again, not now: this
         # effect may have waited for the disk, and the object may have changed since.
         shown.add((effect.task, slot), page.writer)
@@ -314,7 +321,8 @@ class PublicPages:
         shown = self._objects.get(bound)
         if shown is not None:
             shown.places.pop((task, slot), None)
-            if not shown.places:
+            shown.still.pop((task, slot), None)
+            if not shown.places and not shown.still:
                 del self._objects[bound]
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from dios.core import events
+from dios import limits
+from dios.core import effects, events
 from dios.core.model.names import deterministic_name
+from dios.host.content.public_pages import PublicPages, TaskPage
 from dios.ids import Name, Principal
 from dios.wire import messages
+from dios.wire.page import read_slot
 from dios.wire.types import (
     Brand,
     Cause,
@@ -203,9 +206,8 @@ class Run:
         child = self.child_of(knowing, host="n1", **options)
         child.call(messages.ReportProgress(self.number()))
         sibling = self.child_of(knowing, host="n1", **options)
-        share = self.number(10)
-        for place in range(10):
-            (child if place < share else sibling).create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"x")
+        for _ in range(limits.SUM_STEP):
+            (child, sibling)[self.secret % 2].create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"x")
         self.end(self.child_of(knowing, host="n1", **options))
         self.end(self.child_of(knowing, host="n1", **options), Cause.EXITED)
         self.administrator.call(messages.ReadQueue(attend=True))  # from now on, runs wait for this scheduler
@@ -290,8 +292,25 @@ class Run:
     def pushed(self) -> None:
         """Add all that reached the parties without a call: pages, events, descriptors."""
         for name, party in self.parties.items():
-            effects = (effect for effect in party.node.effects if getattr(effect, "task", None) == party.task)
-            self.transcript.extend((name, str(effect)) for effect in effects)
+            own = (effect for effect in party.node.effects if getattr(effect, "task", None) == party.task)
+            self.transcript.extend((name, str(effect)) for effect in own)
+            self.transcript.extend((name, slot) for slot in slots_shown(party))
+
+
+def slots_shown(party: Citizen) -> list[str]:
+    """Return the slots of a party's page in words, as the host of its node has written them."""
+    memory = memoryview(bytearray(limits.PUBLIC_PAGE_BYTES))
+    page = TaskPage(memory)
+    pages = PublicPages(lambda: page)
+    pages.open(party.task)
+    for number, effect in enumerate(party.node.effects):
+        if isinstance(effect, effects.BindSlot):
+            pages.bind(effect, number)
+        elif isinstance(effect, effects.UnbindSlot):
+            pages.unbind(effect)
+        elif isinstance(effect, effects.PublishCounters):
+            pages.publish(effect, number)
+    return [f"slot {slot}: {read_slot(memory, slot)}" for slot in sorted(page.bound)]
 
 
 def transcript(secret: int, owner: Principal) -> list[tuple[str, str]]:

@@ -34,7 +34,7 @@ READ, WRITE = int(Permission.READ), int(Permission.WRITE)
 
 def labelled(owner: Client, *tags: str, kind: ObjectType = ObjectType.SHMEM_BLOB) -> messages.Reference:
     """A new object of the owner's with these tags."""
-    data = None if kind is ObjectType.SHMEM_STREAM else b"content"
+    data = b"content" if kind is ObjectType.SHMEM_BLOB else None
     call = messages.CreateLabelled(kind, (owner.groups[0],), data=data, secrecy=tags)
     return owner.ask(messages.Created, call).reference
 
@@ -326,9 +326,44 @@ def test_the_counters_of_a_labelled_object_are_for_those_who_may_know_them(node:
     assert task.ask(messages.References, messages.Stat(ref)).references[0].size == 0
     assert owner.ask(messages.References, messages.Stat(pay)).references[0].size == len(b"more content")
     task.ask(messages.Buffer, messages.ReadOnce(ref))
-    bound = [effect for effect in node.effects if isinstance(effect, effects.BindSlot) and effect.live]
-    assert bound[-1].reference == task.ask(messages.References, messages.Stat(ref)).references[0]
-    assert bound[-1].reference.v_w == 1
+    (*_, bound) = [effect for effect in slots_of(node, task) if effect.reference.ref == ref]
+    assert bound.live
+    assert bound.reference == task.ask(messages.References, messages.Stat(ref)).references[0]
+    assert bound.reference.v_w == 1
+
+
+def slots_of(node: Node, task: Client) -> list[effects.BindSlot]:
+    """The changes of the slots of a task's page."""
+    return [
+        effect for effect in node.effects if isinstance(effect, effects.BindSlot) and effect.task == task.task
+    ]
+
+
+def test_the_counters_of_a_console_have_the_label_of_its_task(node: Node) -> None:
+    """A parent without the tags sees no more of the output once its child has read something labelled."""
+    owner = node.session()
+    parent = owner.run(inputs=(messages.Handed(labelled(owner, "payroll").ref, int(Permission.ALL)),))
+    child = parent.run(inputs=(messages.Handed(parent.welcome.inputs[0].ref, READ),))
+    console = parent.ask(messages.References, messages.ConsoleOf(child.reference.ref)).references[0].ref
+    node.step(events.ConsoleArrived(node.now, child.task, 5))
+    assert parent.ask(messages.References, messages.Stat(console)).references[0].size == 5
+    child.ask(messages.Buffer, messages.ReadOnce(child.welcome.inputs[0].ref))
+    node.step(events.ConsoleArrived(node.now, child.task, 7))
+    assert parent.ask(messages.References, messages.Stat(console)).references[0].size == 0
+    (*_, bound) = [effect for effect in slots_of(node, parent) if effect.reference.ref == console]
+    assert (bound.live, bound.reference.size) == (False, 0)
+
+
+def test_the_refusal_of_a_read_has_no_words_about_the_object(node: Node) -> None:
+    """A task that does not get the label reads neither the size in bytes nor the end of a log."""
+    owner = node.session()
+    log = labelled(owner, "payroll", kind=ObjectType.DURABLE_STREAM).ref
+    owner.ask(messages.Committed, messages.WriteOnce(log, b"entry"))
+    task = owner.run(inputs=(messages.Handed(log, READ),))
+    refusal = task.ask(messages.Failure, messages.ReadOnce(task.welcome.inputs[0].ref, offset=1 << 40))
+    assert refusal.code == Code.EINVAL
+    assert "refused for a reason that is labelled uid:1000/payroll" in refusal.message
+    assert node.core.state.tasks[task.task].secrecy == ()
 
 
 def test_refusals_at_a_labelled_object_have_no_counters(node: Node) -> None:

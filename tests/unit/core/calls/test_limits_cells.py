@@ -94,7 +94,7 @@ def test_exactly_at_the_limit(node: Node, resource: Resource, scope: Scope) -> N
     }[scope]
     assert whose in said
     assert f"the limit of {bound:,} " in said
-    assert f": {bound:,} are in use and {unit:,} more" in said
+    assert f": {unit:,} more" in said
     spender.undo.pop()()
     spender.spend(resource)
     over(spender.worker, spender.call(resource))
