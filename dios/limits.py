@@ -220,6 +220,17 @@ EXECUTOR_GRACE_MS: Final = 5_000  # in which the present call of a worker may en
 LOCAL_PACKAGE_BYTES_MAX: Final = 64 * MIB  # of the files of a package that is sent to workers
 LOCAL_PACKAGE_FILES_MAX: Final = 20_000
 LOCAL_PACKAGES_BYTES_MAX: Final = 256 * MIB  # of all packages of an executor
+ENVIRONMENT_BYTES_MAX: Final = 4 * GIB  # of the files of an environment
+ENVIRONMENT_FILES_MAX: Final = 200_000
+ENVIRONMENT_PATH_CHARS_MAX: Final = 1_024
+ENVIRONMENT_DEPTH_MAX: Final = 32
+ENVIRONMENT_PACKAGES_MAX: Final = 2_000
+ENVIRONMENT_MANIFEST_BYTES_MAX: Final = 32 * MIB
+ENVIRONMENTS_MAX: Final = 256  # on a node
+ENVIRONMENTS_BYTES_DEFAULT: Final = 8 * GIB  # on the disk of a node
+ENVIRONMENTS_BYTES_MAX: Final = 16 * 1024 * GIB
+ENVIRONMENT_INSTALL_S_MAX: Final = 1_800  # in which an installer must end
+ENVIRONMENT_CACHE_BYTES: Final = 8 * GIB  # of archives that a user's programs keep
 JOB_GRACE_MS: Final = 5_000  # the same for a task of a MapReduce job
 CHECKPOINT_BYTES_MAX: Final = 1 * GIB
 

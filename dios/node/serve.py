@@ -34,6 +34,7 @@ from dios.core.machine import Core
 from dios.errors import MESSAGE_CHARS_MAX, DiosError
 from dios.host.audit.log import AuditLog
 from dios.host.confinement.mechanisms import Probe, all_unknown
+from dios.host.environments.store import EnvironmentStore
 from dios.host.handover.format import HostState
 from dios.host.loop.entropy import Entropy
 from dios.host.loop.node_log import NodeLog, close_log, open_log
@@ -108,6 +109,8 @@ async def serve(
             )
             fitness = NodeFitness(probe or _started_probe(), accept_weaker=settings.accept_weaker_sandbox)
             modules = modules_of_tasks(settings)
+            environments = EnvironmentStore(settings.environments, settings.environments_bytes)
+            await trio.to_thread.run_sync(environments.open)
             async with open_zygote(
                 entry=modules.entry,
                 preload=modules.preload,
@@ -123,6 +126,7 @@ async def serve(
                 programs=settings.programs,
                 processes_max=settings.tasks_max,
                 continuations=0 if predecessor is None else predecessor.host.continuations,
+                environments=environments,
             ) as zygote:
                 recovered = await trio.to_thread.run_sync(_recover, settings, store, recovering)
                 await _serve(
@@ -132,6 +136,7 @@ async def serve(
                     audit,
                     heads,
                     zygote,
+                    environments,
                     fitness,
                     node_log,
                     started,
@@ -151,6 +156,7 @@ async def _serve(
     audit: AuditLog,
     heads: HeadPublisher,
     zygote: ZygotePool,
+    environments: EnvironmentStore,
     fitness: NodeFitness,
     node_log: NodeLog,
     started: Callable[[], None],
@@ -196,6 +202,7 @@ async def _serve(
                 logs=store.logs,
                 rows=store,
                 clock_offset=None if before is None else before.clock_offset,
+                environments=environments,
                 membership=None
                 if port is None
                 else port.membership._replace(enforcement=zygote.enforcement()),

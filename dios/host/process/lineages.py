@@ -36,10 +36,17 @@ _STATES: Final = ("loaded", "loading", "failed", "idle")
 _PREPARED_MAX: Final = 1
 
 
-def lineage_of(principal: Principal, own: Principal, *, is_gateway: bool) -> str:
-    """Return the name of the lineage from which a task of a principal starts."""
+_IN: Final = " in "
+
+
+def lineage_of(principal: Principal, own: Principal, *, is_gateway: bool, environment: str = "") -> str:
+    """Return the name of the lineage from which a task of a principal starts.
+
+    ``environment`` is the key of the environment in which it runs.
+    """
     name = OWN if principal in {own, Principal("")} else f"of {principal}"
-    return f"gateways {name}" if is_gateway else name
+    name = f"gateways {name}" if is_gateway else name
+    return f"{name}{_IN}{environment}" if environment else name
 
 
 class LineageMaker(Protocol):
@@ -80,6 +87,11 @@ class Lineage:
             yield
         finally:
             self.starts -= 1
+
+    @property
+    def environment(self) -> str:
+        """The key of the environment of its tasks; empty for none."""
+        return self.name.rpartition(_IN)[2] if _IN in self.name else ""
 
     @property
     def is_idle(self) -> bool:
@@ -161,12 +173,21 @@ class Lineages:
         """Remove and return idle lineages beyond LINEAGES_MAX, those that were used least recently first."""
         surplus = len(self._lineages) - LINEAGES_MAX
         idle = [lineage for lineage in self.all if lineage.name != OWN and lineage.is_idle]
-        ended = idle[: max(0, surplus)]
-        for lineage in ended:
+        return self._take(idle[: max(0, surplus)])
+
+    def take_idle_in(self, environment: str) -> list[Lineage] | None:
+        """Remove and return the lineages of an environment. Return None if one has a task or starts one."""
+        lineages = [lineage for lineage in self.all if lineage.environment == environment]
+        if not all(lineage.is_idle and not lineage.is_starting for lineage in lineages):
+            return None
+        return self._take(lineages)
+
+    def _take(self, lineages: list[Lineage]) -> list[Lineage]:
+        for lineage in lineages:
             del self._lineages[lineage.name]
             lineage.prepared.close()
             lineage.templates.close()
-        return ended
+        return lineages
 
     def ended(self, child: TaskProcess) -> None:
         """Note the end of a process, which may be a prepared one."""

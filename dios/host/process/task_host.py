@@ -5,6 +5,7 @@ Processes are created by ``dios.host.process.zygote_pool``; calls are executed b
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -21,9 +22,11 @@ from dios.errors import DiosError, InvariantError, OutOfMemoryError, ProtocolErr
 from dios.host.audit.charges import AuditCharges
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.consoles import Consoles, TaskConsole
+from dios.host.content.contents import Contents
 from dios.host.content.memories import translate_os_error
 from dios.host.content.public_pages import PublicPages
 from dios.host.content.stored_bytes import StoredBytes
+from dios.host.environments.store import EnvironmentStore, key_for, source_of
 from dios.host.handover import format as form
 from dios.host.handover.gate import Gate
 from dios.host.loop.clock import Clock
@@ -42,6 +45,7 @@ from dios.ids import Name, ObjectId, Principal, TaskId
 from dios.transport.batch import BATCH
 from dios.transport.unix.server import ChannelState, TaskChannel, UnreadDescriptors, hung_up
 from dios.wire.codec import PROTOCOL_VERSION, decode_request, encode_reply
+from dios.wire.environments import digest_of
 from dios.wire.messages import AnyCall, Failure, Hello, Limits
 from dios.wire.types import Brand, Cause
 
@@ -88,9 +92,9 @@ class ProcessSpawner(Protocol):
         """Hold a process to its part of the machine. Raise DiosError if it cannot be pinned as that says."""
 
 
-def _lineage_of(effect: Spawn) -> str:
+def _lineage_of(effect: Spawn, environment: str = "") -> str:
     own = Principal(f"uid:{os.geteuid()}")
-    return lineage_of(effect.principal, own, is_gateway=effect.is_gateway)
+    return lineage_of(effect.principal, own, is_gateway=effect.is_gateway, environment=environment)
 
 
 class Payer(NamedTuple):
@@ -112,6 +116,8 @@ class TaskHostParts(NamedTuple):
     rates: Rates
     stored: StoredBytes
     charges: AuditCharges
+    contents: Contents
+    environments: EnvironmentStore
 
 
 class _StartedTask:
@@ -125,6 +131,8 @@ class _StartedTask:
         self.killed = False
         self.suspended = False
         self.preparing = trio.CancelScope()
+        self.archive: int | bytes | None = None
+        """The archive of its environment, until that is made; a descriptor is closed then."""
 
     def apply(self, process: TaskProcess) -> None:
         """Set the process and carry out the requests that came before it existed."""
@@ -269,6 +277,10 @@ class TaskHost:
         parts.pages.open(effect.task)
         parts.outbox.open(effect.task)
         running = _StartedTask(effect.principal, effect.job)
+        if effect.archive:
+            # Errors are those of an environment that is not there.
+            with contextlib.suppress(DiosError, OSError):
+                running.archive = source_of(parts.contents.current(effect.archive))
         waiting = self._waiting_process(effect)
         if waiting is not None:
             try:
@@ -348,6 +360,8 @@ class TaskHost:
             end = Exit(Cause.NODE, detail=DEFECT)
         finally:
             del self._running[task]
+            if isinstance(running.archive, int):
+                os.close(running.archive)
             rates.end_task(task)
             parts = self._parts
             detail = self._described(end, parts.consoles.of(task))
@@ -398,6 +412,8 @@ class TaskHost:
         """Return a process that waits for this task, or None. Starts that wait for a turn come first."""
         if effect.forkable or effect.fork_of or effect.share != NO_SHARE or self._spawn_turns.any_waits:
             return None
+        if digest_of(effect.template):
+            return None
         try:
             return self._spawner.take(effect.brand, effect.limits, effect.template, _lineage_of(effect))
         except DiosError:
@@ -407,6 +423,8 @@ class TaskHost:
         """Start the process when its principal has a turn; return None for a task that has ended."""
         if effect.fork_of:
             return await self._fork(effect, running)
+        if digest := digest_of(effect.template):
+            return await self._spawn_in_environment(effect, running, digest)
         # Before the turn: a template takes seconds to load, and others want to start tasks meanwhile.
         with running.preparing:
             if effect.brand is Brand.PURE:
@@ -415,6 +433,27 @@ class TaskHost:
                 self._spawner.require_forkable()
             if effect.template or effect.forkable:
                 await self._spawner.prepare(effect.template, _lineage_of(effect))
+        return await self._spawn_now(effect, running, effect.template, _lineage_of(effect))
+
+    async def _spawn_in_environment(
+        self, effect: Spawn, running: _StartedTask, digest: str
+    ) -> TaskProcess | None:
+        """Make the environment of a task if it is not there, and start the process in it."""
+        environments = self._parts.environments
+        archive, running.archive = running.archive, None
+        with environments.holding(key_for(effect.principal, digest)):
+            key = ""
+            with running.preparing:
+                await self._spawner.wait_fit()
+                archive, source = None, archive
+                key = await environments.ensure(effect.principal, digest, source)
+            if not key:
+                return None
+            return await self._spawn_now(effect, running, "", _lineage_of(effect, key))
+
+    async def _spawn_now(
+        self, effect: Spawn, running: _StartedTask, template: str, lineage: str
+    ) -> TaskProcess | None:
         turn = trio.Event()
         self._starters.add(effect.task, effect.principal)
         self._spawn_turns.request_turn(effect.task, turn.set)
@@ -425,8 +464,8 @@ class TaskHost:
             process = await self._spawner.spawn(
                 effect.brand,
                 effect.limits,
-                effect.template,
-                lineage=_lineage_of(effect),
+                template,
+                lineage=lineage,
                 forkable=effect.forkable,
             )
             await self._hold(process, effect.share)

@@ -1,0 +1,112 @@
+"""Builds environments for a program, and brings them to the nodes on which its tasks run."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from dios.client.ops.attributes import Handed
+from dios.client.plain_text import plain
+from dios.client.sync.node import Node
+from dios.errors import InvalidError, NotSupportedError
+from dios.lib.environments import archives
+from dios.lib.environments.archives import BuiltEnvironment
+from dios.lib.environments.building import build
+from dios.lib.environments.requests import request_for
+from dios.lib.executor.blobs import create_blob
+from dios.wire.environments import CONTENT
+
+_REPORT_AFTER_S: Final = 2.0
+_NOTHING: Final = b"pass"
+_LABEL: Final = "environment"
+
+
+def environment_on(
+    node: Node,
+    packages: Iterable[str],
+    *,
+    wheels: str | os.PathLike[str] | None = None,
+    hosts: Sequence[str] = ("",),
+    again: bool = False,
+) -> str:
+    """Install packages for tasks on some nodes, and return the name that takes the place of a template.
+
+    ``packages`` are requirements such as "pandas==2.3", which pip installs from wheels: those in the folder
+    ``wheels``, or those of the package index that pip is configured for. The result is kept, so that the same
+    request installs nothing later; ``again`` installs it anew. ``hosts`` are names of nodes, "" for this one.
+    Longer work is reported on standard error.
+
+    Raises InvalidError for what cannot be installed, with the reason; NotSupportedError for a node or a
+    machine that can have no environments, NoSpaceError if there is no room, TooLargeError and TimeLimitError
+    over a bound.
+    """
+    request = request_for(packages, wheels)
+    if node.ambient:
+        raise NotSupportedError("a task cannot install packages: do it where the executor is made")
+    built = None if again else archives.kept(request.digest())
+    if built is None:
+        with _reported(f"installing {request}"):
+            built = build(request)
+    for host in hosts:
+        with _reported(f"bringing {request} to {host or 'the node'}"):
+            _bring(node, built, host)
+    return built.name
+
+
+def hosts_for(node: Node, host: str, *, scheduled: bool) -> tuple[str, ...]:
+    """Return the nodes on which tasks may start: one, or with ``scheduled`` all that are up."""
+    if host or not scheduled:
+        return (host,)
+    rows = [row for row in node.nodes() if row.usable and not row.draining]
+    return tuple("" if row.here else row.name for row in rows) or ("",)
+
+
+def _bring(node: Node, built: BuiltEnvironment, host: str) -> None:
+    """Start a task that does nothing in the environment; a node that lacks it gets the archive with it."""
+    try:
+        _start(node, built, host, {})
+    except NotSupportedError:
+        with (
+            built.path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as archive,
+            memoryview(archive) as view,
+            create_blob(node, [view], host=host) as blob,
+        ):
+            _start(node, built, host, {CONTENT: blob.restrict("read")})
+
+
+def _start(node: Node, built: BuiltEnvironment, host: str, inputs: Mapping[str, Handed]) -> None:
+    with node.run(
+        _NOTHING, label=_LABEL, inputs=inputs, template=built.name, host=host, local=not host
+    ) as task:
+        task.wait()
+
+
+@contextlib.contextmanager
+def _reported(action: str) -> Iterator[None]:
+    """Say what goes on if the body takes longer than two seconds."""
+    timer = threading.Timer(_REPORT_AFTER_S, _say, (action,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _say(action: str) -> None:
+    sys.stderr.write(f"dios: {plain(action)} …\n")
+    sys.stderr.flush()
+
+
+def require_no_template(template: str) -> None:
+    """Raise InvalidError if a template was given next to packages."""
+    if template:
+        raise InvalidError(
+            "a task starts from a template or in an environment: leave out template or packages"
+        )
