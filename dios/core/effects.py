@@ -344,6 +344,13 @@ class Kill(Struct, frozen=True, tag=51):
     task: TaskId
 
 
+class PruneEnvironments(Struct, frozen=True, tag=58):
+    """Remove environments in which no task runs, as the call with this name says."""
+
+    digest: str
+    unused_ms: int
+
+
 class Suspend(Struct, frozen=True, tag=52):
     """Stop the task's process (SIGSTOP, or the cgroup's freezer)."""
 
@@ -566,6 +573,7 @@ Effect: TypeAlias = (
     | AnswerLog
     | Spawn
     | Kill
+    | PruneEnvironments
     | Suspend
     | Continue
     | CloseConnection

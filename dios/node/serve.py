@@ -43,7 +43,7 @@ from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote
 from dios.ids import Principal
 from dios.installation import version
-from dios.node import log_table, restart_status
+from dios.node import environment_table, log_table, restart_status
 from dios.node.assembly import NodeHost
 from dios.node.audit_heads import HeadPublisher, open_heads
 from dios.node.continuation import Continuation, Predecessor
@@ -180,7 +180,7 @@ async def _serve(
                 nursery,
                 complete=lambda answer: (
                     completed_metrics(
-                        log_table.completed(answer, node_log),
+                        environment_table.completed(log_table.completed(answer, node_log), environments),
                         host,
                         store.usage(),
                         scrubbing.counts,

@@ -528,3 +528,12 @@ class RedeemToken(Call, frozen=True, tag=72):
     token: Annotated[bytes, Meta(max_length=limits.SEALED_TOKEN_BYTES_MAX)]
     cluster: Annotated[bytes, Meta(max_length=limits.DIGEST_BYTES)] = b""
     user: User = ""
+
+
+class PruneEnvironments(Call, frozen=True, tag=73):
+    """Begin to remove the environments of this node in which no task runs: those of a digest, or those that
+    were not used for ``unused_ms``. For the node's own user and root.
+    """
+
+    digest: Annotated[str, Meta(max_length=40)] = ""
+    unused_ms: U63 = 0

@@ -18,7 +18,10 @@ def make_wheel(
     requires: Iterable[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a wheel with these files, and return its path. ``names`` has other names of files in the archive."""
+    """Write a wheel with these files, and return its path.
+
+    ``names`` has the names in the archive of files that shall have another one there.
+    """
     info = f"{name}-{version}.dist-info"
     lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"]
     lines += [f"Requires-Dist: {requirement}\n" for requirement in requires]

@@ -19,10 +19,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import trio
+from msgspec import Meta
 
 from dios import limits
 from dios.errors import DiosError, NoSpaceError, NotSupportedError
@@ -31,7 +32,8 @@ from dios.host.environments import unpacking
 from dios.host.environments.interpreter import python_here
 from dios.host.environments.unpacking import ArchiveReader
 from dios.ids import Principal
-from dios.wire.environments import Manifest, Package, name_for
+from dios.wire.environments import DIGEST_CHARS, Manifest, Package, name_for
+from dios.wire.fields import U63
 
 _log: Final = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ _PACKAGES: Final = "packages"
 _TEMPORARY: Final = ".temporary"
 _ABOUT_VERSION: Final = 1
 _ABOUT_BYTES_MAX: Final = 1 * limits.MIB
+_WORD_CHARS_MAX: Final = 256
 _OWNER_CHARS: Final = 16
 _NS_PER_S: Final = 1_000_000_000
 
@@ -47,14 +50,14 @@ _NS_PER_S: Final = 1_000_000_000
 class About(msgspec.Struct, frozen=True):
     """The record next to the packages of an environment. ``size`` is the number of bytes on the disk."""
 
-    version: int
-    principal: str
-    digest: str
-    python: str
-    size: int
-    files: int
-    packages: tuple[Package, ...]
-    created_ns: int
+    version: U63
+    principal: Annotated[str, Meta(max_length=_WORD_CHARS_MAX)]
+    digest: Annotated[str, Meta(max_length=DIGEST_CHARS)]
+    python: Annotated[str, Meta(max_length=_WORD_CHARS_MAX)]
+    size: U63
+    files: U63
+    packages: Annotated[tuple[Package, ...], Meta(max_length=limits.ENVIRONMENT_PACKAGES_MAX)]
+    created_ns: U63
 
 
 @dataclass(slots=True)
@@ -80,13 +83,15 @@ def source_of(content: Content) -> int | bytes:
 class EnvironmentStore:
     """The environments of a node in ``folder``, with ``bytes_max`` bytes at most; 0 permits none.
 
-    ``end_idle`` ends the processes that wait in an environment; it returns False while a task runs there.
+    ``end_idle`` ends the processes that wait in an environment; it returns False while a task runs there, as
+    ``has_task`` shows.
     """
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
         self._folder: Final = folder
         self._bytes_max: Final = bytes_max
         self.end_idle: Callable[[str], bool] = lambda _: True
+        self.has_task: Callable[[str], bool] = lambda _: False
         self._environments: Final[dict[str, Environment]] = {}
         self._held: Final[Counter[str]] = Counter()
         self._building: Final = trio.Lock()

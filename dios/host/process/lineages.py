@@ -177,10 +177,14 @@ class Lineages:
 
     def take_idle_in(self, environment: str) -> list[Lineage] | None:
         """Remove and return the lineages of an environment. Return None if one has a task or starts one."""
-        lineages = [lineage for lineage in self.all if lineage.environment == environment]
-        if not all(lineage.is_idle and not lineage.is_starting for lineage in lineages):
-            return None
-        return self._take(lineages)
+        return None if self.any_task_in(environment) else self._take(self._in(environment))
+
+    def any_task_in(self, environment: str) -> bool:
+        """Return True while a task runs in an environment, or starts there."""
+        return any(lineage.is_starting or not lineage.is_idle for lineage in self._in(environment))
+
+    def _in(self, environment: str) -> list[Lineage]:
+        return [lineage for lineage in self.all if lineage.environment == environment]
 
     def _take(self, lineages: list[Lineage]) -> list[Lineage]:
         for lineage in lineages:

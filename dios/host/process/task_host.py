@@ -320,6 +320,13 @@ class TaskHost:
         """Hold running tasks to these shares for ``lease_ms``, and others that were held no longer."""
         self._held.set(shares, lease_ms)
 
+    def prune_environments(self, digest: str, unused_ms: int) -> None:
+        """Begin to remove environments in which no task runs."""
+        self._nursery.start_soon(self._prune, digest, unused_ms / 1000, name="remove environments")
+
+    async def _prune(self, digest: str, unused_s: float) -> None:
+        await self._parts.environments.prune(digest, unused_s=unused_s)
+
     def _process_of(self, task: TaskId) -> TaskProcess | None:
         running = self._running.get(task)
         return None if running is None else running.process

@@ -192,8 +192,6 @@ class ZygotePool:
     ) -> None:
         self._nursery = nursery
         self._environments: Final = environments
-        if environments is not None:
-            environments.end_idle = self._end_idle_in
         self._programs = tuple(programs)
         self._started = started
         """The process of a zygote that waits until this machine is known to be fit."""
@@ -231,6 +229,9 @@ class ZygotePool:
             prepared_max=pool_size,
         )
         self._own: Final = self.lineages.use(OWN)
+        if environments is not None:
+            environments.end_idle = self._end_idle_in
+            environments.has_task = self.lineages.any_task_in
 
     async def learn(self, mechanisms: Mapping[str, Mechanism]) -> None:
         """Use what is known of the machine now; start the zygote for pure tasks if the machine is fit.
