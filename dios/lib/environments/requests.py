@@ -16,7 +16,7 @@ from dios.limits import ENVIRONMENT_PACKAGES_MAX
 _REQUIREMENT: Final = re.compile(
     r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"  # its name
     r"\s*(\[[A-Za-z0-9._,\s-]*\])?"  # its extras
-    r"\s*([<>=!~]=?=?[^\s;@/]*(\s*,\s*[<>=!~]=?=?[^\s;@/]*)*)?"  # its versions
+    r"\s*([<>=!~]=?=?\s*[^\s,;@/]+(\s*,\s*[<>=!~]=?=?\s*[^\s,;@/]+)*)?"  # its versions
     r"\s*(;[^@/]*)?"  # the condition for which it is needed
 )
 _REQUIREMENT_CHARS_MAX: Final = 1_000

@@ -98,16 +98,6 @@ class Sandbox(SandboxOps):
         packages: Iterable[str] = (),
         wheels: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._opens_node: Final = not isinstance(node, Node)
-        if not isinstance(node, Node):
-            node = connect_or_start(node, pool_size=1)
-        if packages or wheels is not None:
-            try:
-                template = _environment(node, packages, wheels, template)
-            except BaseException:
-                if self._opens_node:
-                    node.close()
-                raise
         super().__init__(
             inputs,
             memory,
@@ -121,6 +111,16 @@ class Sandbox(SandboxOps):
             forkable=forkable,
         )
         self._turn: Final = threading.Lock()
+        self._opens_node: Final = not isinstance(node, Node)
+        if not isinstance(node, Node):
+            node = connect_or_start(node, pool_size=1)
+        if packages or wheels is not None:
+            try:
+                self._template = _environment(node, packages, wheels, template)
+            except BaseException:
+                if self._opens_node:
+                    node.close()
+                raise
         try:
             self._in_turn(self.open_op(node))
         except BaseException:
