@@ -1,0 +1,161 @@
+"""Environments on a running node: packages that a program chooses, for its own tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dios
+from dios.errors import InvalidError, NotSupportedError
+from dios.lib.environments import archives, environments
+from tests.support.node.command_user import Person
+from tests.support.node.confinement import mechanisms_or_skip
+from tests.support.node.running_node import RunningNode, running_node
+from tests.support.wheels import make_wheel
+
+PROGRAM = "import fruit\nprint(fruit.VERSION)\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _mechanisms() -> None:
+    """Skip on a machine that cannot confine a task."""
+    mechanisms_or_skip()
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two versions of a package that needs another one."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for version in ("1.0", "2.0"):
+        text = f"import seed\nVERSION = {version!r}\n"
+        make_wheel(folder, "fruit", version, {"fruit/__init__.py": text}, requires=["seed"])
+    make_wheel(folder, "seed", "0.1", {"seed.py": ""})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """One node for most tests of this module."""
+    with running_node(tmp_path_factory.mktemp("node") / "data") as running:
+        yield running
+
+
+def version_of_fruit() -> str:
+    """Return the version that this worker imports."""
+    import fruit  # type: ignore[import-not-found]
+
+    return str(fruit.VERSION)
+
+
+def attempts_to_change() -> list[str]:
+    """Return the errors of changing the environment."""
+    import fruit
+
+    errors = []
+    for path in (fruit.__file__, "/environment/new.py"):
+        try:
+            Path(path).write_text("", encoding="utf-8")
+        except OSError as error:
+            errors.append(type(error).__name__)
+    return errors
+
+
+def test_two_jobs_have_two_versions_of_a_package_at_once(node: RunningNode, wheels: Path) -> None:
+    """Each worker imports its own, with what that needs; a worker without packages has neither."""
+    with (
+        dios.Executor(1, node=node.place, packages=["fruit==1.0"], wheels=wheels) as first,
+        dios.Executor(1, node=node.place, packages=["fruit==2.0"], wheels=wheels) as second,
+        dios.Executor(1, node=node.place) as plain,
+    ):
+        futures = [executor.submit(version_of_fruit) for executor in (first, second, plain)]
+        assert [future.result() for future in futures[:2]] == ["1.0", "2.0"]
+        assert isinstance(futures[2].exception(), ModuleNotFoundError)
+        assert first.submit(attempts_to_change).result() == ["OSError", "OSError"]
+
+
+def test_the_same_request_installs_nothing_again(
+    node: RunningNode, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither here nor on the node, also after it was restarted; unless that is asked for."""
+    with dios.connect(node.place) as connected:
+        name = environments.environment_on(connected, ["fruit"], wheels=wheels)
+    node.stop()
+    node.restart()
+    monkeypatch.setattr(environments, "build", lambda _: pytest.fail("it was installed again"))
+    monkeypatch.setattr(environments, "create_blob", lambda *_, **__: pytest.fail("it was sent again"))
+    with dios.connect(node.place) as connected:
+        assert environments.environment_on(connected, ["fruit"], wheels=wheels) == name
+        monkeypatch.undo()
+        assert environments.environment_on(connected, ["fruit"], wheels=wheels, again=True) == name
+
+
+def test_a_session_has_packages(node: RunningNode, wheels: Path) -> None:
+    """A sandbox imports them, and no fork of it can be made."""
+    with dios.Sandbox(node=node.place, packages=["fruit==1.0"], wheels=wheels) as sandbox:
+        assert sandbox.run("import fruit; fruit.VERSION").value_repr == "'1.0'"
+    with pytest.raises(InvalidError, match="forkable"):
+        dios.Sandbox(node=node.place, packages=["fruit==1.0"], wheels=wheels, forkable=True)
+
+
+@pytest.mark.parametrize(
+    ("packages", "reason"),
+    [
+        (["fruit==9"], "No matching distribution"),
+        (["fruit==1.0", "fruit==2.0"], "conflict"),
+        (["pear"], "No matching distribution"),
+    ],
+)
+def test_what_cannot_be_installed_is_refused_with_the_reason(
+    node: RunningNode, wheels: Path, packages: list[str], reason: str
+) -> None:
+    """The words of the installer are in the error, and no half of an installation is left."""
+    with pytest.raises(InvalidError, match=reason):
+        dios.Executor(1, node=node.place, packages=packages, wheels=wheels)
+    assert not list(archives.folder_of_archives().glob("building-*"))
+
+
+def test_a_template_and_packages_exclude_each_other(node: RunningNode, wheels: Path) -> None:
+    """A task starts from one or in the other."""
+    with pytest.raises(InvalidError, match="template or"):
+        dios.Executor(1, node=node.place, template="data", packages=["fruit"], wheels=wheels)
+
+
+def test_a_node_without_room_for_environments_says_so(tmp_path: Path, wheels: Path) -> None:
+    """Its owner has decided that, and the error names the setting."""
+    with (
+        running_node(tmp_path / "data", environments_bytes="0") as running,
+        pytest.raises(NotSupportedError, match="environments_bytes"),
+    ):
+        dios.Executor(1, node=running.place, packages=["fruit"], wheels=wheels)
+
+
+def test_commands_build_list_show_and_remove(node: RunningNode, wheels: Path, tmp_path: Path) -> None:
+    """What a command builds, a task uses by its name; what a task uses is not removed."""
+    person = Person(tmp_path)
+    person.environment["DIOS_NODE"] = node.place
+    name = rows_of(person, f"dios env build fruit==2.0 --wheels {wheels} --json")["environment"]
+    (tmp_path / "job.py").write_text(PROGRAM, encoding="utf-8")
+    assert person.types(f"dios run job.py --template {name}").stdout == "2.0\n"
+    installed = person.types(f"dios run job.py --packages fruit==1.0 --wheels {wheels}")
+    assert installed.stdout == "1.0\n"
+    rows = {row["environment"]: row for row in rows_of(person, "dios env ls --json")}
+    assert rows[name]["packages"] == ["fruit==2.0", "seed==0.1"]
+    assert rows[name]["bytes"] > 0
+    assert rows_of(person, f"dios env show {name} --json")["environment"] == name
+    with dios.Executor(1, node=node.place, packages=["fruit==1.0"], wheels=wheels) as executor:
+        assert executor.submit(version_of_fruit).result() == "1.0"
+        assert name in rows_of(person, "dios env prune --unused 0s --json")["removed"]
+        (kept,) = rows_of(person, "dios env ls --json")
+        assert kept["in_use"]
+        assert executor.submit(version_of_fruit).result() == "1.0"
+    refused = person.types(f"dios run job.py --template {name}", status=125)
+    assert "dios env build" in refused.stderr
+
+
+def rows_of(person: Person, line: str) -> Any:
+    """Return what a command prints as JSON."""
+    return json.loads(person.types(line).stdout)
