@@ -177,11 +177,10 @@ def test_a_task_sees_its_own_environment_alone(node: RunningNode, tmp_path: Path
 
 def add_environment() -> str:
     """Return the error of a worker that gives its node an environment."""
-    from dios.client.sync.node import ambient
     from dios.wire.environments import CONTENT, name_for
 
-    node, _ = ambient()
-    blob = node.create_blob(b"x")
+    node = dios.connect()
+    blob = node.create_program(b"pass")
     try:
         node.run(b"pass", template=name_for("0" * 40), inputs={CONTENT: blob.restrict("read")})
     except NotPermittedError as error:
