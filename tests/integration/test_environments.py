@@ -86,7 +86,7 @@ def test_the_same_request_installs_nothing_again(
     node.stop()
     node.restart()
     monkeypatch.setattr(environments, "build", lambda _: pytest.fail("it was installed again"))
-    monkeypatch.setattr(environments, "create_blob", lambda *_, **__: pytest.fail("it was sent again"))
+    monkeypatch.setattr(environments, "_blob_of", lambda *_: pytest.fail("it was sent again"))
     with dios.connect(node.place) as connected:
         assert environments.environment_on(connected, ["fruit"], wheels=wheels) == name
         monkeypatch.undo()

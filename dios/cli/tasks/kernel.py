@@ -77,6 +77,8 @@ def install(
         file.open("rb").close()
     kernel = specs.KernelOptions(
         template=options.template,
+        packages=options.packages or [],
+        wheels=None if options.wheels is None else str(options.wheels.absolute()),
         inputs={label: str(file) for label, file in files.items()},
         memory=options.memory,
         cpu_seconds=options.cpu_seconds,

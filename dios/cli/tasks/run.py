@@ -354,15 +354,11 @@ def _template(run: _Run) -> str:
     if options.limbo:
         raise InvalidError("packages are for tasks in the sandbox: leave out --limbo or --packages")
     # Most runs need none.
-    from dios.lib.environments.environments import (  # noqa: PLC0415 - see above
-        environment_on,
-        hosts_for,
-        require_no_template,
-    )
+    from dios.lib.environments.environments import environment_on, hosts_for  # noqa: PLC0415 - see above
 
-    require_no_template(options.template)
-    hosts = hosts_for(run.place.node, options.on, scheduled=not options.here)
-    return environment_on(run.place.node, options.packages, wheels=options.wheels, hosts=hosts)
+    node, template = run.place.node, options.template
+    hosts = hosts_for(node, options.on, scheduled=not options.here)
+    return environment_on(node, options.packages, wheels=options.wheels, hosts=hosts, template=template)
 
 
 def _begin(run: _Run, task: _Prepared, at: CommandContext, work: Work, more: Sequence[Handed]) -> Task:

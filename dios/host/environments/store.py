@@ -37,6 +37,9 @@ from dios.wire.fields import U63
 
 _log: Final = logging.getLogger(__name__)
 
+MECHANISMS: Final = frozenset({"user", "mount", "landlock"})
+"""The mechanisms without which no task has an environment."""
+
 _ABOUT: Final = "about.json"
 _PACKAGES: Final = "packages"
 _TEMPORARY: Final = ".temporary"
@@ -158,7 +161,9 @@ class EnvironmentStore:
         finally:
             if archive is not None:
                 archive.close()
-        self._note_use(self._environments[key])
+        environment = self._environments[key]
+        _require_python(environment.about.python)
+        self._note_use(environment)
         return key
 
     async def prune(self, digest: str = "", *, unused_s: float = 0) -> list[Environment]:
@@ -213,11 +218,7 @@ class EnvironmentStore:
         _log.info("an environment was made", extra=extra)
 
     def _check(self, manifest: Manifest) -> None:
-        if manifest.python != python_here():
-            raise _refused(
-                f"the environment is for {manifest.python}, and this node has {python_here()}: build it with "
-                "the Python of the node"
-            )
+        _require_python(manifest.python)
         self._folder.mkdir(parents=True, exist_ok=True)
         if os.statvfs(self._folder).f_flag & os.ST_NOEXEC:
             raise _refused(
@@ -296,6 +297,14 @@ def _about(principal: Principal, digest: str, manifest: Manifest) -> About:
         manifest.packages,
         time.time_ns(),
     )
+
+
+def _require_python(python: str) -> None:
+    if python != python_here():
+        raise _refused(
+            f"the environment is for {python}, and this node has {python_here()}: build it with the Python "
+            "of the node"
+        )
 
 
 def _refused(reason: str) -> NotSupportedError:

@@ -1,7 +1,8 @@
 """Lineages: the processes that were forked from one executed zygote, and so share its secrets.
 
 A fork has the memory layout, the stack guard and the secret of string hashes of its origin. So each principal
-has zygotes of its own, and others for its gateways, which hold the keys of granted networks. A lineage that
+has zygotes of its own, and others for its gateways, which hold the keys of granted networks, and for each of
+its environments, whose packages only their views have. A lineage that
 no task uses is ended when there are more than LINEAGES_MAX.
 """
 

@@ -8,18 +8,19 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from dios.client.ops.attributes import Handed
 from dios.client.plain_text import plain
-from dios.client.sync.node import Node
+from dios.client.sync.node import Node, Reference, connect_or_start
 from dios.errors import InvalidError, NotSupportedError
 from dios.lib.environments import archives
 from dios.lib.environments.archives import BuiltEnvironment
 from dios.lib.environments.building import build
 from dios.lib.environments.requests import request_for
-from dios.lib.executor.blobs import create_blob
 from dios.wire.environments import CONTENT
+from dios.wire.types import NameKind, ObjectType, Semantics
 
 _REPORT_AFTER_S: Final = 2.0
 _NOTHING: Final = b"pass"
@@ -32,6 +33,7 @@ def environment_on(
     *,
     wheels: str | os.PathLike[str] | None = None,
     hosts: Sequence[str] = ("",),
+    template: str = "",
     again: bool = False,
 ) -> str:
     """Install packages for tasks on some nodes, and return the name that takes the place of a template.
@@ -39,12 +41,17 @@ def environment_on(
     ``packages`` are requirements such as "pandas==2.3", which pip installs from wheels: those in the folder
     ``wheels``, or those of the package index that pip is configured for. The result is kept, so that the same
     request installs nothing later; ``again`` installs it anew. ``hosts`` are names of nodes, "" for this one.
-    Longer work is reported on standard error.
+    Longer work is reported on standard error. With a ``template`` this is an error, because a task has one or
+    the other.
 
     Raises InvalidError for what cannot be installed, with the reason; NotSupportedError for a node or a
     machine that can have no environments, NoSpaceError if there is no room, TooLargeError and TimeLimitError
     over a bound.
     """
+    if template:
+        raise InvalidError(
+            "a task starts from a template or in an environment: leave out template or packages"
+        )
     request = request_for(packages, wheels)
     if node.ambient:
         raise NotSupportedError("a task cannot install packages: do it where the executor is made")
@@ -56,6 +63,14 @@ def environment_on(
         with _reported(f"bringing {request} to {host or 'the node'}"):
             _bring(node, built, host)
     return built.name
+
+
+def environment_at(
+    place: str | Path | None, packages: Iterable[str], wheels: str | os.PathLike[str] | None, template: str
+) -> str:
+    """Install packages for tasks of the node at a place, as ``environment_on`` does."""
+    with connect_or_start(place, pool_size=1) as node:
+        return environment_on(node, packages, wheels=wheels, template=template)
 
 
 def hosts_for(node: Node, host: str, *, scheduled: bool) -> tuple[str, ...]:
@@ -75,9 +90,26 @@ def _bring(node: Node, built: BuiltEnvironment, host: str) -> None:
             built.path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as archive,
             memoryview(archive) as view,
-            create_blob(node, [view], host=host) as blob,
+            _blob_of(node, view, host) as blob,
         ):
             _start(node, built, host, {CONTENT: blob.restrict("read")})
+
+
+def _blob_of(node: Node, archive: memoryview, host: str) -> Reference:
+    """Return a blob with an archive on the node of ``host``."""
+    blob = node.create(ObjectType.SHMEM_BLOB, naming=NameKind.ANONYMOUS, host=host)
+    try:
+        request = blob.write(len(archive), Semantics.ANY, blank=True, replace=True)
+        try:
+            request.fill(archive, 0)
+            request.finish(len(archive))
+        except BaseException:
+            request.release()
+            raise
+    except BaseException:
+        blob.close()
+        raise
+    return blob
 
 
 def _start(node: Node, built: BuiltEnvironment, host: str, inputs: Mapping[str, Handed]) -> None:
@@ -102,11 +134,3 @@ def _reported(action: str) -> Iterator[None]:
 def _say(action: str) -> None:
     sys.stderr.write(f"dios: {plain(action)} …\n")
     sys.stderr.flush()
-
-
-def require_no_template(template: str) -> None:
-    """Raise InvalidError if a template was given next to packages."""
-    if template:
-        raise InvalidError(
-            "a task starts from a template or in an environment: leave out template or packages"
-        )

@@ -404,15 +404,10 @@ def _environment(
 ) -> str:
     """Return the environment with some packages on the nodes on which workers may start."""
     # Most executors need none.
-    from dios.lib.environments.environments import (  # noqa: PLC0415 - see above
-        environment_on,
-        hosts_for,
-        require_no_template,
-    )
+    from dios.lib.environments.environments import environment_on, hosts_for  # noqa: PLC0415 - see above
 
-    require_no_template(template)
     hosts = hosts_for(node, host, scheduled=work is not None)
-    return environment_on(node, packages, wheels=wheels, hosts=hosts)
+    return environment_on(node, packages, wheels=wheels, hosts=hosts, template=template)
 
 
 def _with_files(

@@ -46,13 +46,9 @@ def _environment(
     node: Node, packages: Iterable[str], wheels: str | os.PathLike[str] | None, template: str
 ) -> str:
     # Most sandboxes need none.
-    from dios.lib.environments.environments import (  # noqa: PLC0415 - see above
-        environment_on,
-        require_no_template,
-    )
+    from dios.lib.environments.environments import environment_on  # noqa: PLC0415 - see above
 
-    require_no_template(template)
-    return environment_on(node, packages, wheels=wheels)
+    return environment_on(node, packages, wheels=wheels, template=template)
 
 
 class Sandbox(SandboxOps):
