@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 import dios
+import dios.aio
 from dios.errors import InvalidError, NotSupportedError
 from dios.lib.environments import archives, environments
+from dios.node import local_cluster
+from dios.wire.environments import name_for
 from tests.support.node.command_user import Person
 from tests.support.node.confinement import mechanisms_or_skip
 from tests.support.node.running_node import RunningNode, running_node
@@ -99,6 +102,41 @@ def test_a_session_has_packages(node: RunningNode, wheels: Path) -> None:
         assert sandbox.run("import fruit; fruit.VERSION").value_repr == "'1.0'"
     with pytest.raises(InvalidError, match="forkable"):
         dios.Sandbox(node=node.place, packages=["fruit==1.0"], wheels=wheels, forkable=True)
+
+
+async def test_an_async_session_has_packages(node: RunningNode, wheels: Path) -> None:
+    """They are brought over a connection of their own, so an open node is refused."""
+    async with dios.aio.Sandbox(node=node.place, packages=["fruit==2.0"], wheels=wheels) as sandbox:
+        assert (await sandbox.run("import fruit; fruit.VERSION")).value_repr == "'2.0'"
+    async with dios.aio.open_node(node.place) as opened:
+        with pytest.raises(InvalidError, match="place of the node"):
+            await dios.aio.Sandbox(node=opened, packages=["fruit"], wheels=wheels).__aenter__()
+
+
+def test_other_nodes_get_an_environment_too(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers start in it on the node that the caller names, and with ``work`` on all that are up."""
+    settings = {"accept_weaker_sandbox": "yes", "pool_size": "1"}
+    cluster = local_cluster.make(tmp_path / "cluster", nodes=2, settings=settings)
+    try:
+        local_cluster.start(cluster)
+        with dios.connect(str(cluster.nodes[0].socket)) as near:
+            far = cluster.nodes[1].name
+            with dios.Executor(1, node=near, host=far, packages=["fruit==1.0"], wheels=wheels) as executor:
+                assert executor.submit(version_of_fruit).result() == "1.0"
+            hosts = environments.hosts_for(near, "", scheduled=True)
+            assert set(hosts) == {"", far}
+            name = environments.environment_on(near, ["fruit==2.0"], wheels=wheels, hosts=hosts)
+            for host in (cluster.nodes[0].name, far):
+                with near.run(PROGRAM.encode(), template=name, host=host) as task:
+                    assert task.wait().ok
+            monkeypatch.setattr(environments, "_blob_of", lambda *_: pytest.fail("it was sent again"))
+            assert environments.environment_on(near, ["fruit==2.0"], wheels=wheels, hosts=hosts) == name
+            with pytest.raises(NotSupportedError, match="no environment"):
+                near.run(b"pass", template=name_for("0" * 40), host=far)
+    finally:
+        local_cluster.stop(cluster)
 
 
 @pytest.mark.parametrize(
