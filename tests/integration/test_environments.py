@@ -194,6 +194,21 @@ def test_commands_build_list_show_and_remove(node: RunningNode, wheels: Path, tm
     assert "dios env build" in refused.stderr
 
 
+def test_wheels_of_a_group_are_installed(node: RunningNode, wheels: Path, tmp_path: Path) -> None:
+    """Where there is no index, a group has the wheels; the same ones are not copied twice."""
+    person = Person(tmp_path)
+    person.environment["DIOS_NODE"] = node.place
+    person.types("dios group create offline")
+    person.types(f"dios sync {wheels} dios://offline/wheels")
+    (tmp_path / "job.py").write_text(PROGRAM, encoding="utf-8")
+    line = "dios run job.py --packages fruit==1.0 --wheels"
+    assert person.types(f"{line} dios://offline/wheels").stdout == "1.0\n"
+    person.types("dios rm offline/wheels/seed-0.1-py3-none-any.whl")
+    assert "seed" in person.types(f"{line} dios://offline/wheels", status=125).stderr
+    assert "no such group" in person.types(f"{line} dios://elsewhere", status=125).stderr
+    assert "no folder" in person.types(f"{line} ./missing", status=125).stderr
+
+
 def rows_of(person: Person, line: str) -> Any:
     """Return what a command prints as JSON."""
     return json.loads(person.types(line).stdout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from dios.cli.common.application import CommandApplication
@@ -64,7 +63,9 @@ class PrunedRow(Row):
 def build(
     packages: list[str] = argument("PACKAGE...", "Requirements, such as pandas==2.3 or 'numpy>=2,<3'."),
     *,
-    wheels: Path | None = option("--wheels FOLDER", "Install from the .whl files in it, without a network."),
+    wheels: str = option(
+        "--wheels PLACE", "Install from the .whl files in a folder, or in dios://GROUP/PATH."
+    ),
     on: str = option("--on NODE", "Bring it to this node; default: the asked one."),
     again: bool = option("--again", "Install it anew, also if the same packages were installed before."),
     common: CommonOptions,
@@ -75,7 +76,7 @@ def build(
     package index that it is configured for.
     """
     with opened(common.node) as place:
-        name = environment_on(place.node, packages, wheels=wheels, hosts=(on,), again=again)
+        name = environment_on(place.node, packages, wheels=wheels or None, hosts=(on,), again=again)
     common.print_row(
         BuiltEnvironmentRow(name), f"next: dios run FILE --template {name}", facts={"environment": name}
     )

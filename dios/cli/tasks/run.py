@@ -121,8 +121,10 @@ class RunOptions(PredecessorOptions):
         "Install it for the task, as in pandas==2.3; may be repeated. See: dios env build.",
         section=_PROGRAM,
     )
-    wheels: Path | None = option(
-        "--wheels FOLDER", "Install --packages from the .whl files in it.", section=_PROGRAM
+    wheels: str = option(
+        "--wheels PLACE",
+        "Install --packages from the .whl files in a folder, or in dios://GROUP/PATH.",
+        section=_PROGRAM,
     )
     program: str = option(
         "--program NAME", "Run a native program of the node's settings, in place of FILE.", section=_PROGRAM
@@ -348,7 +350,7 @@ def _template(run: _Run) -> str:
     """Return the template of the run, or the environment with its packages on the nodes that may start it."""
     options = run.options
     if not options.packages:
-        if options.wheels is not None:
+        if options.wheels:
             raise InvalidError("--wheels is for packages: add --packages, or leave it out")
         return options.template
     if options.limbo:
@@ -358,7 +360,9 @@ def _template(run: _Run) -> str:
 
     node, template = run.place.node, options.template
     hosts = hosts_for(node, options.on, scheduled=not options.here)
-    return environment_on(node, options.packages, wheels=options.wheels, hosts=hosts, template=template)
+    return environment_on(
+        node, options.packages, wheels=options.wheels or None, hosts=hosts, template=template
+    )
 
 
 def _begin(run: _Run, task: _Prepared, at: CommandContext, work: Work, more: Sequence[Handed]) -> Task:

@@ -58,8 +58,10 @@ class SandboxOptions(Options):
         "Install it for the session, as in pandas==2.3; repeat for more.",
         section=_LIMITS,
     )
-    wheels: Path | None = option(
-        "--wheels FOLDER", "Install --packages from the .whl files in it.", section=_LIMITS
+    wheels: str = option(
+        "--wheels PLACE",
+        "Install --packages from the .whl files in a folder, or in dios://GROUP/PATH.",
+        section=_LIMITS,
     )
     network: list[str] | None = option(
         "--network ORIGIN",
@@ -84,7 +86,7 @@ class SandboxOptions(Options):
         return kind(
             template=self.template,
             packages=self.packages or (),
-            wheels=self.wheels,
+            wheels=self.wheels or None,
             inputs=given_inputs(self.inputs),
             memory=self.memory,
             cpu_seconds=self.cpu_seconds,

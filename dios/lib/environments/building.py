@@ -65,7 +65,7 @@ def build(request: EnvironmentRequest) -> BuiltEnvironment:
         _run_installer(folder, request)
         report = msgspec.json.decode((folder / installer.REPORT).read_bytes(), type=_Report)
         return archives.pack(
-            folder / installer.PACKAGES, list(map(_package, report.install)), python_here(), request.digest()
+            folder / installer.PACKAGES, list(map(_package, report.install)), python_here(), request.digest
         )
 
 
@@ -77,7 +77,8 @@ def _package(row: _Installed) -> Package:
 
 
 def _run_installer(folder: Path, request: EnvironmentRequest) -> None:
-    order = installer.Order(str(folder), request.requirements, request.wheels, os.getpid())
+    wheels = request.source.folder(folder)
+    order = installer.Order(str(folder), request.requirements, wheels, os.getpid())
     (folder / _ORDER).write_bytes(msgspec.json.encode(order))
     output = folder / _OUTPUT
     with (
@@ -104,10 +105,9 @@ def _run_installer(folder: Path, request: EnvironmentRequest) -> None:
             f"cannot install {request}: the installer cannot be confined on this machine ({said}). See: dios "
             "doctor"
         )
-    source = f"the wheels in {request.wheels}" if request.wheels else "the package index of pip"
     raise InvalidError(
-        f"cannot install {request} from {source}: {said}. Check the names and versions; packages without a "
-        "wheel are not built"
+        f"cannot install {request} from {request.source}: {said}. Check the names and versions; packages "
+        "without a wheel are not built"
     )
 
 

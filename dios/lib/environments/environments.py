@@ -19,6 +19,7 @@ from dios.lib.environments import archives
 from dios.lib.environments.archives import BuiltEnvironment
 from dios.lib.environments.building import build
 from dios.lib.environments.requests import request_for
+from dios.lib.environments.sources import source_at
 from dios.wire.environments import CONTENT
 from dios.wire.types import NameKind, ObjectType, Semantics
 
@@ -39,7 +40,8 @@ def environment_on(
     """Install packages for tasks on some nodes, and return the name that takes the place of a template.
 
     ``packages`` are requirements such as "pandas==2.3", which pip installs from wheels: those in the folder
-    ``wheels``, or those of the package index that pip is configured for. The result is kept, so that the same
+    ``wheels``, or "dios://ALIAS/DIRECTORY" of a group, or those of the package index that pip is configured
+    for. The result is kept, so that the same
     request installs nothing later; ``again`` installs it anew. ``hosts`` are names of nodes, "" for this one.
     Longer work is reported on standard error. With a ``template`` this is an error, because a task has one or
     the other.
@@ -52,10 +54,10 @@ def environment_on(
         raise InvalidError(
             "a task starts from a template or in an environment: leave out template or packages"
         )
-    request = request_for(packages, wheels)
     if node.ambient:
         raise NotSupportedError("a task cannot install packages: do it where the executor is made")
-    built = None if again else archives.kept(request.digest())
+    request = request_for(packages, source_at(node, wheels))
+    built = None if again else archives.kept(request.digest)
     if built is None:
         with _reported(f"installing {request}"):
             built = build(request)

@@ -1,16 +1,15 @@
-"""The packages that a program asks for: requirements by name, and the place of their wheels."""
+"""The packages that a program asks for: requirements by name, and the source of their wheels."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from dios.errors import InvalidError
 from dios.host.environments.interpreter import python_here
+from dios.lib.environments.sources import WheelSource
 from dios.limits import ENVIRONMENT_PACKAGES_MAX
 
 _REQUIREMENT: Final = re.compile(
@@ -23,37 +22,31 @@ _REQUIREMENT_CHARS_MAX: Final = 1_000
 
 
 class EnvironmentRequest(NamedTuple):
-    """Requirements in order, and the folder of their wheels, or "" for the package index of pip."""
+    """Requirements in order, the source of their wheels, and a text that differs for other requests."""
 
     requirements: tuple[str, ...]
-    wheels: str
+    source: WheelSource
+    digest: str
 
     def __str__(self) -> str:
         """Return the requirements as a short text for messages."""
         text = ", ".join(self.requirements[:5])
         return f"{text}, …" if len(self.requirements) > 5 else text
 
-    def digest(self) -> str:
-        """Return a text that differs for requests that may have other results.
 
-        The wheels of a folder count with their sizes and times, and the variables that configure pip. A
-        package index counts as unchanged.
-        """
-        lines = [python_here(), *self.requirements]
-        if self.wheels:
-            for entry in sorted(os.scandir(self.wheels), key=lambda entry: entry.name):
-                if entry.name.endswith(".whl"):
-                    info = entry.stat()
-                    lines.append(f"{entry.name} {info.st_size} {info.st_mtime_ns}")
-        else:
-            lines += sorted(
-                f"{name}={value}" for name, value in os.environ.items() if name.startswith("PIP_")
-            )
-        return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+def request_for(packages: Iterable[str], source: WheelSource) -> EnvironmentRequest:
+    """Return a request for packages, such as "pandas==2.3", from a source with its present wheels.
+
+    Raises InvalidError as ``checked`` does, and OSError for a source that cannot be read.
+    """
+    requirements = checked(packages)
+    lines = [python_here(), *requirements, str(source), *source.marks()]
+    digest = hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return EnvironmentRequest(requirements, source, digest)
 
 
-def request_for(packages: Iterable[str], wheels: str | os.PathLike[str] | None) -> EnvironmentRequest:
-    """Return a request for packages, such as "pandas==2.3". Raise InvalidError for what is no requirement.
+def checked(packages: Iterable[str]) -> tuple[str, ...]:
+    """Return requirements, each once. Raise InvalidError for a text that is none.
 
     Only names with versions are: a path or a URL would be built from source, by code of the package.
     """
@@ -70,11 +63,4 @@ def request_for(packages: Iterable[str], wheels: str | os.PathLike[str] | None) 
                 f"{text[:200]!r} is no name of a package with versions. Write it like pandas==2.3; for a "
                 "path or a URL, build a wheel and give its folder as wheels"
             )
-    if wheels is None:
-        return EnvironmentRequest(requirements, "")
-    folder = Path(wheels).expanduser().absolute()
-    if not folder.is_dir():
-        raise InvalidError(
-            f"cannot install from the wheels in {folder}: it is no folder. Give one with .whl files"
-        )
-    return EnvironmentRequest(requirements, str(folder))
+    return requirements

@@ -8,7 +8,8 @@ import pytest
 
 from dios.errors import InvalidError
 from dios.lib.environments import installer
-from dios.lib.environments.requests import request_for
+from dios.lib.environments.requests import checked, request_for
+from dios.lib.environments.sources import PackageIndex, WheelFolder
 from tests.support.wheels import make_wheel
 
 
@@ -26,7 +27,7 @@ from tests.support.wheels import make_wheel
 )
 def test_names_with_versions_are_requirements(text: str) -> None:
     """They are kept as they are, each once."""
-    assert request_for([text, text], None).requirements == (text,)
+    assert checked([text, text]) == (text,)
 
 
 @pytest.mark.parametrize(
@@ -50,15 +51,15 @@ def test_names_with_versions_are_requirements(text: str) -> None:
 def test_what_could_run_code_or_change_the_installer_is_refused(text: str) -> None:
     """A path, a URL, an option and several of them in one text are no requirements."""
     with pytest.raises(InvalidError):
-        request_for([text], None)
+        checked([text])
 
 
 def test_a_text_in_place_of_a_list_is_refused() -> None:
     """Its letters would be packages."""
     with pytest.raises(InvalidError, match='packages=\\["pandas"\\]'):
-        request_for("pandas", None)
+        checked("pandas")
     with pytest.raises(InvalidError, match="at least one"):
-        request_for([], None)
+        checked([])
 
 
 def test_requests_differ_by_packages_wheels_and_variables(
@@ -66,17 +67,18 @@ def test_requests_differ_by_packages_wheels_and_variables(
 ) -> None:
     """The same request has the same digest until a wheel of its folder, or a variable of pip, changes."""
     make_wheel(tmp_path, "fruit", "1.0", {"fruit.py": ""})
-    digests = {request_for(["fruit"], tmp_path).digest(), request_for(["fruit"], tmp_path).digest()}
+    digests = {
+        request_for(["fruit"], WheelFolder(tmp_path)).digest,
+        request_for(["fruit"], WheelFolder(tmp_path)).digest,
+    }
     assert len(digests) == 1
-    digests.add(request_for(["fruit==1.0"], tmp_path).digest())
-    digests.add(request_for(["fruit"], None).digest())
+    digests.add(request_for(["fruit==1.0"], WheelFolder(tmp_path)).digest)
+    digests.add(request_for(["fruit"], PackageIndex()).digest)
     make_wheel(tmp_path, "fruit", "2.0", {"fruit.py": ""})
-    digests.add(request_for(["fruit"], tmp_path).digest())
+    digests.add(request_for(["fruit"], WheelFolder(tmp_path)).digest)
     monkeypatch.setenv("PIP_INDEX_URL", "https://example.org/simple")
-    digests.add(request_for(["fruit"], None).digest())
+    digests.add(request_for(["fruit"], PackageIndex()).digest)
     assert len(digests) == 5
-    with pytest.raises(InvalidError, match="no folder"):
-        request_for(["fruit"], tmp_path / "missing")
 
 
 def test_the_installer_never_builds_and_uses_no_index_next_to_wheels() -> None:
