@@ -209,6 +209,6 @@ def test_wheels_of_a_group_are_installed(node: RunningNode, wheels: Path, tmp_pa
     assert "no folder" in person.types(f"{line} ./missing", status=125).stderr
 
 
-def rows_of(person: Person, line: str) -> Any:
+def rows_of(person: Person, line: str) -> Any:  # type: ignore[explicit-any]  # JSON
     """Return what a command prints as JSON."""
     return json.loads(person.types(line).stdout)

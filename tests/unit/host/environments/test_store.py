@@ -11,7 +11,6 @@ import trio
 
 from dios import limits
 from dios.errors import InvalidError, NoSpaceError, NotSupportedError
-from dios.host.environments import store as environment_store
 from dios.host.environments import unpacking
 from dios.host.environments.store import EnvironmentStore, key_for
 from dios.ids import Principal
@@ -110,7 +109,7 @@ async def test_a_build_that_is_given_up_leaves_nothing(
         assert stop.wait(60)
         return real(*args)  # type: ignore[arg-type]  # the same arguments
 
-    monkeypatch.setattr(environment_store.unpacking, "unpack", waiting)
+    monkeypatch.setattr(unpacking, "unpack", waiting)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.ensure, USER, DIGEST, ARCHIVE)
         await trio.to_thread.run_sync(begun.wait)

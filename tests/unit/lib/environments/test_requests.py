@@ -67,10 +67,7 @@ def test_requests_differ_by_packages_wheels_and_variables(
 ) -> None:
     """The same request has the same digest until a wheel of its folder, or a variable of pip, changes."""
     make_wheel(tmp_path, "fruit", "1.0", {"fruit.py": ""})
-    digests = {
-        request_for(["fruit"], WheelFolder(tmp_path)).digest,
-        request_for(["fruit"], WheelFolder(tmp_path)).digest,
-    }
+    digests = {request_for(["fruit"], WheelFolder(tmp_path)).digest for _ in range(2)}
     assert len(digests) == 1
     digests.add(request_for(["fruit==1.0"], WheelFolder(tmp_path)).digest)
     digests.add(request_for(["fruit"], PackageIndex()).digest)
