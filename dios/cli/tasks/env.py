@@ -43,7 +43,7 @@ class EnvironmentRow(Row):
     packages: list[str]
 
 
-class BuiltEnvironmentRow(Row):
+class EnvironmentNameRow(Row):
     """The name of an environment, which ``--template`` takes."""
 
     environment: str
@@ -58,7 +58,7 @@ class PrunedRow(Row):
 
 @app.command(
     examples="dios env build pandas==2.3 pyarrow\ndios env build fruit --wheels ./wheels",
-    json=BuiltEnvironmentRow,
+    json=EnvironmentNameRow,
 )
 def build(
     packages: list[str] = argument("PACKAGE...", "Requirements, such as pandas==2.3 or 'numpy>=2,<3'."),
@@ -78,7 +78,7 @@ def build(
     with opened(common.node) as place:
         name = environment_on(place.node, packages, wheels=wheels or None, hosts=(on,), again=again)
     common.print_row(
-        BuiltEnvironmentRow(name), f"next: dios run FILE --template {name}", facts={"environment": name}
+        EnvironmentNameRow(name), f"next: dios run FILE --template {name}", facts={"environment": name}
     )
 
 

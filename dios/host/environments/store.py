@@ -50,7 +50,7 @@ _OWNER_CHARS: Final = 16
 _NS_PER_S: Final = 1_000_000_000
 
 
-class About(msgspec.Struct, frozen=True):
+class EnvironmentRecord(msgspec.Struct, frozen=True):
     """The record next to the packages of an environment. ``size`` is the number of bytes on the disk."""
 
     version: U63
@@ -68,7 +68,7 @@ class Environment:
     """A complete environment, with the time of its last use."""
 
     key: str
-    about: About
+    about: EnvironmentRecord
     used_ns: int
 
 
@@ -274,20 +274,20 @@ class EnvironmentStore:
             os.utime(self._folder / environment.key / _ABOUT)
 
 
-def _about_at(place: Path) -> About | None:
+def _about_at(place: Path) -> EnvironmentRecord | None:
     """Return the record of an environment, or None if it is not complete or of another release."""
     try:
         if not (place / _PACKAGES).is_dir():
             return None
         with (place / _ABOUT).open("rb") as file:
-            about = msgspec.json.decode(file.read(_ABOUT_BYTES_MAX), type=About)
+            about = msgspec.json.decode(file.read(_ABOUT_BYTES_MAX), type=EnvironmentRecord)
     except (OSError, msgspec.DecodeError):
         return None
     return about if about.version == _ABOUT_VERSION else None
 
 
-def _about(principal: Principal, digest: str, manifest: Manifest) -> About:
-    return About(
+def _about(principal: Principal, digest: str, manifest: Manifest) -> EnvironmentRecord:
+    return EnvironmentRecord(
         _ABOUT_VERSION,
         principal,
         digest,
@@ -325,7 +325,7 @@ async def _set_at_cancellation(stop: threading.Event) -> None:
 def _write(
     archive: ArchiveReader,
     manifest: Manifest,
-    about: About,
+    about: EnvironmentRecord,
     temporary: Path,
     place: Path,
     stop: threading.Event,

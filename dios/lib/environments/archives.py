@@ -34,7 +34,7 @@ _LOCK: Final = "lock"
 _CHUNK: Final = 1 * MIB
 
 
-class BuiltEnvironment(NamedTuple):
+class EnvironmentArchive(NamedTuple):
     """An archive in a file. ``name`` takes the place of a template."""
 
     name: str
@@ -55,20 +55,15 @@ def folder_of_archives() -> Path:
     return folder
 
 
-def kept(request: str) -> BuiltEnvironment | None:
+def kept(request: str) -> EnvironmentArchive | None:
     """Return the archive that was built for a request, or None."""
     for path in folder_of_archives().glob(f"{request}-*{_SUFFIX}"):
         digest = path.name.removesuffix(_SUFFIX).rpartition("-")[2]
         if len(digest) == DIGEST_CHARS:
             with contextlib.suppress(OSError):
                 os.utime(path)
-                return BuiltEnvironment(name_for(digest), path)
+                return EnvironmentArchive(name_for(digest), path)
     return None
-
-
-def forget(built: BuiltEnvironment) -> None:
-    """Remove an archive."""
-    built.path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -93,7 +88,7 @@ def _remove_unlocked(place: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def pack(packages: Path, distributions: Sequence[Package], python: str, request: str) -> BuiltEnvironment:
+def pack(packages: Path, distributions: Sequence[Package], python: str, request: str) -> EnvironmentArchive:
     """Write the archive of installed packages, and return it. Raise InvalidError over a bound, OSError."""
     files = sorted(_regular_files(packages))
     manifest = Manifest(python, tuple(distributions), tuple(ArchivedFile(name, size) for name, size in files))
@@ -116,7 +111,7 @@ def pack(packages: Path, distributions: Sequence[Package], python: str, request:
         if other != path:
             other.unlink(missing_ok=True)
     _remove_oldest(parent, path)
-    return BuiltEnvironment(name_for(digest.text), path)
+    return EnvironmentArchive(name_for(digest.text), path)
 
 
 def _regular_files(top: Path) -> Iterator[tuple[str, int]]:

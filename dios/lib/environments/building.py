@@ -16,7 +16,7 @@ from dios.errors import InvalidError, NotSupportedError, TimeLimitError, TooLarg
 from dios.host.environments.interpreter import python_here
 from dios.installation import install_command
 from dios.lib.environments import archives, installer
-from dios.lib.environments.archives import BuiltEnvironment
+from dios.lib.environments.archives import EnvironmentArchive
 from dios.lib.environments.requests import EnvironmentRequest
 from dios.limits import ENVIRONMENT_BYTES_MAX, ENVIRONMENT_INSTALL_S_MAX, MIB
 from dios.wire.environments import Package
@@ -51,7 +51,7 @@ class _Report(msgspec.Struct):
     install: list[_Installed]
 
 
-def build(request: EnvironmentRequest) -> BuiltEnvironment:
+def build(request: EnvironmentRequest) -> EnvironmentArchive:
     """Install packages, and return their archive, which is kept for the same request.
 
     Raises InvalidError with the reason of pip, NotSupportedError without pip or Landlock on this machine,

@@ -16,7 +16,7 @@ from dios.client.plain_text import plain
 from dios.client.sync.node import Node, Reference, connect_or_start
 from dios.errors import InvalidError, NotSupportedError
 from dios.lib.environments import archives
-from dios.lib.environments.archives import BuiltEnvironment
+from dios.lib.environments.archives import EnvironmentArchive
 from dios.lib.environments.building import build
 from dios.lib.environments.requests import request_for
 from dios.lib.environments.sources import source_at
@@ -83,7 +83,7 @@ def hosts_for(node: Node, host: str, *, scheduled: bool) -> tuple[str, ...]:
     return tuple("" if row.here else row.name for row in rows) or ("",)
 
 
-def _bring(node: Node, built: BuiltEnvironment, host: str) -> None:
+def _bring(node: Node, built: EnvironmentArchive, host: str) -> None:
     """Start a task that does nothing in the environment; a node that lacks it gets the archive with it."""
     try:
         _start(node, built, host, {})
@@ -114,7 +114,7 @@ def _blob_of(node: Node, archive: memoryview, host: str) -> Reference:
     return blob
 
 
-def _start(node: Node, built: BuiltEnvironment, host: str, inputs: Mapping[str, Handed]) -> None:
+def _start(node: Node, built: EnvironmentArchive, host: str, inputs: Mapping[str, Handed]) -> None:
     with node.run(
         _NOTHING, label=_LABEL, inputs=inputs, template=built.name, host=host, local=not host
     ) as task:

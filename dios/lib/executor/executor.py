@@ -57,7 +57,8 @@ class Executor(concurrent.futures.Executor):
     in addition to those that the functions refer to. ``template`` names a template in the settings of the
     nodes, whose modules the workers share. ``packages`` are requirements such as "pandas==2.3", which are
     installed once and which the workers alone import: from the wheels in the folder ``wheels``, which may be
-    "dios://ALIAS/DIRECTORY" of a group, or else from the package index of pip. ``env`` are variables of the workers' environment.
+    "dios://ALIAS/DIRECTORY" of a group, or else from the package index of pip. ``env`` are variables of
+    the workers' environment.
     ``initializer(*initargs)`` runs first in each worker. ``timeout``, ``retries`` and ``retry_on`` hold for
     all calls, as explained at ``with_options``. After ``max_tasks_per_child`` calls a worker ends, and
     another one takes its place. ``copies`` are functions that may run twice
