@@ -17,7 +17,7 @@ from dios.node import local_cluster
 from dios.wire.environments import name_for
 from tests.support.node.command_user import Person
 from tests.support.node.confinement import mechanisms_or_skip
-from tests.support.node.running_node import RunningNode, running_node
+from tests.support.node.running_node import RunningNode, running_node, wait_until
 from tests.support.wheels import make_wheel
 
 PROGRAM = "import fruit\nprint(fruit.VERSION)\n"
@@ -94,6 +94,17 @@ def test_the_same_request_installs_nothing_again(
         assert environments.environment_on(connected, ["fruit"], wheels=wheels) == name
         monkeypatch.undo()
         assert environments.environment_on(connected, ["fruit"], wheels=wheels, again=True) == name
+
+
+def test_a_damaged_archive_is_built_again(node: RunningNode, wheels: Path) -> None:
+    """A power cut may have cut it off; the node notices, and the request is installed anew."""
+    with dios.connect(node.place) as connected:
+        name = environments.environment_on(connected, ["fruit"], wheels=wheels)
+        connected.prune_environments()
+        wait_until(lambda: not connected.read_table("environments"), "all environments are removed")
+        for path in archives.folder_of_archives().glob("*.archive"):
+            path.write_bytes(path.read_bytes()[:-1])
+        assert environments.environment_on(connected, ["fruit"], wheels=wheels) == name
 
 
 def test_a_session_has_packages(node: RunningNode, wheels: Path) -> None:

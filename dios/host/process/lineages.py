@@ -37,7 +37,8 @@ _STATES: Final = ("loaded", "loading", "failed", "idle")
 _PREPARED_MAX: Final = 1
 
 
-_IN: Final = " in "
+_IN: Final = "\n"
+"""Between the parts of a name; no principal has it."""
 
 
 def lineage_of(principal: Principal, own: Principal, *, is_gateway: bool, environment: str = "") -> str:

@@ -277,8 +277,9 @@ class TaskHost:
         parts.pages.open(effect.task)
         parts.outbox.open(effect.task)
         running = _StartedTask(effect.principal, effect.job)
-        if effect.archive:
-            # Errors are those of an environment that is not there.
+        # Without it the start fails, unless the environment is there: in particular for a content that is
+        # damaged, on another node, or read for the first time, which would take long.
+        if effect.archive and not parts.contents.is_slow(effect.archive):
             with contextlib.suppress(DiosError, OSError):
                 running.archive = source_of(parts.contents.current(effect.archive))
         waiting = self._waiting_process(effect)

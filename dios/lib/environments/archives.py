@@ -42,10 +42,15 @@ class EnvironmentArchive(NamedTuple):
 
 
 def folder_of_archives() -> Path:
-    """Return the user's folder of archives. Raise InvalidError for one that others could change."""
+    """Return the user's folder of archives. Raise InvalidError for one that cannot be made, or is others'."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(base, "dios", "environments")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidError(
+            f"cannot keep environments in {folder}: {error.strerror}. Set XDG_CACHE_HOME to a folder of yours"
+        ) from error
     info = folder.stat()
     if info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise InvalidError(

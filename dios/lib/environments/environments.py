@@ -18,7 +18,7 @@ from dios.errors import InvalidError, NotSupportedError
 from dios.lib.environments import archives
 from dios.lib.environments.archives import EnvironmentArchive
 from dios.lib.environments.building import build
-from dios.lib.environments.requests import request_for
+from dios.lib.environments.requests import EnvironmentRequest, request_for
 from dios.lib.environments.sources import source_at
 from dios.wire.environments import CONTENT
 from dios.wire.types import NameKind, ObjectType, Semantics
@@ -57,14 +57,23 @@ def environment_on(
     if node.ambient:
         raise NotSupportedError("a task cannot install packages: do it where the executor is made")
     request = request_for(packages, source_at(node, wheels))
-    built = None if again else archives.kept(request.digest)
-    if built is None:
-        with _reported(f"installing {request}"):
-            built = build(request)
+    archive = None if again else archives.kept(request.digest)
+    if archive is not None:
+        # A damaged one is refused or, if it is empty, not mapped; one that was replaced meanwhile is gone.
+        with contextlib.suppress(InvalidError, FileNotFoundError, ValueError):
+            return _brought(node, archive, hosts, request)
+    with _reported(f"installing {request}"):
+        archive = build(request)
+    return _brought(node, archive, hosts, request)
+
+
+def _brought(
+    node: Node, archive: EnvironmentArchive, hosts: Sequence[str], request: EnvironmentRequest
+) -> str:
     for host in hosts:
         with _reported(f"bringing {request} to {host or 'the node'}"):
-            _bring(node, built, host)
-    return built.name
+            _bring(node, archive, host)
+    return archive.name
 
 
 def environment_at(
@@ -83,18 +92,18 @@ def hosts_for(node: Node, host: str, *, scheduled: bool) -> tuple[str, ...]:
     return tuple("" if row.here else row.name for row in rows) or ("",)
 
 
-def _bring(node: Node, built: EnvironmentArchive, host: str) -> None:
+def _bring(node: Node, archive: EnvironmentArchive, host: str) -> None:
     """Start a task that does nothing in the environment; a node that lacks it gets the archive with it."""
     try:
-        _start(node, built, host, {})
+        _start(node, archive, host, {})
     except NotSupportedError:
         with (
-            built.path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as archive,
-            memoryview(archive) as view,
+            archive.path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+            memoryview(mapped) as view,
             _blob_of(node, view, host) as blob,
         ):
-            _start(node, built, host, {CONTENT: blob.restrict("read")})
+            _start(node, archive, host, {CONTENT: blob.restrict("read")})
 
 
 def _blob_of(node: Node, archive: memoryview, host: str) -> Reference:
@@ -114,9 +123,9 @@ def _blob_of(node: Node, archive: memoryview, host: str) -> Reference:
     return blob
 
 
-def _start(node: Node, built: EnvironmentArchive, host: str, inputs: Mapping[str, Handed]) -> None:
+def _start(node: Node, archive: EnvironmentArchive, host: str, inputs: Mapping[str, Handed]) -> None:
     with node.run(
-        _NOTHING, label=_LABEL, inputs=inputs, template=built.name, host=host, local=not host
+        _NOTHING, label=_LABEL, inputs=inputs, template=archive.name, host=host, local=not host
     ) as task:
         task.wait()
 
