@@ -84,8 +84,8 @@ def _advice(task: Status, first: str) -> str:
         return _TRY[Cause.MEMORY]
     if kind in _NEEDS_A_PACKAGE:
         return (
-            "add the package with --packages, or install it for the Python that runs the node, and restart the "
-            "node"
+            "add the package with --packages, or install it for the Python that runs the node, and restart "
+            "the node"
         )
     if kind in _NEEDS_THE_SYSTEM and task.brand is Brand.PURE:
         return _TRY[Cause.SANDBOX]
