@@ -165,7 +165,7 @@ class Run(Call, frozen=True, tag=5):
     ``like`` is a task to repeat, with the same groups, inputs, outputs, arguments, brand and limits; the
     call may only add inputs. ``executable`` 0 repeats the same program, too. ``work`` is for the scheduler
     (§6.2): the needs of the task and its urgency. ``template`` names a template of the node, from which a
-    pure task is forked.
+    pure task is forked, or an environment (``dios.wire.environments``) in which it starts.
 
     With FORK, ``like`` is a running task of this node that was started with FORKABLE. The child is a fork of
     its process, with the same program, brand, template and limits, and with the given inputs alone.

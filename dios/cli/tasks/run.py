@@ -114,7 +114,9 @@ class RunOptions(PredecessorOptions):
     on: str = option("--on NODE", "Run it on this node; default: the scheduler chooses.")
     here: bool = option("--here", "Run it on the asked node.", section="Its place")
     template: str = option(
-        "--template NAME", "Start it with the modules of a template; see: dios template ls.", section=_PROGRAM
+        "--template NAME",
+        "Start it from a template or in an environment; see: dios template ls, dios env ls.",
+        section=_PROGRAM,
     )
     packages: list[str] | None = option(
         "--packages PACKAGE",

@@ -41,10 +41,9 @@ def environment_on(
 
     ``packages`` are requirements such as "pandas==2.3", which pip installs from wheels: those in the folder
     ``wheels``, or "dios://ALIAS/DIRECTORY" of a group, or those of the package index that pip is configured
-    for. The result is kept, so that the same
-    request installs nothing later; ``again`` installs it anew. ``hosts`` are names of nodes, "" for this one.
-    Longer work is reported on standard error. With a ``template`` this is an error, because a task has one or
-    the other.
+    for. The result is kept, so that the same request installs nothing later; ``again`` installs it anew.
+    ``hosts`` are names of nodes, "" for the asked node. Longer work is reported on standard error. With a
+    ``template`` this is an error, because a task has one or the other.
 
     Raises InvalidError for what cannot be installed, with the reason; NotSupportedError for a node or a
     machine that can have no environments, NoSpaceError if there is no room, TooLargeError and TimeLimitError

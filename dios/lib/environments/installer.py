@@ -1,8 +1,8 @@
 """The program that installs packages: pip, which can change one folder and execute no program.
 
-``python -I -m dios.lib.environments.installer`` reads an ``Order`` from its standard input. Wheels contain
-what their authors like. pip only unpacks them, and this process could not build a package from source,
-because Landlock lets it start no program. Without an index it has no network either.
+``python -I -m dios.lib.environments.installer`` reads an ``Order`` from its standard input. Nobody
+has read the wheels. pip only unpacks them, and this process could not build a package from source, because
+Landlock lets it start no program. Without an index it has no network either.
 """
 
 from __future__ import annotations
