@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,6 +199,9 @@ def test_commands_build_list_show_and_remove(node: RunningNode, wheels: Path, tm
     with dios.Executor(1, node=node.place, packages=["fruit==1.0"], wheels=wheels) as executor:
         assert executor.submit(version_of_fruit).result() == "1.0"
         assert name in rows_of(person, "dios env prune --unused 0s --json")["removed"]
+        (record,) = (node.data / "environments").glob("*/*/about.json")
+        wheel = hashlib.sha256((wheels / "fruit-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+        assert ["fruit", "1.0", wheel] in json.loads(record.read_bytes())["packages"]
         (kept,) = rows_of(person, "dios env ls --json")
         assert kept["in_use"]
         assert executor.submit(version_of_fruit).result() == "1.0"

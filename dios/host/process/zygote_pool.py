@@ -231,7 +231,7 @@ class ZygotePool:
         self._own: Final = self.lineages.use(OWN)
         if environments is not None:
             environments.end_idle = self._end_idle_in
-            environments.has_task = self.lineages.any_task_in
+            environments.has_task = self._any_task_in
 
     async def learn(self, mechanisms: Mapping[str, Mechanism]) -> None:
         """Use what is known of the machine now; start the zygote for pure tasks if the machine is fit.
@@ -513,9 +513,16 @@ class ZygotePool:
                 self._limbo = started
             return started
 
+    def _any_task_in(self, environment: str) -> bool:
+        """Return True while a task runs in an environment, or starts there.
+
+        Tasks of predecessors may run in any: they are not told apart here.
+        """
+        return bool(self._former) or self.lineages.any_task_in(environment)
+
     def _end_idle_in(self, environment: str) -> bool:
         """End the processes that wait in an environment. Return False while a task runs or starts there."""
-        lineages = self.lineages.take_idle_in(environment)
+        lineages = None if self._former else self.lineages.take_idle_in(environment)
         for lineage in lineages or ():
             for link in lineage.links:
                 self._nursery.start_soon(link.close, name="end a lineage of an environment")

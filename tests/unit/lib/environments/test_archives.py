@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 from pathlib import Path
 
@@ -111,6 +112,6 @@ def test_an_installation_that_takes_too_long_is_ended(
 
 def test_without_pip_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment of uv has none."""
-    monkeypatch.setattr(building.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(NotSupportedError, match="install pip"):
         building.build(request_for(["fruit"], WheelFolder(tmp_path)))
