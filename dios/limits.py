@@ -229,6 +229,7 @@ ENVIRONMENT_MANIFEST_BYTES_MAX: Final = 16 * MIB
 ENVIRONMENTS_MAX: Final = 256  # on a node
 ENVIRONMENTS_BYTES_DEFAULT: Final = 8 * GIB  # on the disk of a node
 ENVIRONMENTS_BYTES_MAX: Final = 16 * 1024 * GIB
+ENVIRONMENT_LOCK_BYTES_MAX: Final = 4 * MIB  # of a file of requirements
 ENVIRONMENT_INSTALL_S_MAX: Final = 1_800  # in which an installer must end
 ENVIRONMENT_CACHE_BYTES: Final = 8 * GIB  # of archives that a user's programs keep
 JOB_GRACE_MS: Final = 5_000  # the same for a task of a MapReduce job

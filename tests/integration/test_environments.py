@@ -108,6 +108,22 @@ def test_a_damaged_archive_is_built_again(node: RunningNode, wheels: Path) -> No
         assert environments.environment_on(connected, ["fruit"], wheels=wheels) == name
 
 
+def test_a_lock_with_other_digests_is_refused(node: RunningNode, wheels: Path, tmp_path: Path) -> None:
+    """A wheel that was changed since the lock was made is not installed."""
+    digests = {
+        name: hashlib.sha256((wheels / f"{name}-py3-none-any.whl").read_bytes()).hexdigest()
+        for name in ("fruit-1.0", "seed-0.1")
+    }
+    lines = [f"{name.replace('-', '==')} --hash=sha256:{digest}" for name, digest in digests.items()]
+    lock = tmp_path / "lock.txt"
+    lock.write_text("\n".join(lines), encoding="utf-8")
+    with dios.Executor(1, node=node.place, packages=[f"@{lock}"], wheels=wheels) as executor:
+        assert executor.submit(version_of_fruit).result() == "1.0"
+    lock.write_text("\n".join(lines).replace(digests["seed-0.1"], "0" * 64), encoding="utf-8")
+    with pytest.raises(InvalidError, match=r"HASHES|hash"):
+        dios.Executor(1, node=node.place, packages=[f"@{lock}"], wheels=wheels)
+
+
 def test_a_session_has_packages(node: RunningNode, wheels: Path) -> None:
     """A sandbox imports them, and no fork of it can be made."""
     with dios.Sandbox(node=node.place, packages=["fruit==1.0"], wheels=wheels) as sandbox:

@@ -78,7 +78,9 @@ def _package(row: _Installed) -> Package:
 
 def _run_installer(folder: Path, request: EnvironmentRequest) -> None:
     wheels = request.source.folder(folder)
-    order = installer.Order(str(folder), request.requirements, wheels, os.getpid())
+    lines = "".join(f"{requirement}\n" for requirement in request.requirements)
+    (folder / installer.REQUIREMENTS).write_text(lines, encoding="utf-8")
+    order = installer.Order(str(folder), wheels, os.getpid())
     (folder / _ORDER).write_bytes(msgspec.json.encode(order))
     output = folder / _OUTPUT
     with (

@@ -39,7 +39,8 @@ def environment_on(
 ) -> str:
     """Install packages for tasks on some nodes, and return the name that takes the place of a template.
 
-    ``packages`` are requirements such as "pandas==2.3", which pip installs from wheels: those in the folder
+    ``packages`` are requirements such as "pandas==2.3", or files of them such as "@lock.txt" and
+    "@pyproject.toml:GROUP", which pip installs from wheels: those in the folder
     ``wheels``, or "dios://ALIAS/DIRECTORY" of a group, or those of the package index that pip is configured
     for. The result is kept, so that the same request installs nothing later; ``again`` installs it anew.
     ``hosts`` are names of nodes, "" for the asked node. Longer work is reported on standard error. With a

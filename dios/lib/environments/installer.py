@@ -24,6 +24,7 @@ from dios.host.confinement.view import ENVIRONMENT, NULL
 
 PACKAGES: Final = "packages"
 REPORT: Final = "report.json"
+REQUIREMENTS: Final = "requirements.txt"
 
 CANNOT_CONFINE: Final = 90
 """The exit status if this machine has no Landlock."""
@@ -33,10 +34,9 @@ _ORDER_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The work of the program: requirements to install below ``folder``, from an index or from wheels."""
+    """The work of the program: to install the requirements in ``folder``, from an index or from wheels."""
 
     folder: str
-    requirements: tuple[str, ...]
     wheels: str
     parent: int
 
@@ -70,7 +70,8 @@ def arguments(order: Order) -> list[str]:
         "--progress-bar",
         "off",
         "--quiet",
-        *order.requirements,
+        "--requirement",
+        str(place / REQUIREMENTS),
     ]
 
 

@@ -9,14 +9,15 @@ from typing import Final, NamedTuple
 
 from dios.errors import InvalidError
 from dios.host.environments.interpreter import python_here
+from dios.lib.environments.requirement_files import MARK, digests_of, requirements_in
 from dios.lib.environments.sources import WheelSource
 from dios.limits import ENVIRONMENT_PACKAGES_MAX
 
 _REQUIREMENT: Final = re.compile(
     r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"  # its name
     r"\s*(\[[A-Za-z0-9._,\s-]*\])?"  # its extras
-    r"\s*([<>=!~]=?=?\s*[^\s,;@/]+(\s*,\s*[<>=!~]=?=?\s*[^\s,;@/]+)*)?"  # its versions
-    r"\s*(;[^@/]*)?"  # the condition for which it is needed
+    r"\s*([<>=!~]=?=?\s*[^\s,;@/#$]+(\s*,\s*[<>=!~]=?=?\s*[^\s,;@/#$]+)*)?"  # its versions
+    r"\s*(;[^@/#$]*)?"  # the condition for which it is needed
 )
 _REQUIREMENT_CHARS_MAX: Final = 1_000
 
@@ -30,7 +31,7 @@ class EnvironmentRequest(NamedTuple):
 
     def __str__(self) -> str:
         """Return the requirements as a short text for messages."""
-        text = ", ".join(self.requirements[:5])
+        text = ", ".join(digests_of(requirement)[0] for requirement in self.requirements[:5])
         return f"{text}, …" if len(self.requirements) > 5 else text
 
 
@@ -46,21 +47,34 @@ def request_for(packages: Iterable[str], source: WheelSource) -> EnvironmentRequ
 
 
 def checked(packages: Iterable[str]) -> tuple[str, ...]:
-    """Return requirements, each once. Raise InvalidError for a text that is none.
+    """Return requirements, each once, with those of the files that items such as "@lock.txt" name.
 
-    Only names with versions are: a path or a URL would be built from source, by code of the package.
+    Raises InvalidError for a text that is no requirement. Only names with versions are: a path or a URL would
+    be built from source, by code of the package.
     """
     if isinstance(packages, str):
         raise InvalidError(f'packages is a list of requirements: packages=["{packages}"]')
-    requirements = tuple(dict.fromkeys(" ".join(text.split()) for text in packages))
+    texts = [text for item in packages for text in _expanded(item)]
+    requirements = tuple(dict.fromkeys(" ".join(text.split()) for text in texts))
     if not requirements:
         raise InvalidError("an environment has at least one package")
     if len(requirements) > ENVIRONMENT_PACKAGES_MAX:
         raise InvalidError(f"an environment has at most {ENVIRONMENT_PACKAGES_MAX} packages")
     for text in requirements:
-        if len(text) > _REQUIREMENT_CHARS_MAX or not _REQUIREMENT.fullmatch(text):
-            raise InvalidError(
-                f"{text[:200]!r} is no name of a package with versions. Write it like pandas==2.3; for a "
-                "path or a URL, build a wheel and give its folder as wheels"
-            )
+        _check(text)
     return requirements
+
+
+def _expanded(item: str) -> list[str]:
+    return requirements_in(item) if item.startswith(MARK) else [item]
+
+
+def _check(text: str) -> None:
+    """Raise InvalidError for a text that is no requirement, with digests of its wheels or without."""
+    plain, _ = digests_of(text)
+    has_options = any(word.startswith("-") for word in plain.split())
+    if has_options or len(plain) > _REQUIREMENT_CHARS_MAX or not _REQUIREMENT.fullmatch(plain):
+        raise InvalidError(
+            f"{text[:200]!r} is no name of a package with versions. Write it like pandas==2.3; for a path or "
+            "a URL, build a wheel and give its folder as wheels"
+        )

@@ -79,11 +79,82 @@ def test_requests_differ_by_packages_wheels_and_variables(
 
 
 def test_the_installer_never_builds_and_uses_no_index_next_to_wheels() -> None:
-    """The command line of pip says so, and requirements are its last words."""
-    words = installer.arguments(installer.Order("/build", ("fruit", "seed==1"), "/wheels", 1))
-    assert words[-2:] == ["fruit", "seed==1"]
+    """The command line of pip says so, and names the file of requirements."""
+    words = installer.arguments(installer.Order("/build", "/wheels", 1))
+    assert words[words.index("--requirement") + 1] == "/build/requirements.txt"
     assert words[words.index("--only-binary") + 1] == ":all:"
     assert {"--no-index", "--isolated"} <= set(words)
     assert words[words.index("--find-links") + 1] == "/wheels"
-    online = installer.arguments(installer.Order("/build", ("fruit",), "", 1))
+    online = installer.arguments(installer.Order("/build", "", 1))
     assert not {"--no-index", "--isolated", "--find-links"} & set(online)
+
+
+LOCK = f"""
+# made by a tool
+--hash-free-option-is-none
+fruit==1.0 \\
+    --hash=sha256:{"a" * 64} \\
+    --hash=sha256:{"b" * 64}
+seed==0.1  # needed by fruit
+"""
+
+
+def test_a_file_of_requirements_is_read_with_its_digests(tmp_path: Path) -> None:
+    """Comments and continued lines are understood; the digests go to pip with their requirement."""
+    lock = tmp_path / "lock.txt"
+    lock.write_text(LOCK.replace("--hash-free-option-is-none\n", ""), encoding="utf-8")
+    digests = f"--hash=sha256:{'a' * 64} --hash=sha256:{'b' * 64}"
+    assert checked([f"@{lock}", "pear"]) == (f"fruit==1.0 {digests}", "seed==0.1", "pear")
+    request = request_for([f"@{lock}"], PackageIndex())
+    assert str(request) == "fruit==1.0, seed==0.1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LOCK,
+        "-e .",
+        "--index-url https://example.org",
+        "fruit --hash=sha256:12",
+        f"fruit --hash=md5:{'a' * 64}",
+        'fruit; python_version > "3" --global-option=x',
+        "-r other.txt",
+        "./fruit",
+    ],
+)
+def test_a_file_has_requirements_alone(tmp_path: Path, text: str) -> None:
+    """Options, paths and other files in it are refused, as they are in a program."""
+    lock = tmp_path / "lock.txt"
+    lock.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidError):
+        checked([f"@{lock}"])
+
+
+PROJECT = """
+[project]
+dependencies = ["fruit>=1"]
+[project.optional-dependencies]
+more = ["pear"]
+[dependency-groups]
+test = ["seed", {include-group = "base"}]
+base = ["plum==1"]
+loop = [{include-group = "loop"}]
+odd = [1]
+"""
+
+
+def test_the_groups_of_a_project_are_read(tmp_path: Path) -> None:
+    """Its dependencies, its extras, and its groups with those that they include."""
+    path = tmp_path / "pyproject.toml"
+    path.write_text(PROJECT, encoding="utf-8")
+    assert checked([f"@{path}"]) == ("fruit>=1",)
+    assert checked([f"@{path}:more"]) == ("pear",)
+    assert checked([f"@{path}:test"]) == ("seed", "plum==1")
+    for group, reason in (("none", "base, loop, more, odd, test"), ("loop", "itself"), ("odd", "texts")):
+        with pytest.raises(InvalidError, match=reason):
+            checked([f"@{path}:{group}"])
+    path.write_text("[", encoding="utf-8")
+    with pytest.raises(InvalidError, match="cannot read"):
+        checked([f"@{path}"])
+    with pytest.raises(InvalidError, match="No such file"):
+        checked([f"@{tmp_path / 'missing.txt'}"])
