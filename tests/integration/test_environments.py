@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 import json
 from collections.abc import Iterator
@@ -122,6 +123,30 @@ def test_a_lock_with_other_digests_is_refused(node: RunningNode, wheels: Path, t
     lock.write_text("\n".join(lines).replace(digests["seed-0.1"], "0" * 64), encoding="utf-8")
     with pytest.raises(InvalidError, match=r"HASHES|hash"):
         dios.Executor(1, node=node.place, packages=[f"@{lock}"], wheels=wheels)
+
+
+def test_a_node_that_is_killed_while_it_unpacks_leaves_nothing_half(tmp_path: Path) -> None:
+    """After its next start an environment is complete or not there, and the next attempt succeeds."""
+    files = {f"large/part{number}.py": f"x = {number}\n" for number in range(3000)}
+    make_wheel(tmp_path / "wheels", "large", "1.0", {"large/__init__.py": "", **files})
+    with running_node(tmp_path / "data") as running, concurrent.futures.ThreadPoolExecutor() as threads:
+        folder = running.data / "environments"
+
+        def attempt() -> str:
+            with dios.connect(running.place) as connected:
+                return environments.environment_on(connected, ["large"], wheels=tmp_path / "wheels")
+
+        killed = threads.submit(attempt)
+        wait_until(lambda: any(folder.glob(".temporary/*/packages/large/*")) or killed.done(), "it unpacks")
+        running.kill()
+        killed.exception()
+        running.restart()
+        assert not (folder / ".temporary").exists()
+        assert all(len(list(place.rglob("part*.py"))) == 3000 for place in folder.glob("*/*"))
+        name = attempt()
+        with dios.connect(running.place) as connected:
+            (row,) = connected.read_table("environments")
+            assert row["environment"] == name
 
 
 def test_a_session_has_packages(node: RunningNode, wheels: Path) -> None:

@@ -41,6 +41,9 @@ NO_LINKS: Final[Mapping[str, str]] = {}
 ENVIRONMENT: Final = "/environment"
 """The place of the packages of the tasks' environment."""
 
+FOR_ENVIRONMENTS: Final = frozenset({"user", "mount", "landlock"})
+"""The mechanisms without which no task has an environment."""
+
 DATA_OF_THE_C_LIBRARY: Final = ("/usr/share/zoneinfo", "/usr/lib/locale/C.utf8")
 """Time zones and the locale of a task's environment. The C library opens them by these paths."""
 

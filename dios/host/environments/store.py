@@ -37,9 +37,6 @@ from dios.wire.fields import U63
 
 _log: Final = logging.getLogger(__name__)
 
-MECHANISMS: Final = frozenset({"user", "mount", "landlock"})
-"""The mechanisms without which no task has an environment."""
-
 _ABOUT: Final = "about.json"
 _PACKAGES: Final = "packages"
 _TEMPORARY: Final = ".temporary"

@@ -448,13 +448,12 @@ class TaskHost:
     ) -> TaskProcess | None:
         """Make the environment of a task if it is not there, and start the process in it."""
         environments = self._parts.environments
-        archive, running.archive = running.archive, None
         with environments.holding(key_for(effect.principal, digest)):
             key = ""
             with running.preparing:
                 await self._spawner.wait_fit()
-                archive, source = None, archive
-                key = await environments.ensure(effect.principal, digest, source)
+                archive, running.archive = running.archive, None
+                key = await environments.ensure(effect.principal, digest, archive)
             if not key:
                 return None
             return await self._spawn_now(effect, running, "", _lineage_of(effect, key))

@@ -83,7 +83,6 @@ _ONE_THREAD: Final = dict.fromkeys(
 _CHILDREN_BYTES: Final = 16 * limits.KIB
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE((2 + GROUPS_MAX) * array("i").itemsize)
 _CREDENTIALS: Final = struct.Struct("3i")
-_FOR_ENVIRONMENTS: Final = frozenset({"user", "mount", "landlock"})
 EntryPoint = Callable[[], int | None]
 
 
@@ -447,7 +446,7 @@ def _import_first_from(folder: str) -> None:
 
 def require_environment(available: set[str]) -> None:
     """Raise ``ValueError`` if a mechanism is missing without which no task has an environment."""
-    missing = _FOR_ENVIRONMENTS - available
+    missing = view.FOR_ENVIRONMENTS - available
     if missing:
         raise ValueError(f"an environment needs the mechanisms {', '.join(sorted(missing))}")
 

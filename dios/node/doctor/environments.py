@@ -10,7 +10,7 @@ from typing import Final
 
 from dios.errors import DiosError
 from dios.host.confinement.mechanisms import Mechanism
-from dios.host.environments.store import MECHANISMS
+from dios.host.confinement.view import FOR_ENVIRONMENTS
 from dios.installation import install_command
 from dios.limits import MIB
 from dios.node.doctor.finding import DoctorFinding, DoctorTest
@@ -27,7 +27,7 @@ def examine_environments(data: Path, mechanisms: Mapping[str, Mechanism]) -> Doc
         return None  # other tests show what is wrong with the settings
     if not bound:
         return _TEST.result("off: environments_bytes is 0")
-    missing = [name for name in sorted(MECHANISMS) if not mechanisms[name].available]
+    missing = [name for name in sorted(FOR_ENVIRONMENTS) if not mechanisms[name].available]
     if missing:
         return _TEST.result(f"refused: this machine lacks {', '.join(missing)}", "see these mechanisms above")
     place = next(folder for folder in (data, *data.parents) if folder.exists())

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from dios.host.confinement.mechanisms import Availability, Mechanism
-from dios.host.environments.store import MECHANISMS
+from dios.host.confinement.view import FOR_ENVIRONMENTS
 from dios.node.doctor.environments import examine_environments
 from dios.node.doctor.finding import DoctorFinding, DoctorLevel
 
-ALL = {name: Mechanism(Availability.AVAILABLE, "", needed_for_pure=True) for name in MECHANISMS}
+ALL = {name: Mechanism(Availability.AVAILABLE, "", needed_for_pure=True) for name in FOR_ENVIRONMENTS}
 
 
 def examined(data: Path, mechanisms: dict[str, Mechanism] = ALL) -> DoctorFinding:
@@ -28,7 +28,7 @@ def test_a_machine_that_can_have_them_is_well(tmp_path: Path) -> None:
     assert (finding.level, finding.detail) == (DoctorLevel.OK, "at most 8,192 MiB")
 
 
-@pytest.mark.parametrize("name", sorted(MECHANISMS))
+@pytest.mark.parametrize("name", sorted(FOR_ENVIRONMENTS))
 def test_a_missing_mechanism_is_named(tmp_path: Path, name: str) -> None:
     """Without it no task has an environment, also where a weaker sandbox is accepted."""
     lacking = ALL | {name: Mechanism(Availability.MISSING, "it is off", needed_for_pure=True)}
