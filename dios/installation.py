@@ -69,6 +69,13 @@ def extra_command(extra: str) -> str:
     return shlex.join(words)
 
 
+def install_command(package: str) -> str:
+    """Return the command line that installs a package into this environment."""
+    import shlex  # noqa: PLC0415 - see the top of this module
+
+    return shlex.join([*_installer(), package])
+
+
 def _installer() -> list[str]:
     """Return the beginning of a command that installs into this environment."""
     import sys  # noqa: PLC0415 - see the top of this module

@@ -21,7 +21,7 @@ settings.load_profile("busy")
 def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nodes and keyrings of the tests leave the links and files of whoever runs them alone."""
     with pytest.MonkeyPatch.context() as patch:
-        for variable in ("XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        for variable in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
             folder = tmp_path_factory.mktemp(variable.lower())
             folder.chmod(0o700)
             patch.setenv(variable, str(folder))

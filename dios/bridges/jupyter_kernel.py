@@ -109,6 +109,8 @@ class SandboxKernel(Kernel):
             box = Sandbox(
                 node=given.node,
                 template=given.template,
+                packages=given.packages,
+                wheels=given.wheels,
                 inputs=given.inputs,
                 memory=given.memory,
                 cpu_seconds=given.cpu_seconds,

@@ -63,6 +63,7 @@ class Commands(LazyGroup):
                 "tasks.template:app*",
                 "Load sets of modules once for all tasks that start from them.",
             ),
+            ("env", "tasks.env:app*", "Install packages for tasks, and list, show and remove them."),
             ("mcp", "tasks.mcp_server:app", "Serve sandboxes to agents, over the Model Context Protocol."),
             ("kernel", "tasks.kernel:app*", "Run the cells of Jupyter notebooks in a sandbox."),
             ("pack", "packing.live:app*", "Check, list and learn jobs whose demands change over time."),

@@ -324,6 +324,7 @@ class Spawn(Struct, frozen=True, tag=50):
     of the task (``Audit``). ``template`` names the template from which a pure task is forked. A
     ``forkable`` task can be forked later. With ``fork_of`` the process of that task forks itself. The process
     is held to ``share`` as far as this machine can do that. A gateway holds keys of a granted network.
+    ``template`` may name an environment; ``archive`` is the object from which the node can make it, or 0.
     """
 
     task: TaskId
@@ -338,12 +339,20 @@ class Spawn(Struct, frozen=True, tag=50):
     fork_of: TaskId = TaskId(0)
     share: TaskShare = NO_SHARE
     is_gateway: bool = False
+    archive: ObjectId = ObjectId(0)
 
 
 class Kill(Struct, frozen=True, tag=51):
     """End the task's process; a TaskEnded follows. It has no effect if the process is gone."""
 
     task: TaskId
+
+
+class PruneEnvironments(Struct, frozen=True, tag=58):
+    """Remove environments in which no task runs, as the call with this name says."""
+
+    digest: str
+    unused_ms: int
 
 
 class Suspend(Struct, frozen=True, tag=52):
@@ -568,6 +577,7 @@ Effect: TypeAlias = (
     | AnswerLog
     | Spawn
     | Kill
+    | PruneEnvironments
     | Suspend
     | Continue
     | CloseConnection

@@ -20,6 +20,7 @@ Read in this order:
 - ``scrubbing``: compares stored objects with their digests in the background, and repairs them.
 - ``metrics``: the metrics of a node, its scheduler and its network functions, for Prometheus;
   ``exporter_places`` are the addresses at which they may be served.
+- ``environment_table``: the environments of tasks, for ``dios env``.
 - ``log_table``: the newest records of the node's log, for ``dios node logs``.
 - ``local_cluster``: a cluster of nodes on one machine (``dios up``).
 - ``check``: verifies and repairs the data of a stopped node; ``doctor`` examines the machine.

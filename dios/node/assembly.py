@@ -31,6 +31,7 @@ from dios.host.content.log_reader import LogReader
 from dios.host.content.public_pages import PublicPages
 from dios.host.content.stored_bytes import StoredBytes
 from dios.host.content.streams import Streams
+from dios.host.environments.store import EnvironmentStore
 from dios.host.handover import format as form
 from dios.host.handover.gate import Gate
 from dios.host.handover.memories import MemoryTable, TakenMemories
@@ -117,6 +118,7 @@ class NodeHost:
         membership: ClusterMembership | None = None,
         rows: RowSource = NoRows(),  # noqa: B008 - it has no state
         clock_offset: int | None = None,
+        environments: EnvironmentStore | None = None,
     ) -> None:
         self._nursery: Final = nursery
         self.stopping: Final = trio.Event()
@@ -173,6 +175,8 @@ class NodeHost:
                 self.rates,
                 stored,
                 self.charges,
+                self.contents,
+                environments or EnvironmentStore(settings.environments, 0),
             )
         )
 

@@ -36,6 +36,7 @@ from dios.core.model import disclosure
 from dios.errors import MESSAGE_CHARS_MAX, DiosError
 from dios.host.audit.log import AuditLog
 from dios.host.confinement.mechanisms import Probe, all_unknown
+from dios.host.environments.store import EnvironmentStore
 from dios.host.handover.format import HostState
 from dios.host.loop.entropy import Entropy
 from dios.host.loop.node_log import NodeLog, close_log, open_log
@@ -44,7 +45,7 @@ from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote
 from dios.ids import Principal
 from dios.installation import version
-from dios.node import log_table, restart_status
+from dios.node import environment_table, log_table, restart_status
 from dios.node.assembly import NodeHost
 from dios.node.audit_heads import HeadPublisher, open_heads
 from dios.node.continuation import Continuation, Predecessor
@@ -110,6 +111,8 @@ async def serve(
             )
             fitness = NodeFitness(probe or _started_probe(), accept_weaker=settings.accept_weaker_sandbox)
             modules = modules_of_tasks(settings)
+            environments = EnvironmentStore(settings.environments, settings.environments_bytes)
+            await trio.to_thread.run_sync(environments.open)
             async with open_zygote(
                 entry=modules.entry,
                 preload=modules.preload,
@@ -125,6 +128,7 @@ async def serve(
                 programs=settings.programs,
                 processes_max=settings.tasks_max,
                 continuations=0 if predecessor is None else predecessor.host.continuations,
+                environments=environments,
             ) as zygote:
                 recovered = await trio.to_thread.run_sync(_recover, settings, store, recovering)
                 await _serve(
@@ -134,6 +138,7 @@ async def serve(
                     audit,
                     heads,
                     zygote,
+                    environments,
                     fitness,
                     node_log,
                     started,
@@ -153,6 +158,7 @@ async def _serve(
     audit: AuditLog,
     heads: HeadPublisher,
     zygote: ZygotePool,
+    environments: EnvironmentStore,
     fitness: NodeFitness,
     node_log: NodeLog,
     started: Callable[[], None],
@@ -176,7 +182,7 @@ async def _serve(
                 nursery,
                 complete=lambda answer: (
                     completed_metrics(
-                        log_table.completed(answer, node_log),
+                        environment_table.completed(log_table.completed(answer, node_log), environments),
                         host,
                         store.usage(),
                         scrubbing.counts,
@@ -198,6 +204,7 @@ async def _serve(
                 logs=store.logs,
                 rows=store,
                 clock_offset=None if before is None else before.clock_offset,
+                environments=environments,
                 membership=None
                 if port is None
                 else port.membership._replace(enforcement=zygote.enforcement()),

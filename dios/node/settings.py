@@ -141,9 +141,10 @@ class Settings:
     ``coordinator``, ``scheduling`` and ``cost_model`` select the scheduler and its policy, ``fairness`` the
     order of tasks, and ``fairness_memory`` the time in ms that past use counts there. ``labels`` are used by
     constraints of tasks. ``preload`` are modules that all tasks share, ``templates`` named sets of modules
-    that the tasks of each share. ``programs`` are native programs that pure tasks may become. ``devices`` are
-    those of this machine that tasks may ask for. ``metrics`` is the place at which a process of
-    the node serves its metrics, ``metrics_tls`` the files for mutual TLS there, and
+    that the tasks of each share. ``programs`` are native programs that pure tasks may become.
+    ``environments_bytes`` is the bound of the installed packages of all environments on the disk, 0 for no
+    environments. ``devices`` are those of this machine that tasks may ask for. ``metrics`` is the place at
+    which a process of the node serves its metrics, ``metrics_tls`` the files for mutual TLS there, and
     ``metrics_uids`` are further users who may read them on loopback.
     """
 
@@ -166,6 +167,7 @@ class Settings:
     preload: tuple[str, ...] = ()
     templates: tuple[TemplateSetting, ...] = ()
     programs: tuple[ProgramSetting, ...] = ()
+    environments_bytes: int = limits.ENVIRONMENTS_BYTES_DEFAULT
     accept_weaker_sandbox: bool = False
     mode: NodeMode = NodeMode.LIBERAL
     allowed_uids: tuple[int, ...] = ()
@@ -214,6 +216,11 @@ class Settings:
     def identity(self) -> Path:
         """The folder with the node's identity in its cluster."""
         return self.data / "identity"
+
+    @property
+    def environments(self) -> Path:
+        """The folder of the environments of tasks."""
+        return self.data / "environments"
 
     @property
     def audit(self) -> Path:
@@ -481,6 +488,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "preload": _modules,
     "templates": _templates,
     "programs": _programs,
+    "environments_bytes": _size(0, limits.ENVIRONMENTS_BYTES_MAX),
     "accept_weaker_sandbox": _boolean,
     "mode": _one_of(NodeMode),
     "allowed_uids": _uids,

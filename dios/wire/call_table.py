@@ -226,6 +226,8 @@ _ROWS: Final = (
         Flow.AUTHORITY, AuditRule.RECORDED, Effect.CHANGES, Closing.NEVER, Exemption.VECTOR),
     CallRow(c.RedeemToken, None, Permission.NONE, Route.LOCAL, (r.References,), 0,
         Flow.AUTHORITY, AuditRule.RECORDED, Effect.CHANGES, Closing.NEVER, Exemption.NONE),
+    CallRow(c.PruneEnvironments, None, Permission.NONE, Route.LOCAL, (r.Done,), 0,
+        Flow.AUTHORITY, AuditRule.RECORDED, Effect.CHANGES, Closing.NEVER, Exemption.VECTOR),
 )
 # fmt: on
 

@@ -165,7 +165,7 @@ class Run(Call, frozen=True, tag=5):
     ``like`` is a task to repeat, with the same groups, inputs, outputs, arguments, brand and limits; the
     call may only add inputs. ``executable`` 0 repeats the same program, too. ``work`` is for the scheduler
     (§6.2): the needs of the task and its urgency. ``template`` names a template of the node, from which a
-    pure task is forked.
+    pure task is forked, or an environment (``dios.wire.environments``) in which it starts.
 
     With FORK, ``like`` is a running task of this node that was started with FORKABLE. The child is a fork of
     its process, with the same program, brand, template and limits, and with the given inputs alone.
@@ -528,3 +528,12 @@ class RedeemToken(Call, frozen=True, tag=72):
     token: Annotated[bytes, Meta(max_length=limits.SEALED_TOKEN_BYTES_MAX)]
     cluster: Annotated[bytes, Meta(max_length=limits.DIGEST_BYTES)] = b""
     user: User = ""
+
+
+class PruneEnvironments(Call, frozen=True, tag=73):
+    """Begin to remove the environments of this node in which no task runs: those of a digest, or those that
+    were not used for ``unused_ms``. For the node's own user and root.
+    """
+
+    digest: Annotated[str, Meta(max_length=40)] = ""
+    unused_ms: U63 = 0

@@ -19,6 +19,7 @@ from dios.wire.messages import Near, Submission
 from dios.wire.types import Affinity
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import wait_until
+from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -162,6 +163,22 @@ def _local(stand: Stand) -> None:
 
 def _template(stand: Stand) -> None:
     stand.refuses("short.py --template numbers", "no template 'numbers'")
+
+
+def _packages(stand: Stand) -> None:
+    make_wheel(stand.person.home / "wheels", "fruit", "1.0", {"fruit.py": "print('a fruit')\n"})
+    (stand.person.home / "eats.py").write_text("import fruit\n", encoding="utf-8")
+    told = stand.person.types("dios run eats.py --packages fruit==1.0 --wheels ./wheels")
+    assert told.stdout == "a fruit\n"
+    stand.refuses("short.py --packages fruit --wheels ./wheels --limbo", "leave out --limbo")
+    stand.refuses(
+        "short.py --packages fruit --wheels ./wheels --template t", "leave out template or packages"
+    )
+
+
+def _wheels(stand: Stand) -> None:
+    stand.refuses("short.py --wheels ./wheels", "add --packages")
+    stand.refuses("short.py --packages fruit --wheels ./nowhere", "it is no folder")
 
 
 def _program(stand: Stand) -> None:
@@ -467,6 +484,8 @@ CASES: Final[dict[str, Case]] = {
     "--on": _host,
     "--here": _local,
     "--template": _template,
+    "--packages": _packages,
+    "--wheels": _wheels,
     "--program": _program,
     "--node": _node,
     "--json": _json,

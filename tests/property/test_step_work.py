@@ -318,6 +318,7 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
         lambda scene, number: messages.IssueToken(scene.groups[0], bytes([number % 256]) * 100)
     ),
     messages.RedeemToken: [messages.RedeemToken(bytes(limits.SEALED_TOKEN_BYTES_MAX))] * CALLS,
+    messages.PruneEnvironments: [messages.PruneEnvironments()] * CALLS,
     messages.RecordRequest: some(
         lambda scene, _: messages.RecordRequest(scene.blob, 0, "GET", RequestEnd.ANSWERED)
     ),

@@ -31,6 +31,7 @@ SHOWN: Final = {
     "preload": "MODULES  imported before tasks start: a,b,c",
     "templates": "TABLES   modules shared by name: 'data=numpy,polars'",
     "programs": "TABLES   native programs of tasks: 'awk=/usr/bin/awk'",
+    "environments-bytes": "SIZE     packages of tasks on the disk, 0 for none",
     "accept-weaker-sandbox": "         run pure tasks even if not fully confined",
     "mode": "MODE     liberal or restricted",
     "allowed-uids": "UIDS     other users who may connect: 1000,1001",

@@ -12,6 +12,6 @@
 - ``sandbox``: ``dios sandbox``, code that nobody has read; ``mcp_server``: ``dios mcp``, for agents;
   ``kernel``: ``dios kernel``, for notebooks; ``sandbox_options``: the options of all three;
   ``sandbox_completion``: the Tab key at the prompt of ``dios sandbox shell``.
-- ``template``: ``dios template``, modules that tasks share.
+- ``template``: ``dios template``, modules that tasks share; ``env``: ``dios env``, packages of tasks.
 - ``endings``: sentences about how a task ended; ``task_row``: a task in JSON.
 """

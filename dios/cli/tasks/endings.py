@@ -83,7 +83,10 @@ def _advice(task: Status, first: str) -> str:
     if kind == "MemoryError":
         return _TRY[Cause.MEMORY]
     if kind in _NEEDS_A_PACKAGE:
-        return "install the package for the Python that runs the node, and restart the node"
+        return (
+            "add the package with --packages, or install it for the Python that runs the node, and restart "
+            "the node"
+        )
     if kind in _NEEDS_THE_SYSTEM and task.brand is Brand.PURE:
         return _TRY[Cause.SANDBOX]
     return _TRY[Cause.EXCEPTION]

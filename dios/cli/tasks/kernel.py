@@ -77,6 +77,8 @@ def install(
         file.open("rb").close()
     kernel = specs.KernelOptions(
         template=options.template,
+        packages=options.packages or [],
+        wheels=_lasting(options.wheels) if options.wheels else None,
         inputs={label: str(file) for label, file in files.items()},
         memory=options.memory,
         cpu_seconds=options.cpu_seconds,
@@ -113,3 +115,8 @@ def remove(
         from dios.bridges import jupyter_specs as specs  # noqa: PLC0415 - an optional dependency
     done = specs.remove(name)
     output.print_row(KernelRow(*done), f"kernel {plain(done.name)} removed from {plain(done.folder)}")
+
+
+def _lasting(place: str) -> str:
+    """Return a place of wheels that means the same in other working directories."""
+    return place if "://" in place else str(Path(place).absolute())

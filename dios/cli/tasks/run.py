@@ -114,7 +114,19 @@ class RunOptions(PredecessorOptions):
     on: str = option("--on NODE", "Run it on this node; default: the scheduler chooses.")
     here: bool = option("--here", "Run it on the asked node.", section="Its place")
     template: str = option(
-        "--template NAME", "Start it with the modules of a template; see: dios template ls.", section=_PROGRAM
+        "--template NAME",
+        "Start it from a template or in an environment; see: dios template ls, dios env ls.",
+        section=_PROGRAM,
+    )
+    packages: list[str] | None = option(
+        "--packages PACKAGE",
+        "Install it for the task, as in pandas==2.3; may be repeated. See: dios env build.",
+        section=_PROGRAM,
+    )
+    wheels: str = option(
+        "--wheels PLACE",
+        "Install --packages from the .whl files in a folder, or in dios://GROUP/PATH.",
+        section=_PROGRAM,
     )
     program: str = option(
         "--program NAME", "Run a native program of the node's settings, in place of FILE.", section=_PROGRAM
@@ -153,6 +165,7 @@ class StartedRunRow(Row, kw_only=True):
     "  dios run job.py --time 10min    (is ended after this time)\n"
     "  dios run tool.wasm -g analytics --input csv=t.csv --output out=result   (WebAssembly)\n"
     "  dios run --program sort --input csv=t.csv -g analytics -- -n /inputs/csv   (a native program)\n"
+    "  dios run stats.py --packages pandas==2.3   (installed once; see: dios env ls)\n"
     "  dios run report.py -g hr --input pay.csv --output sum.csv=sum.csv --secrecy payroll\n"
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
     "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
@@ -279,7 +292,7 @@ def _run_kept_job(run: _Run) -> int:
         groups=tuple(place.group(alias) for alias in options.group or ()),
         work=task.work,
         bounds=task.bounds,
-        template=options.template,
+        template=task.template,
         label=run.chosen.name,
     )
     name = kept_jobs.start(
@@ -303,6 +316,7 @@ class _Prepared(NamedTuple):
     work: Work
     bounds: Limits
     enforcement: _Enforcement
+    template: str
 
 
 def _prepared(run: _Run) -> _Prepared:
@@ -331,7 +345,26 @@ def _prepared(run: _Run) -> _Prepared:
     # The context is that of this thread.
     program, trace = run.chosen.program, context_for_others()
     traced = program if trace is None else with_trace(program, trace.traceparent)
-    return _Prepared(traced, files, work, bounds, _note_enforcement(run, work))
+    return _Prepared(traced, files, work, bounds, _note_enforcement(run, work), _template(run))
+
+
+def _template(run: _Run) -> str:
+    """Return the template of the run, or the environment with its packages on the nodes that may start it."""
+    options = run.options
+    if not options.packages:
+        if options.wheels:
+            raise InvalidError("--wheels is for packages: add --packages, or leave it out")
+        return options.template
+    if options.limbo:
+        raise InvalidError("packages are for tasks in the sandbox: leave out --limbo or --packages")
+    # Most runs need none.
+    from dios.lib.environments.environments import environment_on, hosts_for  # noqa: PLC0415 - see above
+
+    node, template = run.place.node, options.template
+    hosts = hosts_for(node, options.on, scheduled=not options.here)
+    return environment_on(
+        node, options.packages, wheels=options.wheels or None, hosts=hosts, template=template
+    )
 
 
 def _begin(run: _Run, task: _Prepared, at: CommandContext, work: Work, more: Sequence[Handed]) -> Task:
@@ -352,7 +385,7 @@ def _begin(run: _Run, task: _Prepared, at: CommandContext, work: Work, more: Seq
         local=options.here,
         work=work,
         detach=options.detach,
-        template=options.template,
+        template=task.template,
     )
 
 
@@ -435,8 +468,10 @@ def _chosen(file: str | None, arguments: Sequence[str], options: RunOptions) -> 
         if file is None:
             raise InvalidError("give a FILE, or a native program of the node with --program NAME")
         return _Chosen(Path(file), Path(file).name, tuple(arguments))
-    if options.limbo or options.template:
-        raise InvalidError("a native program is a pure task of its own: leave out --limbo and --template")
+    if options.limbo or options.template or options.packages:
+        raise InvalidError(
+            "a native program is a pure task of its own: leave out --limbo, --template and --packages"
+        )
     if not re.match(NATIVE_NAME, program):
         raise InvalidError(f"{program!r} cannot be the name of a program in a node's settings")
     # The word that would be the file is the first argument here.

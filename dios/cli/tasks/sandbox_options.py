@@ -53,6 +53,16 @@ class SandboxOptions(Options):
     template: str = option(
         "--template NAME", "Modules that are loaded already; see: dios template ls.", section=_LIMITS
     )
+    packages: list[str] | None = option(
+        "--packages PACKAGE",
+        "Install it for the session, as in pandas==2.3; repeat for more.",
+        section=_LIMITS,
+    )
+    wheels: str = option(
+        "--wheels PLACE",
+        "Install --packages from the .whl files in a folder, or in dios://GROUP/PATH.",
+        section=_LIMITS,
+    )
     network: list[str] | None = option(
         "--network ORIGIN",
         "Permit HTTP requests to this origin, such as https://api.example.org; repeat for more.",
@@ -75,6 +85,8 @@ class SandboxOptions(Options):
         """Return a sandbox with these options, by default with these ``bounds``. Raise InvalidError."""
         return kind(
             template=self.template,
+            packages=self.packages or (),
+            wheels=self.wheels or None,
             inputs=given_inputs(self.inputs),
             memory=self.memory,
             cpu_seconds=self.cpu_seconds,

@@ -190,6 +190,7 @@ class AsyncNode(
     label_node = awaited(_Ops.label_node_op)
     read_state = awaited(_Ops.read_state_op)
     read_table = awaited(_Ops.read_table_op)
+    prune_environments = awaited(_Ops.prune_environments_op)
     ask_scheduler = awaited(_Ops.ask_scheduler_op)
     board = awaited(_Ops.board_op)
     place = awaited(_Ops.place_op)

@@ -181,6 +181,13 @@ class ClusterOps(SchedulingOps):
             position = part.following or None
         return rows
 
+    def prune_environments_op(self, digest: str = "", *, unused_s: float = 0) -> Operation[None]:
+        """Begin to remove environments of the node in which no task runs; for its own user and root.
+
+        ``digest`` names one; otherwise they are those that were not used for ``unused_s`` seconds.
+        """
+        expect(messages.Done, (yield messages.PruneEnvironments(digest, round(unused_s * 1000))))
+
 
 def wish_of(wish: NodeWish | str) -> NodeWish:
     """Return a change by its name: "drain", "undrain", "forget" or "restore"."""

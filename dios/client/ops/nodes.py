@@ -376,8 +376,9 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         inputs and outputs as files, without a copy of the inputs.
 
         ``template`` names a template in the node's settings: modules that are loaded already when the task
-        starts, in memory that all its tasks share. Raises NotSupportedError with the reason if the node has
-        none of that name, or it cannot be loaded.
+        starts, in memory that all its tasks share. It may name an environment, too: packages that are
+        installed for the caller's tasks alone (``dios.lib.environments``). Raises NotSupportedError with the
+        reason if the node has none of that name, or it cannot be loaded.
 
         With ``sandbox`` the task is held to the node's limits for sessions of sandboxes, too.
 

@@ -188,6 +188,7 @@ class Node(
     label_node = blocking(_Ops.label_node_op)
     read_state = blocking(_Ops.read_state_op)
     read_table = blocking(_Ops.read_table_op)
+    prune_environments = blocking(_Ops.prune_environments_op)
     ask_scheduler = blocking(_Ops.ask_scheduler_op)
     board = blocking(_Ops.board_op)
     place = blocking(_Ops.place_op)

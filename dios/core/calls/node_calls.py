@@ -1,4 +1,4 @@
-"""The calls with which users list, drain, label and remove the nodes of the cluster.
+"""The calls with which users list, drain, label and remove the nodes of the cluster, and their environments.
 
 ``dios.core.membership.swim`` detects which nodes are alive.
 """
@@ -119,3 +119,16 @@ def labels_stored(step: Step, event: LabelsStored) -> None:
         f"start: {event.failure}"
     )
     step.answer(row.task, row.seq, messages.Failure(int(Code.EIO), reason))
+
+
+@handles(messages.PruneEnvironments)
+def prune_environments(step: Step, task: Holder, seq: int, call: messages.PruneEnvironments) -> None:
+    """Begin to remove environments in which no task runs.
+
+    Raises:
+        NotPermittedError: the caller acts neither for the node's own user nor for root.
+    """
+    rights.require_nodes_own(step.state, task, "remove environments of this node")
+    step.audit(task, "prune", "ok", call.digest or "environments")
+    step.emit(effects.PruneEnvironments(call.digest, call.unused_ms))
+    step.answer(task, seq, messages.Done())

@@ -32,7 +32,7 @@ from dios.errors import (
     TooLargeError,
 )
 from dios.ids import TaskId
-from dios.wire import messages
+from dios.wire import environments, messages
 from dios.wire.messages import Limits, Work
 from dios.wire.types import Brand, Flag, ObjectType, Permission, TaskState
 
@@ -78,6 +78,7 @@ def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
             step, task, program.object, PUBLIC, confined=_is_confined(brand, network=network)
         ),
     )
+    require_content(task, recipe)
     return Order(recipe, (*inputs, *outputs), call.label, program)
 
 
@@ -89,10 +90,44 @@ def checked_limits(step: Step, call: messages.Run) -> Limits:
 
 
 def checked_template(call: messages.Run, brand: Brand) -> str:
-    """Return the template of a run call, empty for none. Raise InvalidError if its brand cannot have one."""
+    """Return the template or environment of a run call, empty for none.
+
+    Raise InvalidError if its brand cannot have one, or it is no name.
+    """
     if call.template and brand is not Brand.PURE:
         raise InvalidError("only a pure task can be started from a template; leave the template out")
+    try:
+        in_environment = environments.digest_of(call.template)
+    except ValueError as error:
+        raise InvalidError(f"cannot start the task: {error}") from None
+    if in_environment and call.flags & Flag.FORKABLE:
+        raise InvalidError("a task in an environment cannot be forked; leave out forkable")
     return call.template
+
+
+def content_of_environment(recipe: Recipe) -> HandedReference | None:
+    """Return the input with the archive of the task's environment, or None if there is none."""
+    if not recipe.template.startswith(environments.PREFIX):
+        return None
+    return next((given for given in recipe.inputs if given.label == environments.CONTENT), None)
+
+
+def require_content(task: Holder, recipe: Recipe) -> None:
+    """Raise NotPermittedError if the node must not make an environment for the caller from its input.
+
+    The environment stays on the node, where all later tasks of the principal can start in it.
+    """
+    given = content_of_environment(recipe)
+    if given is None:
+        return
+    if task.brand is Brand.PURE:
+        raise NotPermittedError("a pure task cannot add an environment to the node; leave out that input")
+    if not given.permissions & Permission.READ:
+        raise NotPermittedError("the archive of an environment must be an input with the right to read")
+    if given.object.secrecy or recipe.secrecy:
+        raise NotPermittedError(
+            "nothing labelled can become an environment, because tasks without the label would see it"
+        )
 
 
 def checked_forkable(call: messages.Run, brand: Brand) -> bool:
@@ -243,6 +278,7 @@ def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
     confined = _is_confined(brand, network=recipe.network)
     secrecy = flows.label_of_child(step, task, program.object, recipe.secrecy, confined=confined)
     again = replace(recipe, program=program, inputs=inputs, brand=brand, secrecy=secrecy)
+    require_content(task, again)
     origins = (*origins, *(None for _ in recipe.outputs))
     return Order(again, origins, call.label or former.label, program_origin)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dios.core import effects, lifetimes
 from dios.core.calls import devices, flows, groups, lifecycle, network_streams, rights, submissions
 from dios.core.calls.admission import Budget
-from dios.core.calls.run_orders import Order
+from dios.core.calls.run_orders import Order, content_of_environment
 from dios.core.model.records import (
     ChildIdentity,
     Holder,
@@ -25,7 +25,7 @@ from dios.errors import (
     NotExecutableError,
     error_for,
 )
-from dios.ids import Name, TaskId
+from dios.ids import Name, ObjectId, TaskId
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION
 from dios.wire.messages import Limits
@@ -73,6 +73,7 @@ def begin(
     share = submissions.share_of(step, recipe.work)
     child.processors = share.processors
     child.devices = devices.free_devices(step.state, recipe.work)
+    archive = content_of_environment(recipe)
     step.emit(
         effects.Spawn(
             child.id,
@@ -87,6 +88,7 @@ def begin(
             order.fork_of,
             share,
             any(isinstance(item.object.state, LimitedNetwork) for item in recipe.inputs),
+            ObjectId(0) if archive is None else archive.object.id,
         )
     )
     own, console, member_refs = lifecycle.default_references(step, child, member_of)

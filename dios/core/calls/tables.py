@@ -35,9 +35,17 @@ LOG: Final = "log"
 """The table of the newest records of the node's log. The host has its rows; the core leaves ``start`` for it
 in ``following``.
 """
+ENVIRONMENTS: Final = "environments"
+"""The table of the node's environments, filled by the host in the same way."""
+ENVIRONMENT_COLUMNS: Final = (
+    "environment", "principal", "bytes", "files", "created_ns", "used_ns", "in_use", "packages",
+)  # fmt: skip
 LOG_COLUMNS: Final = ("position", "number", "level", "from", "message", "fields")
 
 Row: TypeAlias = tuple[int | str, ...]
+
+
+_FROM_A_POSITION: Final = frozenset({LOG, ENVIRONMENTS})
 
 
 class Table(NamedTuple):
@@ -83,8 +91,8 @@ def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> 
     table = TABLES.get(call.table)
     if table is None:
         raise InvalidError(f"no table is called {call.table[:40]!r}; choose one of {', '.join(names)}")
-    if call.table == LOG:
-        step.answer(task, seq, messages.TableRows(LOG, LOG_COLUMNS, (), call.start, names))
+    if call.table in _FROM_A_POSITION:
+        step.answer(task, seq, messages.TableRows(call.table, table.columns, (), call.start, names))
         return
     rows = tuple(islice(table.rows(step.state, call.start), TABLE_ROWS_MAX + 1))
     step.spend(len(rows) // 4)
@@ -324,5 +332,6 @@ TABLES: Final[dict[str, Table]] = {
     "kept": Table(("principal",), _kept),
     METRICS: Table(("metric", "labels", "value"), _no_rows),
     LOG: Table(LOG_COLUMNS, _no_rows),
+    ENVIRONMENTS: Table(ENVIRONMENT_COLUMNS, _no_rows),
     "accounts": Table(("scope", "subject", *(resource.name.lower() for resource in Resource)), _accounts),
 }  # fmt: skip

@@ -508,6 +508,7 @@ def start_for_node(
     )
     order = run_orders.Order(recipe, (), body.call.label, None)
     try:
+        run_orders.require_content(parent, recipe)
         submissions.require_fit(step, body.call.work, brand)
         scheduled = body.scheduled and waited is None
         admission.require_quota(step, parent, recipe, order.label, scheduled=scheduled)

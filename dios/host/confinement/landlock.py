@@ -40,16 +40,18 @@ def ruleset(
     writable: Iterable[str] = (),
     executable: Iterable[str] = (),
     devices: Iterable[str] = (),
+    *,
+    with_network: bool = False,
 ) -> int:
     """Return a ruleset that permits only reading below ``readable``, and changes below ``writable``.
 
     ``executable`` are files that may be executed; no other file may. ``devices`` may be read and written; the
-    calls that control a device (ioctl) are permitted for none. The caller closes the descriptor. Raise
-    ``OSError``.
+    calls that control a device (ioctl) are permitted for none. ``with_network`` leaves TCP as it is. The
+    caller closes the descriptor. Raise ``OSError``.
     """
     version = abi()
     files = _FILE_RIGHTS_OF_ABI[min(version, len(_FILE_RIGHTS_OF_ABI) - 1)]
-    net = _BIND_AND_CONNECT_TCP if version >= _NET_FROM_ABI else 0
+    net = _BIND_AND_CONNECT_TCP if version >= _NET_FROM_ABI and not with_network else 0
     scoped = _ABSTRACT_SOCKETS_AND_SIGNALS if version >= _SCOPED_FROM_ABI else 0
     attributes = struct.pack("=QQQ", files, net, scoped)
     # An older kernel accepts a longer structure only if the additional bytes are zero.

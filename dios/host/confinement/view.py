@@ -38,6 +38,12 @@ NULL: Final = "/dev/null"
 
 NO_LINKS: Final[Mapping[str, str]] = {}
 
+ENVIRONMENT: Final = "/environment"
+"""The place of the packages of the tasks' environment."""
+
+FOR_ENVIRONMENTS: Final = frozenset({"user", "mount", "landlock"})
+"""The mechanisms without which no task has an environment."""
+
 DATA_OF_THE_C_LIBRARY: Final = ("/usr/share/zoneinfo", "/usr/lib/locale/C.utf8")
 """Time zones and the locale of a task's environment. The C library opens them by these paths."""
 
@@ -147,14 +153,21 @@ def are_open_to_all(trees: Iterable[str]) -> bool:
     return True
 
 
-def parts_of(trees: list[str], paths: Iterable[str] = (), extra: Mapping[str, str] = NO_LINKS) -> ViewParts:
+def parts_of(
+    trees: list[str],
+    paths: Iterable[str] = (),
+    extra: Mapping[str, str] = NO_LINKS,
+    added: Mapping[str, str] = NO_LINKS,
+) -> ViewParts:
     """Clone the mounts for a view of ``trees``; this needs the right to mount. Raise ``OSError``.
 
     ``paths`` are names of files in ``trees``, which may lead through links, and ``extra`` has further links.
+    ``added`` has further folders of the machine by their places in the view.
     """
     paths = list(paths)
     links = _links(trees, map(os.path.dirname, paths)) | _links_of_files(trees, paths) | dict(extra)
     clones = [(path, os.path.isdir(path), _clone(path)) for path in trees]  # noqa: PTH112 - no pathlib here
+    clones += [(place, True, _clone(path)) for place, path in added.items()]
     if has_null() and not _inside(NULL, trees):
         # The view has none if the machine does not permit this mount.
         with contextlib.suppress(OSError):

@@ -47,6 +47,7 @@ RUN_DESPITE_FAILURE: Final = (
     fx.AdoptConnection,
     fx.CloseNetwork,
     fx.Kill,
+    fx.PruneEnvironments,
     fx.CloseConnection,
     fx.BeginShutdown,
     fx.Audit,

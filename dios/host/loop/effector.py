@@ -99,6 +99,9 @@ class TaskController(Protocol):
     def hold(self, shares: tuple[tuple[TaskId, fx.TaskShare], ...], lease_ms: int) -> None:
         """Hold these tasks to shares of the machine for ``lease_ms``, and others no longer."""
 
+    def prune_environments(self, digest: str, unused_ms: int) -> None:
+        """Begin to remove environments in which no task runs."""
+
     def close(self, task: TaskId, reason: str) -> None:
         """Close the task's connection after its queued replies are sent."""
 
@@ -194,6 +197,7 @@ class Effector:
             fx.AnswerLog: self._parts.logs.answer,
             fx.Spawn: self._spawn,
             fx.Kill: self._kill,
+            fx.PruneEnvironments: self._prune_environments,
             fx.Suspend: self._suspend,
             fx.Continue: self._continue,
             fx.CloseConnection: self._close_connection,
@@ -664,6 +668,9 @@ class Effector:
 
     def _kill(self, effect: fx.Kill) -> None:
         self._parts.tasks.kill(effect.task)
+
+    def _prune_environments(self, effect: fx.PruneEnvironments) -> None:
+        self._parts.tasks.prune_environments(effect.digest, effect.unused_ms)
 
     def _set_rates(self, effect: fx.SetRates) -> None:
         self._parts.rates.set(effect)

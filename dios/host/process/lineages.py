@@ -1,8 +1,9 @@
 """Lineages: the processes that were forked from one executed zygote, and so share its secrets.
 
 A fork has the memory layout, the stack guard and the secret of string hashes of its origin. So each principal
-has zygotes of its own, and others for its gateways, which hold the keys of granted networks. A lineage that
-no task uses is ended when there are more than IDLE_LINEAGES_MAX of them.
+has zygotes of its own, and others for its gateways, which hold the keys of granted networks, and for each of
+its environments, whose packages only their views have. A lineage that no task uses is ended when there are
+more than IDLE_LINEAGES_MAX of them.
 """
 
 from __future__ import annotations
@@ -36,10 +37,18 @@ _STATES: Final = ("loaded", "loading", "failed", "idle")
 _PREPARED_MAX: Final = 1
 
 
-def lineage_of(principal: Principal, own: Principal, *, is_gateway: bool) -> str:
-    """Return the name of the lineage from which a task of a principal starts."""
+_IN: Final = "\n"
+"""Between the parts of a name; no principal has it."""
+
+
+def lineage_of(principal: Principal, own: Principal, *, is_gateway: bool, environment: str = "") -> str:
+    """Return the name of the lineage from which a task of a principal starts.
+
+    ``environment`` is the key of the environment in which it runs.
+    """
     name = OWN if principal in {own, Principal("")} else f"of {principal}"
-    return f"gateways {name}" if is_gateway else name
+    name = f"gateways {name}" if is_gateway else name
+    return f"{name}{_IN}{environment}" if environment else name
 
 
 class LineageMaker(Protocol):
@@ -80,6 +89,11 @@ class Lineage:
             yield
         finally:
             self.starts -= 1
+
+    @property
+    def environment(self) -> str:
+        """The key of the environment of its tasks; empty for none."""
+        return self.name.rpartition(_IN)[2] if _IN in self.name else ""
 
     @property
     def is_idle(self) -> bool:
@@ -160,12 +174,25 @@ class Lineages:
     def take_superfluous(self) -> list[Lineage]:
         """Remove and return idle lineages beyond IDLE_LINEAGES_MAX, those that were used least recently."""
         idle = [lineage for lineage in self.all if lineage.name != OWN and lineage.is_idle]
-        ended = idle[: max(0, len(idle) - IDLE_LINEAGES_MAX)]
-        for lineage in ended:
+        return self._take(idle[: max(0, len(idle) - IDLE_LINEAGES_MAX)])
+
+    def take_idle_in(self, environment: str) -> list[Lineage] | None:
+        """Remove and return the lineages of an environment. Return None if one has a task or starts one."""
+        return None if self.any_task_in(environment) else self._take(self._in(environment))
+
+    def any_task_in(self, environment: str) -> bool:
+        """Return True while a task runs in an environment, or starts there."""
+        return any(lineage.is_starting or not lineage.is_idle for lineage in self._in(environment))
+
+    def _in(self, environment: str) -> list[Lineage]:
+        return [lineage for lineage in self.all if lineage.environment == environment]
+
+    def _take(self, lineages: list[Lineage]) -> list[Lineage]:
+        for lineage in lineages:
             del self._lineages[lineage.name]
             lineage.prepared.close()
             lineage.templates.close()
-        return ended
+        return lineages
 
     def ended(self, child: TaskProcess) -> None:
         """Note the end of a process, which may be a prepared one."""

@@ -5,6 +5,7 @@ Processes are created by ``dios.host.process.zygote_pool``; calls are executed b
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -22,9 +23,11 @@ from dios.errors import DiosError, InvariantError, OutOfMemoryError, ProtocolErr
 from dios.host.audit.charges import AuditCharges
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.consoles import Consoles, TaskConsole
+from dios.host.content.contents import Contents
 from dios.host.content.memories import translate_os_error
 from dios.host.content.public_pages import PublicPages
 from dios.host.content.stored_bytes import StoredBytes
+from dios.host.environments.store import EnvironmentStore, key_for, source_of
 from dios.host.handover import format as form
 from dios.host.handover.gate import Gate
 from dios.host.loop.clock import Clock
@@ -43,6 +46,7 @@ from dios.ids import Name, ObjectId, Principal, TaskId
 from dios.transport.batch import BATCH
 from dios.transport.unix.server import ChannelState, TaskChannel, UnreadDescriptors, hung_up
 from dios.wire.codec import PROTOCOL_VERSION, decode_request, encode_reply
+from dios.wire.environments import digest_of
 from dios.wire.messages import AnyCall, Failure, Hello, Limits
 from dios.wire.types import Brand, Cause
 
@@ -92,9 +96,9 @@ class ProcessSpawner(Protocol):
         """Hold a process to its part of the machine. Raise DiosError if it cannot be pinned as that says."""
 
 
-def _lineage_of(effect: Spawn) -> str:
+def _lineage_of(effect: Spawn, environment: str = "") -> str:
     own = Principal(f"uid:{os.geteuid()}")
-    return lineage_of(effect.principal, own, is_gateway=effect.is_gateway)
+    return lineage_of(effect.principal, own, is_gateway=effect.is_gateway, environment=environment)
 
 
 class Payer(NamedTuple):
@@ -116,6 +120,8 @@ class TaskHostParts(NamedTuple):
     rates: Rates
     stored: StoredBytes
     charges: AuditCharges
+    contents: Contents
+    environments: EnvironmentStore
 
 
 class _StartedTask:
@@ -129,6 +135,8 @@ class _StartedTask:
         self.killed = False
         self.suspended = False
         self.preparing = trio.CancelScope()
+        self.archive: int | bytes | None = None
+        """The archive of its environment, until that is made; a descriptor is closed then."""
 
     def apply(self, process: TaskProcess) -> None:
         """Set the process and carry out the requests that came before it existed."""
@@ -273,6 +281,11 @@ class TaskHost:
         parts.pages.open(effect.task)
         parts.outbox.open(effect.task)
         running = _StartedTask(effect.principal, effect.job)
+        # Without it the start fails, unless the environment is there: in particular for a content that is
+        # damaged, on another node, or read for the first time, which would take long.
+        if effect.archive and not parts.contents.is_slow(effect.archive):
+            with contextlib.suppress(DiosError, OSError):
+                running.archive = source_of(parts.contents.current(effect.archive))
         waiting = self._waiting_process(effect)
         if waiting is not None:
             try:
@@ -311,6 +324,13 @@ class TaskHost:
     def hold(self, shares: tuple[tuple[TaskId, TaskShare], ...], lease_ms: int) -> None:
         """Hold running tasks to these shares for ``lease_ms``, and others that were held no longer."""
         self._held.set(shares, lease_ms)
+
+    def prune_environments(self, digest: str, unused_ms: int) -> None:
+        """Begin to remove environments in which no task runs."""
+        self._nursery.start_soon(self._prune, digest, unused_ms / 1000, name="remove environments")
+
+    async def _prune(self, digest: str, unused_s: float) -> None:
+        await self._parts.environments.prune(digest, unused_s=unused_s)
 
     def _process_of(self, task: TaskId) -> TaskProcess | None:
         running = self._running.get(task)
@@ -352,6 +372,8 @@ class TaskHost:
             end = Exit(Cause.NODE, detail=DEFECT)
         finally:
             del self._running[task]
+            if isinstance(running.archive, int):
+                os.close(running.archive)
             rates.end_task(task)
             parts = self._parts
             detail = self._described(end, parts.consoles.of(task))
@@ -402,6 +424,8 @@ class TaskHost:
         """Return a process that waits for this task, or None. Starts that wait for a turn come first."""
         if effect.forkable or effect.fork_of or effect.share != NO_SHARE or self._spawn_turns.any_waits:
             return None
+        if digest_of(effect.template):
+            return None
         try:
             return self._spawner.take(effect.brand, effect.limits, effect.template, _lineage_of(effect))
         except DiosError:
@@ -411,19 +435,42 @@ class TaskHost:
         """Start the process when its principal has a turn; return None for a task that has ended."""
         if effect.fork_of:
             return await self._fork(effect, running)
-        if effect.brand is not Brand.PURE:
-            return await self._spawn_with_turn(effect, running)
-        lineage = _lineage_of(effect)
-        with self._spawner.using(lineage, effect.template):
+        if digest := digest_of(effect.template):
+            return await self._spawn_in_environment(effect, running, digest)
+        spawn = self._spawn_prepared if effect.brand is Brand.PURE else self._spawn_with_turn
+        return await spawn(effect, running, effect.template, _lineage_of(effect))
+
+    async def _spawn_in_environment(
+        self, effect: Spawn, running: _StartedTask, digest: str
+    ) -> TaskProcess | None:
+        """Make the environment of a task if it is not there, and start the process in it."""
+        environments = self._parts.environments
+        with environments.holding(key_for(effect.principal, digest)):
+            key = ""
+            with running.preparing:
+                await self._spawner.wait_fit()
+                archive, running.archive = running.archive, None
+                key = await environments.ensure(effect.principal, digest, archive)
+            if not key:
+                return None
+            return await self._spawn_prepared(effect, running, "", _lineage_of(effect, key))
+
+    async def _spawn_prepared(
+        self, effect: Spawn, running: _StartedTask, template: str, lineage: str
+    ) -> TaskProcess | None:
+        """Prepare what the process of a pure task starts from, and start it."""
+        with self._spawner.using(lineage, template):
             # Before the turn: a zygote and a template take long to start, and others want to start tasks.
             with running.preparing:
                 await self._spawner.wait_fit()
                 if effect.forkable:
                     self._spawner.require_forkable()
-                await self._spawner.prepare(effect.template, lineage, forkable=effect.forkable)
-            return await self._spawn_with_turn(effect, running)
+                await self._spawner.prepare(template, lineage, forkable=effect.forkable)
+            return await self._spawn_with_turn(effect, running, template, lineage)
 
-    async def _spawn_with_turn(self, effect: Spawn, running: _StartedTask) -> TaskProcess | None:
+    async def _spawn_with_turn(
+        self, effect: Spawn, running: _StartedTask, template: str, lineage: str
+    ) -> TaskProcess | None:
         turn = trio.Event()
         self._starters.add(effect.task, effect.principal)
         self._spawn_turns.request_turn(effect.task, turn.set)
@@ -434,8 +481,8 @@ class TaskHost:
             process = await self._spawner.spawn(
                 effect.brand,
                 effect.limits,
-                effect.template,
-                lineage=_lineage_of(effect),
+                template,
+                lineage=lineage,
                 forkable=effect.forkable,
             )
             await self._hold(process, effect.share)

@@ -94,13 +94,14 @@ class ZygoteProcess:
         self._pure = setup.brand is Brand.PURE
         self._null = null
         self._entry = loaded.entry
+        self._environment = loaded.environment
         self._pids: dict[int, int] = {}
         self._ids: dict[int, int] = {}
         self._poll = select.poll()
         limits_of_task.apply_to_zygote(pure=self._pure)
         counted = "cgroup_memory" in setup.available
         table = ProcessTable(memory_is_counted=counted) if setup.templates else None
-        trees = self._confine(setup, loaded.paths) if self._pure else []
+        trees = self._confine(setup, loaded.paths, loaded.environment) if self._pure else []
         self._trees = tuple(trees)
         own = os.pidfd_open(os.getpid())
         executable = tuple(path for program in setup.programs for path in program.executable)
@@ -117,7 +118,7 @@ class ZygoteProcess:
             )
 
     @staticmethod
-    def _confine(setup: ZygoteSetup, paths: tuple[str, ...]) -> list[str]:
+    def _confine(setup: ZygoteSetup, paths: tuple[str, ...], environment: str) -> list[str]:
         """Enter the read-only view and drop privileges, as far as possible. Return the view's trees."""
         # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started the node.
         with contextlib.suppress(OSError):
@@ -127,12 +128,16 @@ class ZygoteProcess:
         available = set(setup.available)
         links = {f"{native_programs.PLACE}/{program.name}": program.path for program in setup.programs}
         parts = None
+        if environment:
+            # Without these, the mount would be out of reach, or in the root of the machine.
+            require_environment(available)
+        added = {view.ENVIRONMENT: environment} if environment else {}
         # The supervisor of templates has a user namespace in any case, so that templates need no rights.
         root = privileges.may_mount() and not setup.templates
         if os.geteuid() == 0 and not root:
             if "mount" in available and privileges.may_mount() and not view.are_open_to_all(trees):
                 # Python may be in a private folder of root, which is out of reach after the next line.
-                parts = view.parts_of(trees, files, links)
+                parts = view.parts_of(trees, files, links, added)
             privileges.become_unprivileged()
         flags = linux_calls.CLONE_NEWNS if "mount" in available else 0
         flags |= linux_calls.CLONE_NEWUTS if "uts" in available else 0
@@ -144,7 +149,7 @@ class ZygoteProcess:
         if "uts" in available:
             namespaces.hide_host_name()
         if "mount" in available:
-            view.enter(parts or view.parts_of(trees, files, links))
+            view.enter(parts or view.parts_of(trees, files, links, added))
             # It reads /proc, which the view does not have. Libraries that cannot import it go on without it.
             sys.modules.setdefault("psutil", None)  # type: ignore[arg-type] # the import system's mark for that
         if private_folder.is_available(available):
@@ -154,7 +159,7 @@ class ZygoteProcess:
             privileges.become_unprivileged(privileges.KEPT_BY_THE_ZYGOTE)
         # Last, because a change of user resets it. Zygote and tasks end when the daemon ends.
         linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
-        return trees
+        return [*trees, *added]
 
     def send(self, message: FromZygote, descriptors: tuple[int, ...] = ()) -> None:
         """Send one message to the daemon."""
@@ -282,6 +287,8 @@ class ZygoteProcess:
             lock(self._prepared, make, task_socket, console, folder)
         except BaseException as error:  # noqa: BLE001 - after any failure this child must not go on
             _report_and_end(error, console)
+        if self._environment:
+            _import_first_from(view.ENVIRONMENT)
         gc.enable()
         _run(self._entry)
 
@@ -408,6 +415,7 @@ class LoadedModules(NamedTuple):
 
     entry: EntryPoint
     paths: tuple[str, ...]
+    environment: str
 
 
 def _load(modules: ZygoteModules) -> LoadedModules:
@@ -424,7 +432,23 @@ def _load(modules: ZygoteModules) -> LoadedModules:
     entry = _function(modules.entry)
     if modules.warm_up:
         _function(modules.warm_up)()
-    return LoadedModules(entry, modules.paths)
+    return LoadedModules(entry, modules.paths, modules.environment)
+
+
+def _import_first_from(folder: str) -> None:
+    """Let the calling task import from a folder before the packages of this machine, after the library.
+
+    Its files with the suffix .pth have no effect.
+    """
+    places = [place for place, path in enumerate(sys.path) if path.endswith("-packages")]
+    sys.path.insert(min(places, default=len(sys.path)), folder)
+
+
+def require_environment(available: set[str]) -> None:
+    """Raise ``ValueError`` if a mechanism is missing without which no task has an environment."""
+    missing = view.FOR_ENVIRONMENTS - available
+    if missing:
+        raise ValueError(f"an environment needs the mechanisms {', '.join(sorted(missing))}")
 
 
 def _function(name: str) -> EntryPoint:

@@ -35,13 +35,15 @@ EXCEPTION_STATUS: Final = 251
 class ZygoteModules(Struct, frozen=True, tag=4):
     """The first message to a zygote: entry point, modules to load, and directories to import them from.
 
-    ``warm_up`` (``module:function``) is called when they are loaded.
+    ``warm_up`` (``module:function``) is called when they are loaded. ``environment`` is the folder of the
+    packages that its tasks import before those of this machine; the zygote itself imports nothing from there.
     """
 
     entry: Text
     preload: Annotated[tuple[Text, ...], Meta(max_length=limits.PRELOAD_MODULES_MAX)]
     paths: _Paths
     warm_up: Text = ""
+    environment: Text = ""
 
 
 class ZygoteSetup(Struct, frozen=True, tag=1):

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import trio
+from msgspec import structs
 
 from dios import limits
 from dios.core.effects import TaskShare
@@ -34,6 +35,7 @@ from dios.host.confinement.mechanisms import (
 )
 from dios.host.confinement.native_programs import NativeProgram, ProgramSetting, examine
 from dios.host.confinement.notifications import FORKS
+from dios.host.environments.store import EnvironmentStore
 from dios.host.handover.format import Zygote
 from dios.host.process.failure_pause import FailurePause
 from dios.host.process.lineages import OWN, Lineage, Lineages
@@ -77,6 +79,7 @@ async def open_zygote(
     programs: Iterable[ProgramSetting] = (),
     processes_max: int = limits.TASKS_MAX,
     continuations: int = 0,
+    environments: EnvironmentStore | None = None,
 ) -> AsyncIterator[ZygotePool]:
     """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
@@ -93,7 +96,7 @@ async def open_zygote(
     of ``pool_size`` children, too, unless there are ``processes_max`` processes. ``programs`` are native
     programs that pure tasks may become, on a machine that has all mechanisms for pure tasks.
     ``continuations`` is the number of predecessors of this process's program; the groups of their tasks have
-    other names.
+    other names. ``environments`` are the sets of packages in which pure tasks can start.
 
     Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
     modules in ``preload``, and for a program that cannot be run.
@@ -128,6 +131,7 @@ async def open_zygote(
                 warm_up_of_templates=warm_up_of_templates,
                 processes_max=processes_max,
                 programs=programs,
+                environments=environments,
                 started=None if link is not None else started,
             )
             try:
@@ -183,9 +187,11 @@ class ZygotePool:
         warm_up_of_templates: str = "",
         processes_max: int = limits.TASKS_MAX,
         programs: Iterable[ProgramSetting] = (),
+        environments: EnvironmentStore | None = None,
         started: StartedZygote | None = None,
     ) -> None:
         self._nursery = nursery
+        self._environments: Final = environments
         self._programs = tuple(programs)
         self._started = started
         """The process of a zygote that waits until this machine is known to be fit."""
@@ -223,6 +229,9 @@ class ZygotePool:
             prepared_max=pool_size,
         )
         self._own: Final = self.lineages.use(OWN)
+        if environments is not None:
+            environments.end_idle = self._end_idle_in
+            environments.has_task = self._any_task_in
 
     async def learn(self, mechanisms: Mapping[str, Mechanism]) -> None:
         """Use what is known of the machine now; start the zygote for pure tasks if the machine is fit.
@@ -514,18 +523,43 @@ class ZygotePool:
             if link is not None and link.alive:
                 return link
             setup = self._setup if is_pure else ZygoteSetup(brand, self._setup.available)
-            started = await self._restarted(link, setup)
+            started = await self._restarted(link, setup, lineage.environment if is_pure else "")
             if is_pure:
                 lineage.zygote = started
             else:
                 self._limbo = started
             return started
 
-    async def _restarted(self, former: ZygoteLink | None, setup: ZygoteSetup) -> ZygoteLink:
+    def _any_task_in(self, environment: str) -> bool:
+        """Return True while a task runs in an environment, or starts there.
+
+        Tasks of predecessors may run in any: they are not told apart here.
+        """
+        return bool(self._former) or self.lineages.any_task_in(environment)
+
+    def _end_idle_in(self, environment: str) -> bool:
+        """End the processes that wait in an environment. Return False while a task runs or starts there."""
+        lineages = None if self._former else self.lineages.take_idle_in(environment)
+        for lineage in lineages or ():
+            for link in lineage.links:
+                self._nursery.start_soon(link.close, name="end a lineage of an environment")
+        return lineages is not None
+
+    def _modules_in(self, environment: str) -> ZygoteModules:
+        """Return the modules of a zygote; one for an environment loads no packages of this machine."""
+        if not environment or self._environments is None:
+            return self._modules
+        return structs.replace(
+            self._modules, preload=(), environment=str(self._environments.packages_of(environment))
+        )
+
+    async def _restarted(
+        self, former: ZygoteLink | None, setup: ZygoteSetup, environment: str = ""
+    ) -> ZygoteLink:
         """Start a zygote, also in place of a former one that has ended."""
         if former is not None:
             await former.close()
-        link = await ZygoteLink.start(setup, self._modules)
+        link = await ZygoteLink.start(setup, self._modules_in(environment))
         self._serve_link(link)
         return link
 

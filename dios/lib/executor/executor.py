@@ -57,7 +57,10 @@ class Executor(concurrent.futures.Executor):
     calls read and write the files of these groups as ``dios://ALIAS/…``. ``host`` is their node, ``work``
     their needs (``dios.work``), ``limits`` their limits (``dios.Limits``). ``modules`` names modules to send,
     in addition to those that the functions refer to. ``template`` names a template in the settings of the
-    nodes, whose modules the workers share. ``env`` are variables of the workers' environment.
+    nodes, whose modules the workers share. ``packages`` are requirements such as "pandas==2.3", which are
+    installed once and which the workers alone import: from the wheels in the folder ``wheels``, which may be
+    "dios://ALIAS/DIRECTORY" of a group, or else from the package index of pip. ``env`` are variables of
+    the workers' environment.
     ``initializer(*initargs)`` runs first in each worker. ``timeout``, ``retries`` and ``retry_on`` hold for
     all calls, as explained at ``with_options``. After ``max_tasks_per_child`` calls a worker ends, and
     another one takes its place. ``copies`` are functions that may run twice
@@ -91,6 +94,8 @@ class Executor(concurrent.futures.Executor):
         trust: bool = False,
         idle_timeout: float | None = 30.0,
         template: str = "",
+        packages: Iterable[str] = (),
+        wheels: str | os.PathLike[str] | None = None,
     ) -> None:
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
@@ -122,6 +127,8 @@ class Executor(concurrent.futures.Executor):
         try:
             self._max_workers: Final = max_workers or _workers_for(self.node, work)
             members, inputs = _with_files(self.node, groups, files)
+            if packages or wheels is not None:
+                template = _environment(self.node, packages, wheels, template, host or "", work)
         except BaseException:
             if self._opens_node:
                 self.node.close()
@@ -430,6 +437,22 @@ class ExecutorView(concurrent.futures.Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of the base class
         """Do nothing: the workers belong to the executor."""
+
+
+def _environment(
+    node: Node,
+    packages: Iterable[str],
+    wheels: str | os.PathLike[str] | None,
+    template: str,
+    host: str,
+    work: Work | None,
+) -> str:
+    """Return the environment with some packages on the nodes on which workers may start."""
+    # Most executors need none.
+    from dios.lib.environments.environments import environment_on, hosts_for  # noqa: PLC0415 - see above
+
+    hosts = hosts_for(node, host, scheduled=work is not None)
+    return environment_on(node, packages, wheels=wheels, hosts=hosts, template=template)
 
 
 def _with_files(

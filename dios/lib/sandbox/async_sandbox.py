@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
@@ -72,6 +73,8 @@ class Sandbox(SandboxOps):
         network_ca: str | Path | bytes | None = None,
         network_headers: NetworkHeaders | None = None,
         forkable: bool = False,
+        packages: Iterable[str] = (),
+        wheels: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(
             inputs,
@@ -86,6 +89,8 @@ class Sandbox(SandboxOps):
             forkable=forkable,
         )
         self._place: Final = node
+        self._packages: Final = packages
+        self._wheels: Final = wheels
         self._stack: Final = contextlib.AsyncExitStack()
         self._loop: EventLoop | None = None
         self._turn = _Turn()
@@ -133,6 +138,8 @@ class Sandbox(SandboxOps):
         self._loop = running_loop()
         try:
             place = self._place
+            if self._packages or self._wheels is not None:
+                self._template = await self._environment(self._loop, place)
             if not isinstance(place, AsyncNode):
                 place = await self._stack.enter_async_context(open_node(place))
             await self._in_turn(self.open_op(cast("Node", place)))
@@ -145,6 +152,18 @@ class Sandbox(SandboxOps):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _environment(self, loop: EventLoop, place: AsyncNode | str | Path | None) -> str:
+        """Return the environment with the packages; a thread brings it over a connection of its own."""
+        if isinstance(place, AsyncNode):
+            raise InvalidError(
+                "packages need a connection of their own: give the place of the node in place of an open one"
+            )
+        # Most sandboxes need none.
+        from dios.lib.environments.environments import environment_at  # noqa: PLC0415 - see above
+
+        work = functools.partial(environment_at, place, self._packages, self._wheels, self._template)
+        return await loop.in_thread(work)
 
     # -- steps ------------------------------------------------------------------------------------
     async def _in_turn(self, steps: Steps[T]) -> T:

@@ -99,7 +99,7 @@ class SandboxOps:
     ) -> None:
         grant = NetworkGrant(network, network_ca, network_headers)
         self._grant: Final = grant if grant.origins else None
-        self._template: Final = template
+        self._template = template
         self._forkable: Final = forkable
         self._bounds: Final = bounds or SandboxBounds()
         self._timeout: Final = None if timeout is None else seconds_of(timeout, "timeout")

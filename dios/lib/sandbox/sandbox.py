@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -41,6 +42,15 @@ def _blocking(
     return method
 
 
+def _environment(
+    node: Node, packages: Iterable[str], wheels: str | os.PathLike[str] | None, template: str
+) -> str:
+    # Most sandboxes need none.
+    from dios.lib.environments.environments import environment_on  # noqa: PLC0415 - see above
+
+    return environment_on(node, packages, wheels=wheels, template=template)
+
+
 class Sandbox(SandboxOps):
     """A Python session in a pure task, which keeps its variables between runs; a ``with`` body ends it.
 
@@ -55,6 +65,10 @@ class Sandbox(SandboxOps):
     the session, which does not learn them. With ``forkable`` the session can be forked. ``node`` is an open
     ``Node`` or the place of one; with None and no node running, the program gets a private one, as from
     ``dios.connect``.
+
+    ``packages`` are requirements such as "pandas==2.3", which are installed once and which the session alone
+    imports: from the wheels in the folder ``wheels``, or those of the package index of pip. Such a session
+    has no template and cannot be forked.
 
     Threads may share a sandbox: their calls run one after the other. Raises UnreachableError if there is no
     node and none can be started, NotSupportedError for a template that the node does not have or cannot
@@ -77,6 +91,8 @@ class Sandbox(SandboxOps):
         network_ca: str | Path | bytes | None = None,
         network_headers: NetworkHeaders | None = None,
         forkable: bool = False,
+        packages: Iterable[str] = (),
+        wheels: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(
             inputs,
@@ -94,6 +110,13 @@ class Sandbox(SandboxOps):
         self._opens_node: Final = not isinstance(node, Node)
         if not isinstance(node, Node):
             node = connect_or_start(node, pool_size=1)
+        if packages or wheels is not None:
+            try:
+                self._template = _environment(node, packages, wheels, template)
+            except BaseException:
+                if self._opens_node:
+                    node.close()
+                raise
         try:
             self._in_turn(self.open_op(node))
         except BaseException:

@@ -6,6 +6,7 @@
 - ``store``: tests that a directory can hold a node's store.
 - ``processor``: tests that the daemon has its turn while tasks compute.
 - ``scrubbing``: tests that stored objects match their digests.
+- ``environments``: tests that users can choose packages for their tasks.
 - ``capacity``: shows what the node's disk and link carry.
 - ``cluster``: tests identity, addresses, port and clock of a node in a cluster.
 - ``replicas``: tests that promised replicas are there.

@@ -37,6 +37,7 @@ from dios.node import machine
 from dios.node.doctor import processor
 from dios.node.doctor.capacity import examine_capacity
 from dios.node.doctor.cluster import examine_cluster
+from dios.node.doctor.environments import examine_environments
 from dios.node.doctor.finding import DoctorFinding, DoctorLevel, DoctorTest
 from dios.node.doctor.promises import promises
 from dios.node.doctor.releases import examine_releases
@@ -160,6 +161,7 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
         _sandbox_limits(data),
         *daemon,
         _webassembly(),
+        examine_environments(data, probed),
         store,
         examine_scrubbing(data),
         *examine_cluster(data),

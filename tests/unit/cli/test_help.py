@@ -129,6 +129,8 @@ def test_the_start_page_lists_every_setting() -> None:
 OPTIONS_OF_SANDBOXES = {
     "node": "--node",
     "template": "--template",
+    "packages": "--packages",
+    "wheels": "--wheels",
     "inputs": "--input",
     "memory": "--memory",
     "cpu_seconds": "--cpu-seconds",

@@ -28,6 +28,7 @@ TABLES = (
     "kept",
     "metrics",
     "log",
+    "environments",
     "accounts",
 )
 

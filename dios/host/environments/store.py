@@ -1,0 +1,352 @@
+"""The environments on a node's disk, each of one principal, with a bound for all together.
+
+An environment is written into a temporary folder, compared with its digest, and renamed. Whatever is not
+complete is removed, at the latest when the node starts again. The environments that were used least recently
+make room for new ones; one in which tasks run stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import logging
+import os
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import trio
+from msgspec import Meta
+
+from dios import limits
+from dios.errors import DiosError, NoSpaceError, NotSupportedError
+from dios.host.content.contents import Content
+from dios.host.environments import unpacking
+from dios.host.environments.interpreter import python_here
+from dios.host.environments.unpacking import ArchiveReader
+from dios.ids import Principal
+from dios.wire.environments import DIGEST_CHARS, Manifest, Package, name_for
+from dios.wire.fields import U63
+
+_log: Final = logging.getLogger(__name__)
+
+_ABOUT: Final = "about.json"
+_PACKAGES: Final = "packages"
+_TEMPORARY: Final = ".temporary"
+_ABOUT_VERSION: Final = 1
+_ABOUT_BYTES_MAX: Final = 1 * limits.MIB
+_WORD_CHARS_MAX: Final = 256
+_OWNER_CHARS: Final = 16
+_NS_PER_S: Final = 1_000_000_000
+
+
+class EnvironmentRecord(msgspec.Struct, frozen=True):
+    """The record next to the packages of an environment. ``size`` is the number of bytes on the disk."""
+
+    version: U63
+    principal: Annotated[str, Meta(max_length=_WORD_CHARS_MAX)]
+    digest: Annotated[str, Meta(max_length=DIGEST_CHARS)]
+    python: Annotated[str, Meta(max_length=_WORD_CHARS_MAX)]
+    size: U63
+    files: U63
+    packages: Annotated[tuple[Package, ...], Meta(max_length=limits.ENVIRONMENT_PACKAGES_MAX)]
+    created_ns: U63
+
+
+@dataclass(slots=True)
+class Environment:
+    """A complete environment, with the time of its last use."""
+
+    key: str
+    about: EnvironmentRecord
+    used_ns: int
+
+
+def key_for(principal: Principal, digest: str) -> str:
+    """Return the key of a principal's environment: its folder below that of all."""
+    owner = hashlib.sha256(principal.encode()).hexdigest()[:_OWNER_CHARS]
+    return f"{owner}/{digest}"
+
+
+def source_of(content: Content) -> int | bytes:
+    """Return bytes, or a descriptor for one reader, of a content that stays as it is."""
+    return content if isinstance(content, bytes) else content.reader_fd()
+
+
+class EnvironmentStore:
+    """The environments of a node in ``folder``, with ``bytes_max`` bytes at most; 0 permits none.
+
+    ``end_idle`` ends the processes that wait in an environment; it returns False while a task runs there, as
+    ``has_task`` shows.
+    """
+
+    def __init__(self, folder: Path, bytes_max: int) -> None:
+        self._folder: Final = folder
+        self._bytes_max: Final = bytes_max
+        self.end_idle: Callable[[str], bool] = lambda _: True
+        self.has_task: Callable[[str], bool] = lambda _: False
+        self._environments: Final[dict[str, Environment]] = {}
+        self._held: Final[Counter[str]] = Counter()
+        self._building: Final = trio.Lock()
+        self._numbers: Final = itertools.count(1)
+
+    def open(self) -> None:
+        """Read the environments that are there, and remove what is not complete. May take long."""
+        if not self._folder.exists():
+            return
+        shutil.rmtree(self._folder / _TEMPORARY, ignore_errors=True)
+        for place in sorted(self._folder.glob("*/*")):
+            key = str(place.relative_to(self._folder))
+            about = _about_at(place)
+            if about is None or key != key_for(Principal(about.principal), about.digest):
+                _log.warning(
+                    "an environment that cannot be read was removed", extra={"environment": place.name}
+                )
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                self._environments[key] = Environment(key, about, (place / _ABOUT).stat().st_mtime_ns)
+
+    @property
+    def all(self) -> list[Environment]:
+        """All environments, the one that was used last at the end."""
+        return sorted(self._environments.values(), key=lambda environment: environment.used_ns)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all environments on the disk."""
+        return sum(environment.about.size for environment in self._environments.values())
+
+    def packages_of(self, key: str) -> Path:
+        """Return the folder from which tasks of an environment import."""
+        return self._folder / key / _PACKAGES
+
+    def is_used(self, key: str) -> bool:
+        """Return True while a task runs in the environment, or starts there."""
+        return bool(self._held[key]) or not self.end_idle(key)
+
+    @contextlib.contextmanager
+    def holding(self, key: str) -> Iterator[None]:
+        """Keep an environment during the body."""
+        self._held[key] += 1
+        try:
+            yield
+        finally:
+            self._held[key] -= 1
+            if not self._held[key]:
+                del self._held[key]
+
+    async def ensure(self, principal: Principal, digest: str, source: int | bytes | None) -> str:
+        """Return the key of an environment; make it from ``source``, which is closed, if it is not there.
+
+        Raise NotSupportedError if it is not there and has no source, or cannot be used on this node,
+        InvalidError for a source that is no archive with this digest, and NoSpaceError without room.
+        """
+        key = key_for(principal, digest)
+        archive = None if source is None else ArchiveReader(source)
+        try:
+            if key not in self._environments:
+                async with self._building:
+                    if key not in self._environments:
+                        await self._make(principal, digest, key, archive)
+        finally:
+            if archive is not None:
+                archive.close()
+        environment = self._environments[key]
+        _require_python(environment.about.python)
+        self._note_use(environment)
+        return key
+
+    async def prune(self, digest: str = "", *, unused_s: float = 0) -> list[Environment]:
+        """Remove unused environments, and return them: those of a digest, or unused for some seconds."""
+        before = time.time_ns() - round(unused_s * _NS_PER_S)
+        removed: list[Environment] = []
+        for environment in self.all:
+            is_named = not digest or environment.about.digest == digest
+            if is_named and environment.used_ns <= before and await self._remove(environment):
+                removed.append(environment)
+        return removed
+
+    # -- making -----------------------------------------------------------------------------------
+    async def _make(self, principal: Principal, digest: str, key: str, archive: ArchiveReader | None) -> None:
+        if not self._bytes_max:
+            raise _refused(
+                "this node has no environments: its settings say environments_bytes = 0. Leave packages out, "
+                "or ask its owner for a larger bound"
+            )
+        if archive is None:
+            raise _refused(
+                f"this node has no {name_for(digest)} of this user: build it again, with `dios env build`"
+            )
+        try:
+            manifest = await trio.to_thread.run_sync(unpacking.read_manifest, archive)
+            self._check(manifest)
+            await self._make_room(manifest)
+            about = _about(principal, digest, manifest)
+            await self._write(archive, manifest, Environment(key, about, about.created_ns))
+        except OSError as error:
+            raise NoSpaceError(f"cannot write an environment: {error.strerror}", call="run") from error
+
+    async def _write(self, archive: ArchiveReader, manifest: Manifest, environment: Environment) -> None:
+        """Write an environment; a cancellation stops that at the next file, and nothing is left."""
+        key, about, stop = environment.key, environment.about, threading.Event()
+        failure: DiosError | OSError | None = None
+        temporary = self._folder / _TEMPORARY / f"{os.getpid()}-{next(self._numbers)}"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_set_at_cancellation, stop)
+            try:
+                if await trio.to_thread.run_sync(
+                    _write, archive, manifest, about, temporary, self._folder / key, stop
+                ):
+                    self._environments[key] = environment
+            except (DiosError, OSError) as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        await trio.lowlevel.checkpoint_if_cancelled()
+        extra = {"environment": about.digest, "bytes": about.size, "files": about.files}
+        _log.info("an environment was made", extra=extra)
+
+    def _check(self, manifest: Manifest) -> None:
+        _require_python(manifest.python)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if os.statvfs(self._folder).f_flag & os.ST_NOEXEC:
+            raise _refused(
+                "this node can have no environments: its data directory is on a file system that is mounted "
+                "noexec. Ask its owner for another one"
+            )
+
+    async def _make_room(self, manifest: Manifest) -> None:
+        """Remove unused environments until one fits. Raise NoSpaceError if it does not."""
+        needed = manifest.disk_bytes()
+        if needed > self._bytes_max:
+            raise NoSpaceError(
+                f"the environment takes {_mib(needed)}, and this node keeps {_mib(self._bytes_max)} of them: "
+                "use fewer packages, or ask its owner for a larger environments_bytes",
+                call="run",
+            )
+        for environment in self.all:
+            if self._has_room(needed):
+                return
+            await self._remove(environment)
+        if not self._has_room(needed):
+            raise NoSpaceError(
+                f"the environment takes {_mib(needed)}, and those with running tasks have {_mib(self.size)} "
+                f"of the {_mib(self._bytes_max)} of this node (environments_bytes): try it again when these "
+                "have ended",
+                call="run",
+            )
+        free = shutil.disk_usage(self._folder).free
+        if free < 2 * needed:
+            raise NoSpaceError(
+                f"the environment takes {_mib(needed)}, and the disk of this node has only {_mib(free)}: "
+                "free some space",
+                call="run",
+            )
+
+    def _has_room(self, needed: int) -> bool:
+        is_few = len(self._environments) < limits.ENVIRONMENTS_MAX
+        return is_few and self.size + needed <= self._bytes_max
+
+    async def _remove(self, environment: Environment) -> bool:
+        """Remove an environment. Return False, and keep it, while it is used."""
+        if self.is_used(environment.key) or self._environments.pop(environment.key, None) is None:
+            return False
+        waste = self._folder / _TEMPORARY / f"{os.getpid()}-{next(self._numbers)}"
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(_delete, self._folder / environment.key, waste)
+        _log.info("an environment was removed", extra={"environment": environment.about.digest})
+        return True
+
+    def _note_use(self, environment: Environment) -> None:
+        environment.used_ns = time.time_ns()
+        with contextlib.suppress(OSError):
+            os.utime(self._folder / environment.key / _ABOUT)
+
+
+def _about_at(place: Path) -> EnvironmentRecord | None:
+    """Return the record of an environment, or None if it is not complete or of another release."""
+    try:
+        if not (place / _PACKAGES).is_dir():
+            return None
+        with (place / _ABOUT).open("rb") as file:
+            about = msgspec.json.decode(file.read(_ABOUT_BYTES_MAX), type=EnvironmentRecord)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return about if about.version == _ABOUT_VERSION else None
+
+
+def _about(principal: Principal, digest: str, manifest: Manifest) -> EnvironmentRecord:
+    return EnvironmentRecord(
+        _ABOUT_VERSION,
+        principal,
+        digest,
+        manifest.python,
+        manifest.disk_bytes(),
+        len(manifest.files),
+        manifest.packages,
+        time.time_ns(),
+    )
+
+
+def _require_python(python: str) -> None:
+    if python != python_here():
+        raise _refused(
+            f"the environment is for {python}, and this node has {python_here()}: build it with the Python "
+            "of the node"
+        )
+
+
+def _refused(reason: str) -> NotSupportedError:
+    return NotSupportedError(reason, call="run")
+
+
+def _mib(size: int) -> str:
+    return f"{size / limits.MIB:,.1f} MiB"
+
+
+async def _set_at_cancellation(stop: threading.Event) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        stop.set()
+
+
+def _write(
+    archive: ArchiveReader,
+    manifest: Manifest,
+    about: EnvironmentRecord,
+    temporary: Path,
+    place: Path,
+    stop: threading.Event,
+) -> bool:
+    """Make an environment at ``place``. Leave nothing, and return False or raise, if that fails."""
+    try:
+        temporary.mkdir(parents=True)
+        is_complete = unpacking.unpack(archive, manifest, about.digest, temporary / _PACKAGES, stop)
+        if is_complete:
+            (temporary / _ABOUT).write_bytes(msgspec.json.encode(about))
+            # A power cut must not leave a complete folder with empty files.
+            os.sync()
+            place.parent.mkdir(exist_ok=True)
+            temporary.rename(place)
+        return is_complete
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _delete(place: Path, waste: Path) -> None:
+    """Take an environment out of use at once, and then remove its files."""
+    try:
+        waste.parent.mkdir(exist_ok=True)
+        place.rename(waste)
+    except OSError:
+        waste = place
+    shutil.rmtree(waste, ignore_errors=True)
