@@ -16,4 +16,3 @@ def show_counters(reference: Reference) -> None:
     """
     if reference.secrecy and not reference.size:
         reference.read_bytes(1)
-

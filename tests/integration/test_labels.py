@@ -154,3 +154,31 @@ def test_a_task_reads_labelled_files_whose_sizes_it_does_not_know(tmp_path: Path
         assert "it is labelled uid:4242/board" in person.types(run, status=125).stderr
     finally:
         person.types("dios-node stop")
+
+
+WITHOUT_DIGESTS = """
+from msgspec.structs import replace
+from dios.cli.common.context import opened
+
+with opened("") as place:
+    place.files("hr").edit(lambda tree: [replace(entry, digest=b"") for entry in tree.files.values()])
+"""
+
+
+def test_a_backup_leaves_out_files_with_the_tags_of_others(tmp_path: Path) -> None:
+    """Also without a digest in the list: a size that is hidden is no empty file."""
+    person = Person(tmp_path)
+    (tmp_path / "board.csv").write_text("4100 5200")
+    person.types("dios-node start --data ./node0 --detach")
+    try:
+        person.types("dios group create hr")
+        person.types("dios put board.csv --group hr --secrecy uid:4242/board")
+        subprocess.run(
+            [sys.executable, "-c", WITHOUT_DIGESTS], env=person.environment, timeout=200, check=True
+        )
+        person.types("dios backup keygen ./backup.key")
+        done = person.types("dios backup create ./backups --group hr --recipient backup.key.pub", status=1)
+        assert "hr/board.csv" in done.stderr
+        assert "it is labelled uid:4242/board" in done.stderr
+    finally:
+        person.types("dios-node stop")

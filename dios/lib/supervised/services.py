@@ -16,7 +16,6 @@ from dios.client.ops.status import Status
 from dios.client.program import ProgramText, decode_program, encode_program, with_files
 from dios.client.sync.node import Group, Node, Reference, Task
 from dios.errors import DiosError, InvalidError, TooLargeError, UnreachableError
-from dios.lib.counters import show_counters
 from dios.lib.supervised import records
 from dios.lib.supervised.records import JobState, ServiceGeneration, ServiceInput, ServiceRecord
 from dios.lib.supervised.report import ServicesReport
@@ -245,8 +244,6 @@ class Services:
             )
         if len(inputs) > limits.SERVICE_INPUTS_MAX:
             raise InvalidError(f"a service has at most {limits.SERVICE_INPUTS_MAX} inputs, not {len(inputs)}")
-        for reference in inputs.values():
-            show_counters(reference)
         total = sum(reference.size for reference in inputs.values())
         if total > limits.SERVICE_INPUT_BYTES_MAX:
             raise TooLargeError(
