@@ -23,6 +23,7 @@
 - ``pickers``: the choice among replicas; ``retrying``: repetition of attempts that conflict
 - ``closing``: closing references whose nodes may be gone; ``decoding``: bytes that others have made
 - ``amounts``: amounts of memory and of time in arguments
+- ``counters``: sizes and counters of labelled objects, which are hidden from a task until it reads them
 - ``debugger``: Python's debugger inside a task; ``task_output``: the last part of a task's output
 
 ``docs/libraries.md`` is the guide for their users.

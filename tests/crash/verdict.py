@@ -19,7 +19,7 @@ from dios.wire.types import ObjectType
 from tests.crash.writer import Journal, Value, named_groups, whole_value
 
 OURS: Final = frozenset(
-    {"lock", "node.sock", "node.pid", "node.log", "store", "extents", "audit", "restart.json"}
+    {"lock", "node.sock", "node.pid", "node.log", "store", "extents", "audit", "audit-heads", "restart.json"}
 )
 _LEFT_BY_A_CRASH: Final = frozenset({FindingKind.ORPHAN, FindingKind.AUDIT_TORN})
 

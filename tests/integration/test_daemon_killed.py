@@ -30,6 +30,7 @@ def test_killed_daemon_leaves_no_process(tmp_path: Path) -> None:
 
 def test_recorded_daemon_replays(tmp_path: Path) -> None:
     """A real daemon's recorded events go through a fresh core with the same outcomes."""
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)  # a notebook's library leaves its own
     record = tmp_path / "record"
     with running_node(tmp_path / "node", record=str(record)) as node:
         with dios.connect(node.place, groups=()) as session:
@@ -43,8 +44,11 @@ def test_recorded_daemon_replays(tmp_path: Path) -> None:
     assert len(steps) > 8
 
 
-def test_a_node_and_its_recording_show_the_same_story(tmp_path: Path) -> None:
+def test_a_node_and_its_recording_show_the_same_story(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a running node shows of an object is in the replay of its recording, also after its end."""
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)  # a notebook's library leaves its own
     record = tmp_path / "record"
     with running_node(tmp_path / "node", record=str(record)) as node:
         with dios.connect(node.place, groups=()) as session:

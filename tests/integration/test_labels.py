@@ -104,3 +104,81 @@ def test_what_is_stored_in_a_labelled_group_has_its_label(tmp_path: Path) -> Non
         assert label("hr/events") == [tag]
     finally:
         person.types("dios-node stop")
+
+
+CAT = """
+import dios
+from dios.lib.files.groups import files_for_task
+
+program = b'''
+from dios.lib.files.filesystem import DiosFileSystem
+print(DiosFileSystem().cat_file("dios://hr/pay.csv"), DiosFileSystem().cat_file("dios://hr/none.csv"))
+'''
+with dios.connect(groups=["hr"]) as node:
+    groups, inputs = files_for_task(node, "hr")
+    task = node.run(program, groups=groups, inputs=inputs)
+    print(task.wait(60).secrecy, b"".join(task.console()).decode())
+"""
+
+
+def test_a_task_reads_labelled_files_whose_sizes_it_does_not_know(tmp_path: Path) -> None:
+    """It gets the tags and the bytes; a session that may not read them is told so, and of no damage."""
+    mechanisms_or_skip()
+    person = Person(tmp_path)
+    (tmp_path / "pay.csv").write_text("4100 5200")
+    (tmp_path / "none.csv").touch()
+    (tmp_path / "writes.py").write_text("open('/outputs/out', 'w').write('content')")
+    (tmp_path / "cat.py").write_text(CAT)
+    person.types("dios-node start --data ./node0 --detach")
+    try:
+        person.types("dios group create hr")
+        person.types("dios put pay.csv --group hr --secrecy payroll")
+        person.types("dios put none.csv --group hr --secrecy payroll")
+        done = subprocess.run(
+            [sys.executable, "cat.py"],
+            cwd=tmp_path,
+            env=person.environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert "b'4100 5200' b''" in done.stdout, done.stdout + done.stderr
+        assert "/payroll" in done.stdout
+        for others in ("pay.csv", "none.csv"):
+            person.types(f"dios put {others} --group hr --replace --secrecy uid:4242/board")
+            refused = person.types(f"dios get hr/{others}", status=1)
+            assert "it is labelled uid:4242/board" in refused.stderr
+            assert "damaged" not in refused.stderr
+        run = "dios run writes.py -g hr --output out=out.csv --secrecy uid:4242/board"
+        assert "it is labelled uid:4242/board" in person.types(run, status=125).stderr
+    finally:
+        person.types("dios-node stop")
+
+
+WITHOUT_DIGESTS = """
+from msgspec.structs import replace
+from dios.cli.common.context import opened
+
+with opened("") as place:
+    place.files("hr").edit(lambda tree: [replace(entry, digest=b"") for entry in tree.files.values()])
+"""
+
+
+def test_a_backup_leaves_out_files_with_the_tags_of_others(tmp_path: Path) -> None:
+    """Also without a digest in the list: a size that is hidden is no empty file."""
+    person = Person(tmp_path)
+    (tmp_path / "board.csv").write_text("4100 5200")
+    person.types("dios-node start --data ./node0 --detach")
+    try:
+        person.types("dios group create hr")
+        person.types("dios put board.csv --group hr --secrecy uid:4242/board")
+        subprocess.run(
+            [sys.executable, "-c", WITHOUT_DIGESTS], env=person.environment, timeout=200, check=True
+        )
+        person.types("dios backup keygen ./backup.key")
+        done = person.types("dios backup create ./backups --group hr --recipient backup.key.pub", status=1)
+        assert "hr/board.csv" in done.stderr
+        assert "it is labelled uid:4242/board" in done.stderr
+    finally:
+        person.types("dios-node stop")

@@ -77,6 +77,36 @@ def test_a_session_keeps_its_variables(box: dios.Sandbox) -> None:
     assert run(box, "'''text'''").value_repr == "'text'"
 
 
+def test_a_session_does_not_start_with_a_labelled_input_that_it_may_not_read(node: RunningNode) -> None:
+    """Its streams may not carry the tag; the error is the refusal."""
+    with dios.connect(node.place) as own:
+        pay = own.create(dios.SHMEM_BLOB, data=b"4100 5200", secrecy=["payroll"])
+        with (
+            pytest.raises(SandboxEndedError, match=r"it is labelled uid:\d+/payroll"),
+            dios.Sandbox(node=own, inputs={"pay": pay}, timeout=PATIENCE_S) as refused,
+        ):
+            refused.run("1")
+
+
+LABELLED_PARENT = b"""
+import dios
+node = dios.connect()
+pay = node.input("pay")
+pay.read_bytes(1)
+with dios.Sandbox(node=node, inputs={"pay": pay}, timeout=60) as box:
+    print(box.run("open('/inputs/pay').read()").value_repr)
+"""
+
+
+def test_a_session_of_a_labelled_task_reads_what_its_starter_has_read(node: RunningNode) -> None:
+    """The streams of the session have the label of that task."""
+    with dios.connect(node.place) as own:
+        pay = own.create(dios.SHMEM_BLOB, data=b"4100 5200", secrecy=["payroll"])
+        task = own.run(LABELLED_PARENT, inputs={"pay": pay.restrict("read", "delegate")})
+        task.wait(PATIENCE_S)
+        assert b"".join(task.console()) == b"'4100 5200'\n"
+
+
 def test_output_is_separate_and_complete(box: dios.Sandbox) -> None:
     """Both streams come as text, also without a line end, and measurements with them."""
     result = run(box, "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.stdout.write('no end')")

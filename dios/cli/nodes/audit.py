@@ -7,6 +7,7 @@ directory.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -129,7 +130,8 @@ def _known_heads(folder: Path, files: list[Path]) -> KnownHeads:
     from dios.node.head_keepers import ask_known_nodes  # noqa: PLC0415 - the same
 
     for path in files:
-        if not path.is_file():
+        # Unlike ``Path.is_file``, it also returns False if the folder cannot be read.
+        if not os.path.isfile(path):  # noqa: PTH113
             raise InvalidError(
                 f"cannot compare the log with the heads in {path}: it {_state_of(path)}. Give --heads a file "
                 "that the setting audit_heads named, or a copy of it."
@@ -140,7 +142,8 @@ def _known_heads(folder: Path, files: list[Path]) -> KnownHeads:
 
 
 def _state_of(path: Path) -> str:
-    return "is no regular file" if path.exists() else "does not exist, or its folder cannot be read"
+    is_there = os.path.exists(path)  # noqa: PTH110 - as above
+    return "is no regular file" if is_there else "does not exist, or its folder cannot be read"
 
 
 def _show(

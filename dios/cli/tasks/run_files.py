@@ -11,6 +11,7 @@ from dios.client.ops.attributes import Handed
 from dios.client.program import file_label
 from dios.client.sync.node import Reference
 from dios.errors import InvalidError
+from dios.lib.counters import show_counters
 from dios.lib.files.paths import checked_path
 from dios.lib.files.staging import StagedFiles
 from dios.wire.types import NameKind, ObjectType
@@ -76,6 +77,8 @@ class FilesOfRun(NamedTuple):
 
         Nothing is stored if the task left out an output.
         """
+        for expected in self.outputs:
+            show_counters(expected.written)
         missing = [f"/outputs/{expected.label}" for expected in self.outputs if not expected.written.v_w]
         if missing:
             raise InvalidError(

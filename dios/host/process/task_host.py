@@ -451,8 +451,9 @@ class TaskHost:
                 await self._spawner.wait_fit()
                 archive, running.archive = running.archive, None
                 key = await environments.ensure(effect.principal, digest, archive)
-            if not key:
+            if not key or running.killed:
                 return None
+            running.preparing = trio.CancelScope()
             return await self._spawn_prepared(effect, running, "", _lineage_of(effect, key))
 
     async def _spawn_prepared(

@@ -40,6 +40,7 @@ from dios.lib.backup.repository import (
     rollback_sign,
 )
 from dios.lib.catalogue import CatalogueEntry
+from dios.lib.counters import show_counters
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.group_list import BATCH_OBJECTS
 from dios.lib.files.paths import stored_path
@@ -310,6 +311,8 @@ class _Run:
     def _file(
         self, source: Source, path: str, entry: CatalogueEntry, reference: Reference, numbers: PackNumbers
     ) -> FileRecord | None:
+        if reference.type in _BLOBS:
+            show_counters(reference)
         kind, size = RecordKind.FILE, reference.size
         # Taken before the bytes are read: those of a later version are read again the next time.
         object_id, version = reference.object_id, reference.v_w

@@ -16,6 +16,7 @@ from dios.client.sync.node import Group, Node, Reference
 from dios.errors import DiosError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry, Part
 from dios.lib.closing import close_all
+from dios.lib.counters import show_counters
 from dios.lib.kept.decisions import Copied, KeptWish, Place, next_steps
 from dios.lib.kept.records import KeptPromise
 from dios.lib.kept.versions import CREATED
@@ -117,6 +118,7 @@ def digest_of(replica: Reference) -> bytes:
         return b""
     digest = blake3()
     try:
+        show_counters(replica)
         for at in range(0, replica.size, limits.KEPT_CHUNK_BYTES):
             want = min(replica.size - at, limits.KEPT_CHUNK_BYTES)
             with replica.read(Semantics.MRSW, size=want, offset=at) as request:

@@ -20,6 +20,7 @@ from dios import limits
 from dios.client.blob_file import BlobFile
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import BadReferenceError, DamagedError, DiosError, InvalidError, StaleError, UnreachableError
+from dios.lib.counters import show_counters
 from dios.wire.types import ObjectType, Proximity
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ class SoundReplicas:
             raise InvalidError(f"{wanted.label!r} is a {reference.type.name}, not a file")
         if not wanted.digest:
             return
+        show_counters(reference)
         version = reference.v_w
         if reference.size != wanted.size:
             raise _OtherBytesError

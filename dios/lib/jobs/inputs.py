@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from dios.client.sync.node import Node, Reference
 from dios.errors import DiosError, InvalidError
+from dios.lib.counters import show_counters
 from dios.lib.jobs.records import Document
 from dios.lib.pickers import pick_input
 from dios.limits import JOB_INPUT_BYTES_MAX, JOB_PACK_BYTES
@@ -72,6 +73,7 @@ class Inputs:
             self._add(pick_input(source), label)
 
     def _add_blob(self, blob: Reference, label: str, size: int | None = None) -> None:
+        show_counters(blob)
         self.blobs.append(blob)
         self.documents.append(Document(len(self.blobs) - 1, 0, blob.size if size is None else size, label))
 

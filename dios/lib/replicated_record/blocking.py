@@ -12,6 +12,7 @@ from dios.client.sync.handles import Reference, WriteRequest
 from dios.client.sync.node import Node
 from dios.errors import Busy, ClosedError, DiosError, UnreachableError
 from dios.lib.closing import close_all
+from dios.lib.counters import show_counters
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
     Committed,
@@ -112,7 +113,15 @@ class BlockingReplicas:
             self._looked_at = time.monotonic()
             kept = {reference.ref for reference in references}
             close_all(reference for reference in former.values() if reference.ref not in kept)
+            self._show_versions()
         return sighting(self._references.values(), None if self.vouches else known, complete=complete)
+
+    def _show_versions(self) -> None:
+        """Read labelled replicas whose versions are hidden: among several, these may decide."""
+        if len(self._references) > 1:
+            for reference in self._references.values():
+                with suppress(DiosError):
+                    show_counters(reference)
 
     def _known_nodes(self) -> Iterator[str]:
         # A task may not ask for the nodes, and then knows none.

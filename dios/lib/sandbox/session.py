@@ -27,6 +27,7 @@ from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.client.task_files import TaskFiles
 from dios.errors import ClosedError, EndOfStreamError, NotSupportedError
 from dios.host.confinement.private_folder import TEMPORARY
+from dios.lib.counters import show_counters
 from dios.lib.executor import frames
 from dios.lib.executor.archives import install
 from dios.lib.executor.call_pickles import PLAIN_CALL, Arguments
@@ -93,7 +94,10 @@ def obey(node: Node, *, listens: bool) -> None:
 
 
 def place_inputs(node: Node) -> None:
-    """Copy inputs to ``/inputs``, if they leave most of the memory free and the task has a private folder."""
+    """Copy inputs to ``/inputs``, if they leave most of the memory free and the task has a private folder.
+
+    Raises NotPermittedError if an input has a label that the session's streams may not carry.
+    """
     bound, _ = resource.getrlimit(resource.RLIMIT_DATA)
     try:
         room = os.statvfs(TEMPORARY)
@@ -103,7 +107,10 @@ def place_inputs(node: Node) -> None:
     free = free if bound == resource.RLIM_INFINITY else min(free, bound // 4)
     labels = []
     for handle in node.inputs:
-        if not handle.label.startswith(".") and handle.size <= free:
+        if handle.label.startswith("."):
+            continue
+        show_counters(handle)
+        if handle.size <= free:
             labels.append(handle.label)
             free -= handle.size
     if labels:

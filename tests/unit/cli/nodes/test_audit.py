@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import signal
 import subprocess
@@ -134,6 +136,22 @@ def test_a_file_of_heads_that_does_not_exist_is_an_error(data: Path) -> None:
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 1
         assert f"{path}: it {state}" in result.stderr
+
+
+def test_a_file_of_heads_in_a_folder_that_cannot_be_read_is_an_error(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer says so, in place of an error of the system."""
+    secret, stat = data / "secret" / "heads", os.stat
+
+    def refuse(path: int | str | Path, **options: object) -> os.stat_result:
+        if str(path) == str(secret):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)  # type: ignore[arg-type] # those of the caller
+
+    monkeypatch.setattr(os, "stat", refuse)
+    result = CliRunner().invoke(app, ["audit", "verify", "--heads", str(secret), "--data", str(data)])
+    assert f"{secret}: it does not exist, or its folder cannot be read" in result.stderr
 
 
 def test_the_json_of_verify_says_which_heads_were_not_compared(data: Path) -> None:

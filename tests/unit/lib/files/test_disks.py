@@ -35,6 +35,7 @@ class Replica:
         self.data = data
         self.type = kind
         self.size = len(data or BYTES)
+        self.secrecy = ()
         self.closed = False
 
     @contextmanager

@@ -64,6 +64,7 @@ class Replica:
         self.node = node
         self.object_id = hash((name, node))
         self.size = len(self.view_bytes())
+        self.secrecy = ()
         self.permissions = 0 if name in cluster.protected else Permission.DELETE
 
     def view_bytes(self) -> memoryview:

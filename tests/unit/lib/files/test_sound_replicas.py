@@ -46,6 +46,7 @@ class Replica:
         self.size = size if size is not None else len(content) if isinstance(content, bytes) else len(GOOD)
         self.proximity = Proximity.NODE if node == "here" else proximity
         self.type = ObjectType.DURABLE_BLOB
+        self.secrecy: tuple[str, ...] = ()
         self.open = 0
         self.reads = 0
 

@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from dios import limits
 from dios.client.ops.cluster import Gathered
-from dios.errors import ClosedError, DamagedError, DiosError
+from dios.errors import ClosedError, DamagedError, DiosError, NotPermittedError
 from dios.lib.kept.repair import Wanted, fetch
 from dios.wire.types import ObjectType, Semantics
 
@@ -32,11 +32,15 @@ class Replica:
     type = ObjectType.DURABLE_BLOB
     zombie = False
 
-    def __init__(self, object_id: int, node: str, content: bytes | DiosError) -> None:
+    def __init__(
+        self, object_id: int, node: str, content: bytes | DiosError, secrecy: tuple[str, ...] = ()
+    ) -> None:
         self.object_id = object_id
         self.node = node
         self.content = content
-        self.size = len(GOOD) if isinstance(content, DiosError) else len(content)
+        self.secrecy = secrecy
+        hidden = 0 if secrecy else len(GOOD)
+        self.size = hidden if isinstance(content, DiosError) else len(content)
         self.is_open = True
 
     @asynccontextmanager
@@ -114,6 +118,13 @@ async def test_the_reason_names_the_node(tmp_path: Path, content: bytes | DiosEr
     assert (await fetched(tmp_path, OwnersNode(Replica(2, "n2", content))))[
         0
     ] == f"the replica on n2 {reason}"
+
+
+async def test_the_reason_is_the_refusal_of_a_label_of_others(tmp_path: Path) -> None:
+    """The hidden size is none."""
+    replica = Replica(2, "n2", NotPermittedError("it is labelled"), ("uid:4242/board",))
+    reason = "the replica on n2 cannot be read: it is labelled"
+    assert (await fetched(tmp_path, OwnersNode(replica)))[0] == reason
 
 
 async def test_a_silent_node_may_have_a_replica(tmp_path: Path) -> None:
