@@ -6,9 +6,11 @@ Not for: what it was told to keep (``tests/crash``), the store alone (``test_sto
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 from typer.testing import CliRunner
 
 import dios
@@ -30,7 +32,6 @@ def test_killed_daemon_leaves_no_process(tmp_path: Path) -> None:
 
 def test_recorded_daemon_replays(tmp_path: Path) -> None:
     """A real daemon's recorded events go through a fresh core with the same outcomes."""
-    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)  # a notebook's library leaves its own
     record = tmp_path / "record"
     with running_node(tmp_path / "node", record=str(record)) as node:
         with dios.connect(node.place, groups=()) as session:
