@@ -12,6 +12,8 @@ from tests.chaos.round import play
 from tests.chaos.verdict import BrokenPromiseError, judge_commits, judge_keys, judge_runs
 from tests.chaos.workload import Key, Run
 
+pytestmark = pytest.mark.long
+
 SEED = 7
 FAULTS = 3
 

@@ -21,6 +21,8 @@ from tests.fuzz.packet_checks import FUNCTIONS, accounted, through_a_file, throu
 from tests.support.lab.function_machines import FunctionLab
 from tests.support.lab.namespaces import NotHereError
 
+pytestmark = pytest.mark.long
+
 SEED = 8
 FRAMES = 20_000
 

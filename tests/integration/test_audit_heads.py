@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 import dios
 from dios.host.audit.heads import FOLDER, read_heads
 from dios.host.audit.reader import read, verify
@@ -15,6 +17,8 @@ from dios.transport.identity import identity
 from tests.support.node.command_user import Person
 from tests.support.node.kept_cluster import kill
 from tests.support.node.running_node import wait_until
+
+pytestmark = pytest.mark.long
 
 SETTINGS = {"accept_weaker_sandbox": "yes", "coordinator": "off", "pool_size": "0"}
 

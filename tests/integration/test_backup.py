@@ -30,6 +30,8 @@ from dios.wire.types import Resource, Scope
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import RunningNode, running_node
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1024 * 1024
 

@@ -30,6 +30,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
         someone.types("dios-node stop")
 
 
+@pytest.mark.long
 def test_a_node_says_how_it_is(person: Person) -> None:
     """Status gives process, socket and counts; a second start on the same data is refused."""
     told = json.loads(person.types("dios-node status --json").stdout)
@@ -39,6 +40,7 @@ def test_a_node_says_how_it_is(person: Person) -> None:
     assert "already" in again.stderr
 
 
+@pytest.mark.long
 def test_files_come_back_as_they_were_put(person: Person) -> None:
     """Small, large and empty files are put, listed, looked at, got back byte for byte, and removed."""
     contents = {"data/small.txt": "a b c\n", "data/large.bin": "0123456789abcdef" * 200_000, "data/empty": ""}
@@ -60,6 +62,7 @@ def test_files_come_back_as_they_were_put(person: Person) -> None:
     assert "cannot find" in refused.stderr
 
 
+@pytest.mark.long
 def test_an_ambiguous_file_name_lists_what_fits(person: Person) -> None:
     """Two files of one name in different directories are told apart by path or fingerprint."""
     mark = ""

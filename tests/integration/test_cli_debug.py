@@ -15,6 +15,8 @@ import pytest
 
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
 
+pytestmark = pytest.mark.long
+
 ME = f"uid:{os.geteuid()}"
 FAILS = """\
 import sys, dios

@@ -21,7 +21,7 @@ from tests.support.node.running_node import wait_until
 from tests.support.node.scheduled_cluster import CPUS, LOADED_S
 
 # The first test waits for the cluster.
-pytestmark = pytest.mark.timeout(LOADED_S + 100)
+pytestmark = [pytest.mark.timeout(LOADED_S + 100), pytest.mark.long]
 
 SIZE = 64 * 1024 * 1024
 MOST = CPUS * 0.6

@@ -17,6 +17,8 @@ import pytest
 
 from tests.support.node.running_node import RunningNode
 
+pytestmark = pytest.mark.long
+
 _PROGRAMS: Final = Path(__file__).parent / "programs"
 _GUARD: Final = 'if __name__ == "__main__":'
 

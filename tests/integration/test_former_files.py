@@ -13,6 +13,8 @@ from dios.node import local_cluster
 from tests.integration.test_kept_replicas import PATIENCE_S, SETTINGS, Keeping
 from tests.support.node.running_node import wait_until
 
+pytestmark = pytest.mark.long
+
 FILES = [f"f{number}" for number in range(6)]
 SIZE = 500_000
 

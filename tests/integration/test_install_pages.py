@@ -28,6 +28,8 @@ from tests.support.node.wheels import (
     write_index,
 )
 
+pytestmark = pytest.mark.long
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PROGRAM = """import dios
 

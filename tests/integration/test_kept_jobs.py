@@ -23,6 +23,8 @@ from tests.support.node.command_user import Person
 from tests.support.node.kept_cluster import PATIENCE_S, job, kill, person_at, running_cluster
 from tests.support.node.running_node import wait_until
 
+pytestmark = pytest.mark.long
+
 COUNTS = """
 import time
 import dios

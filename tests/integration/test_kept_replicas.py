@@ -17,6 +17,8 @@ from dios.node.local_cluster import LocalCluster
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import exists, wait_until
 
+pytestmark = pytest.mark.long
+
 PATIENCE_S = 90
 SETTINGS = {"accept_weaker_sandbox": "yes", "coordinator": "off", "pool_size": "0", "replica_grace": "1s"}
 FILES = {"a.txt": "one", "b.txt": "two", "c.txt": "three"}

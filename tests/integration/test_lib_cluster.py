@@ -31,6 +31,8 @@ from dios.wire.nametext import format_name
 from tests.support.client.web_server import web_server
 from tests.support.node.running_node import exists, wait_until
 
+pytestmark = pytest.mark.long
+
 SECONDS_MAX = 60
 
 

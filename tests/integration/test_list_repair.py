@@ -20,6 +20,8 @@ from dios.wire.types import ObjectType, Persistence
 from tests.integration.test_kept_replicas import PATIENCE_S, SETTINGS, Keeping, NodeLine, is_kept
 from tests.support.node.running_node import wait_until
 
+pytestmark = pytest.mark.long
+
 
 class ListRow(msgspec.Struct):
     """The list of a group as `dios group describe --json` shows it."""

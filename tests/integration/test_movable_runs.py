@@ -18,6 +18,8 @@ from dios.wire.messages import Work
 from dios.wire.types import Cause, TaskState
 from tests.support.node.running_node import wait_until
 
+pytestmark = pytest.mark.long
+
 PATIENCE_S = 90
 COUNTING = Path(__file__).parents[2] / "examples" / "counting.py"
 

@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.node.command_user import Person
 
+pytestmark = pytest.mark.long
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

@@ -13,6 +13,8 @@ from tests.support.docs.typed_page import blocks, processes_in, type_page
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import wait_until
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 

@@ -21,7 +21,7 @@ from tests.support.node.command_user import Person
 from tests.support.node.running_node import wait_until
 from tests.support.wheels import make_wheel
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 MIB: Final = 1 << 20
 REFUSED: Final = 125

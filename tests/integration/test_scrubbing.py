@@ -18,6 +18,8 @@ from dios.store.scrub_report import DamagedObject
 from tests.integration.test_kept_replicas import SETTINGS, Keeping, is_kept
 from tests.support.node.running_node import running_node, wait_until
 
+pytestmark = pytest.mark.long
+
 LARGE = bytes(range(256)) * 4_096
 OTHER = LARGE[::-1]
 FAST = {"scrub_every": "1s", "scrub_rate": "1GiB"}

@@ -16,6 +16,8 @@ from dios.node import local_cluster
 from tests.integration.test_kept_replicas import SETTINGS, Keeping, is_kept
 from tests.integration.test_scrubbing import LARGE, extents, flip
 
+pytestmark = pytest.mark.long
+
 CONTENTS = {f"{number}.bin": bytes([number]) + LARGE + bytes(number) for number in range(4)}
 STRAY = b"not the bytes of the file"
 

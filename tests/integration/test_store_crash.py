@@ -12,9 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dios.ids import ObjectId
 from dios.store.lmdb_store import LmdbStore
 from dios.store.protocol import InlineContent
+
+pytestmark = pytest.mark.long
 
 SUPPORT = Path(__file__).parents[1] / "support" / "programs"
 ROUNDS = 20

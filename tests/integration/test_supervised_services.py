@@ -19,6 +19,8 @@ from dios.node.local_cluster import LocalCluster
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import exists, wait_until
 
+pytestmark = pytest.mark.long
+
 PATIENCE_S = 90
 SETTINGS = {"accept_weaker_sandbox": "yes", "coordinator": "off"}
 ANSWERS = b"""

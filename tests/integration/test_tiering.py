@@ -52,6 +52,8 @@ from dios.node.local_cluster import LocalCluster
 from tests.support.node.command_user import Person, require_schema
 from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
 
+pytestmark = pytest.mark.long
+
 PATIENCE_S = 90
 PART = 64 * limits.KIB
 LARGE = hashlib.shake_256(b"seed").digest(5 * PART + 1_000)

@@ -12,6 +12,8 @@ from tests.support.docs.typed_page import SERVER, blocks, processes_in, type_pag
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import wait_until
 
+pytestmark = pytest.mark.long
+
 TUTORIAL = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text()
 MISSING = [name for name in ("numba", "fsspec", "nicegui") if importlib.util.find_spec(name) is None]
 

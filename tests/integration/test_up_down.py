@@ -16,6 +16,8 @@ import pytest
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
 from tests.support.node.running_node import exists, wait_until
 
+pytestmark = pytest.mark.long
+
 NAMES = ["n1", "n2", "n3"]
 
 

@@ -17,6 +17,8 @@ from dios.node.bringup import on_host
 from tests.support.node import fake_ssh
 from tests.support.node.command_user import Person
 
+pytestmark = pytest.mark.long
+
 ADDRESSES = {"n1": "127.0.0.2", "n2": "127.0.0.3"}
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 SUPPORT = Path(__file__).parents[1] / "support" / "programs"
 
 

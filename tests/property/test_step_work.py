@@ -336,6 +336,7 @@ def test_every_call_is_driven_at_its_limits() -> None:
     assert set(_EVERY) == set(dispatch._HANDLERS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", _EVERY, ids=lambda kind: kind.__name__)
 def test_a_call_and_a_vector_of_it_are_bounded_with_full_tables(scene: Scene, kind: type) -> None:
     """One call costs far less than a step may; a vector ends with refusals before it costs more."""
@@ -355,6 +356,7 @@ def test_a_call_and_a_vector_of_it_are_bounded_with_full_tables(scene: Scene, ki
 
 
 # -- events of the host ---------------------------------------------------------------------------------
+@pytest.mark.long
 def test_the_end_of_a_task_with_all_children_is_bounded(node: FullNode) -> None:
     """A task with as many children as a node has ends, and so do they."""
     session = node.session()

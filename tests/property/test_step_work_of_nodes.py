@@ -29,6 +29,8 @@ from labs.sim.step_work import lines_of
 from tests.support.core import harness
 from tests.support.core.two_nodes import Two
 
+pytestmark = pytest.mark.long
+
 HELD: Final = limits.REFERENCES_PER_TASK_MAX // 2
 _INVENTED: Final = 1 << 40
 CALLER: Final = dcp.Caller(TaskId(77), "uid:1000", "f" * 12, Brand.LEGACY)

@@ -68,6 +68,7 @@ LEAKS: dict[str, Leak] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leak", LEAKS)
 def test_a_leak_is_detected(leak: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A core that forgets one field or one rule shows transcripts that differ."""

@@ -14,6 +14,8 @@ from dios.client.sync.node import Node, connect
 from dios.host.audit.reader import AuditReader, verify
 from tests.support.node.running_node import RunningNode, running_node, wait_until
 
+pytestmark = pytest.mark.long
+
 RATE = 8 * limits.KIB
 VECTOR_BYTES = limits.VECTOR_CALLS_MAX * 256
 """More than a vector of refused calls leaves."""

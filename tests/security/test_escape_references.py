@@ -109,6 +109,7 @@ GUESSES: dict[str, Callable[[Stage], int]] = {
 """Where a number that shall pass for a reference comes from."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("guess", GUESSES)
 def test_a_number_is_no_reference(stage: Stage, guess: str) -> None:
     """In every place of every call, a number that is no reference of the caller is EBADF, and on record.

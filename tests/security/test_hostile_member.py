@@ -19,6 +19,8 @@ from tests.support.security.hostile_member.honest_nodes import HonestNodes, hone
 from tests.support.security.hostile_member.plays import PLAYS
 from tests.support.security.hostile_member.turncoat import play_turncoat
 
+pytestmark = pytest.mark.long
+
 SHORT = {
     "answers": 120,
     "fields": 60,

@@ -304,6 +304,7 @@ def test_a_forged_file_is_bytes_or_refused(box: dios.Sandbox) -> None:
 
 
 # -- time and place -----------------------------------------------------------------------------------
+@pytest.mark.long
 @pytest.mark.parametrize(
     "source",
     [
@@ -353,6 +354,7 @@ def test_output_that_never_ends_does_not_extend_a_run(node: RunningNode) -> None
         assert result.error.ended
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "source",
     [

@@ -198,6 +198,7 @@ def test_endless_recursion_is_a_trap(node: dios.Node) -> None:
     assert b"call stack exhausted" in said
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("neighbour")
 def test_a_module_that_is_hard_to_compile_costs_its_task(node: dios.Node) -> None:
     """The compiler works within the limits of the task: it ends, or is ended by them."""

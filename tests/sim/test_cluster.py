@@ -18,6 +18,8 @@ from labs.sim.event_queue import S
 from labs.sim.node.checker import BrokenPromiseError
 from tests.support.core import broken_cores as broken
 
+pytestmark = pytest.mark.long
+
 SHORT_NS = 5 * S
 SEEDS_TO_FIND = 60
 ROUGH = DeliveryPolicy(loss=0.1, doubled=0.1, late=0.1, ordered=False)

@@ -18,6 +18,8 @@ from labs.sim.node.world import INLINE_BYTES, OpenStore, simulate
 from tests.support.core.broken_cores import answers_early
 from tests.support.store import broken_stores as broken
 
+pytestmark = pytest.mark.long
+
 STEPS = 100
 SEEDS_TO_FIND = 200
 

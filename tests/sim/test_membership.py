@@ -19,6 +19,8 @@ from labs.sim.event_queue import S
 from tests.support.core.membership_faults import heal_everything, stable, times_of_death, unlucky
 from tests.support.core.membership_world import GossipWorld
 
+pytestmark = pytest.mark.long
+
 SUPPORT = Path(__file__).resolve().parents[1] / "support" / "programs"
 
 

@@ -10,6 +10,8 @@ from labs.sim.cluster.world import INDEXED_NODES, LOOKUPS_SPAN_NS, ClusterWorld,
 from labs.sim.node.checker import BrokenPromiseError
 from tests.support.core import broken_index as broken
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.extended(keep=2)
 @pytest.mark.parametrize("seed", range(3))

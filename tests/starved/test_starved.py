@@ -9,6 +9,8 @@ import pytest
 from tests.starved.plays import PLAYS, perform
 from tests.support.node.confinement import mechanisms_or_skip
 
+pytestmark = pytest.mark.long
+
 STOP_S = 11.0
 
 

@@ -14,7 +14,7 @@ from tests.support.node.command_user import Person
 from tests.support.node.running_node import wait_until
 from tests.support.node.scheduled_cluster import CPUS, LOADED_S, NODES, Site
 
-pytestmark = pytest.mark.timeout(LOADED_S + 100)
+pytestmark = [pytest.mark.timeout(LOADED_S + 100), pytest.mark.long]
 
 REFUSED = 125
 DIMENSIONS = {

@@ -12,7 +12,7 @@ from tests.support.node.command_user import Person
 from tests.support.node.running_node import wait_until
 from tests.support.node.scheduled_cluster import LOADED_S, Site
 
-pytestmark = [pytest.mark.timeout(LOADED_S + 100), pytest.mark.extended]
+pytestmark = [pytest.mark.timeout(LOADED_S + 100), pytest.mark.extended, pytest.mark.long]
 
 RESOURCES = {"--disk-io": ("disk", "disk io"), "--net": ("network", "network")}
 

@@ -15,7 +15,7 @@ from tests.support.node.command_user import Person
 from tests.support.node.running_node import wait_until
 from tests.support.node.scheduled_cluster import CPUS
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 SECOND = os.sysconf("SC_CLK_TCK")
 """The ticks of a processor in a second."""

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.node.scheduled_cluster import LOADED_S
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "packer" / "neighbours.py"
 
 

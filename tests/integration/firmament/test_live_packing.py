@@ -16,7 +16,7 @@ from tests.support.node.running_node import wait_until
 from tests.support.node.scheduled_cluster import CPUS, LOADED_S, NODES, Site
 
 # The first test waits for the cluster.
-pytestmark = pytest.mark.timeout(LOADED_S + 100)
+pytestmark = [pytest.mark.timeout(LOADED_S + 100), pytest.mark.long]
 
 
 class Job(Struct):

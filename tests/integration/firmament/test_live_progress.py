@@ -14,7 +14,7 @@ from tests.support.node.running_node import wait_until
 from tests.support.node.scheduled_cluster import LOADED_S
 
 # The fixture waits for the cluster.
-pytestmark = [pytest.mark.timeout(LOADED_S + 300), pytest.mark.extended]
+pytestmark = [pytest.mark.timeout(LOADED_S + 300), pytest.mark.extended, pytest.mark.long]
 
 WORKER = b"""
 import sys

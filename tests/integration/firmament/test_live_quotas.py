@@ -49,7 +49,7 @@ WAYS: dict[str, Callable[[dios.Node], object]] = {
     "a service": lambda node: Services(node).create("web", ServiceProgram(SLEEPS)),
 }
 
-pytestmark = [pytest.mark.timeout(LOADED_S + 100), pytest.mark.extended]
+pytestmark = [pytest.mark.timeout(LOADED_S + 100), pytest.mark.extended, pytest.mark.long]
 
 
 class Site:

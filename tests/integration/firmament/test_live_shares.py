@@ -36,7 +36,7 @@ SLEEPS = b"import time\ntime.sleep(%d)\n"
 T = TypeVar("T")
 
 # The first test waits for the cluster.
-pytestmark = pytest.mark.timeout(LOADED_S + 100)
+pytestmark = [pytest.mark.timeout(LOADED_S + 100), pytest.mark.long]
 
 
 class Site:

@@ -20,6 +20,8 @@ from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 60
 LONG = b"import time; time.sleep(600)"
 

@@ -14,7 +14,7 @@ from tests.support.node.running_node import wait_until
 from tests.support.node.scheduled_cluster import LOADED_S, Site
 
 # The first test waits for the cluster.
-pytestmark = pytest.mark.timeout(LOADED_S + 100)
+pytestmark = [pytest.mark.timeout(LOADED_S + 100), pytest.mark.long]
 
 BYTES = 20_000_000
 BUSY = """
