@@ -369,7 +369,8 @@ class Executor(concurrent.futures.Executor):
         """Submit the rest of a map of which no result was used. Return the exception that ended this."""
         try:
             unused = [self._unused_maps.pop()]
-            unused[0].submit_rest(keep=not is_alone(unused))
+            is_held = not is_alone(unused)
+            unused[0].submit_rest(keep=is_held)
         except Exception as error:  # noqa: BLE001 - of the caller's iterator
             return error
         return None
