@@ -21,4 +21,5 @@ Read in this order:
 - ``results``: the closed format of results, because no worker is trusted.
 - ``call_spans``: the spans of a traced call.
 - ``slow_calls``: the choice of the call to make a second time.
+- ``sole_references``: the question whether anything else refers to a value.
 """

@@ -35,6 +35,7 @@ from dios.lib.executor.main_worker import running_script
 from dios.lib.executor.pool import Call, Pool, PoolOptions, PoolStatistics, running_pools
 from dios.lib.executor.references import ValueReference, close_putter, open_putter
 from dios.lib.executor.result_order import MapOptions, OrderedResults
+from dios.lib.executor.sole_references import is_alone
 from dios.limits import EXECUTOR_GRACE_MS
 
 if TYPE_CHECKING:
@@ -348,12 +349,13 @@ class Executor(concurrent.futures.Executor):
         present ones.
 
         With ``wait`` this returns when all workers have ended. Raises the exception of an iterator of ``map``
-        of which no result was used, and which is read to its end now. The workers end nevertheless.
+        of which no result was used, and which is read to its end now, at most ``buffersize`` items ahead of
+        the calls. The workers end nevertheless. Without ``wait`` no iterator is read any further.
         """
         close_putter(self)
         problem: Exception | None = None
         try:
-            while self._unused_maps and not cancel_futures:
+            while wait and self._unused_maps and not cancel_futures:
                 problem = self._submit_rest() or problem
         except BaseException:
             self._kill()
@@ -373,7 +375,9 @@ class Executor(concurrent.futures.Executor):
     def _submit_rest(self) -> Exception | None:
         """Submit the rest of a map of which no result was used. Return the exception that ended this."""
         try:
-            self._unused_maps.pop().submit_rest()
+            unused = [self._unused_maps.pop()]
+            is_held = not is_alone(unused)
+            unused[0].submit_rest(keep=is_held)
         except Exception as error:  # noqa: BLE001 - of the caller's iterator
             return error
         return None
@@ -542,14 +546,17 @@ def _end_all_pools(*, kill: bool) -> None:
     _join(pools)
 
 
-def checked_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables of an environment. Raise InvalidError for what cannot be one."""
+def checked_variables(env: Mapping[str, str]) -> dict[bytes, bytes]:
+    """Return variables of an environment as a system has them. Raise InvalidError for what cannot be one."""
     given = cast("Mapping[object, object]", env)
     for name, value in given.items():
         are_texts = isinstance(name, str) and isinstance(value, str)
         if not are_texts or not name or "=" in str(name) or "\0" in f"{name}{value}":
             raise InvalidError(f"env needs names of variables with texts, not {name!r}: {value!r}")
-    return dict(env)
+    try:
+        return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    except UnicodeEncodeError as error:
+        raise InvalidError(f"env needs texts that a system can have: {error}") from error
 
 
 def movable(work: Work) -> Work:

@@ -85,7 +85,8 @@ class LocalModules:
                     self._add(top, waiting)
                 except InvalidError as error:
                     # Perhaps no call imports it: an import has this error.
-                    self.archives.append(Archive(top, "", b"", problem=str(error)))
+                    problem = str(error).encode(errors="replace").decode()
+                    self.archives.append(Archive(top, "", b"", problem=problem))
             if failed is not None:
                 raise failed
             return self.archives[first:]

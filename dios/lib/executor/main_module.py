@@ -26,6 +26,8 @@ IF_DIFFERENT: Final = 1
 ALWAYS: Final = 2
 UNSENDABLE: Final = 3
 """The rule for a value that cannot be pickled: the error of its absence has the reason."""
+REMOVED: Final = 4
+"""The rule for a value that cannot be pickled any more: workers remove the value that they have."""
 
 failures: Final[dict[str, BaseException]] = {}
 """The names that this worker could not define, and the reasons."""
@@ -37,7 +39,7 @@ class Definition(msgspec.Struct, frozen=True, array_like=True):
     name: str
     rule: int
     data: bytes
-    """A pickle; with ``UNSENDABLE`` the reason as text."""
+    """A pickle; with ``UNSENDABLE`` and ``REMOVED`` the reason as text."""
 
 
 class BoundNamespace:

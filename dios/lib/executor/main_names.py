@@ -34,6 +34,7 @@ from dios.lib.executor.main_module import (
     IF_DIFFERENT,
     IF_MISSING,
     MAIN,
+    REMOVED,
     UNSENDABLE,
     BoundNamespace,
     Definition,
@@ -43,7 +44,7 @@ from dios.lib.executor.main_module import (
     new_variable,
     qualname_in,
 )
-from dios.lib.executor.script import read_script
+from dios.lib.executor.script import read_script, with_arguments
 from dios.limits import MIB
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ _DATA_BYTES_MAX: Final = MIB
 """Data up to this size are sent to each worker, and more with the calls that need them."""
 _CODE_BYTES_MAX: Final = 64 * MIB
 """The size of a function or a class with the values in it."""
+
+_NEVER_SENT: Final = Definition("", UNSENDABLE, b"")
 
 _SCALARS: Final = (int, float, complex, str, bytes, bool, type(None), ModuleType)
 _CONTAINERS: Final = (list, dict, set, bytearray, deque)
@@ -99,8 +102,8 @@ class MainNames:
         self._lock: Final = threading.RLock()
         self._sent: Final[dict[str, _Sent]] = {}
         self._in_progress: Final[set[str]] = set()
-        self._taken: Final[dict[str, bytes]] = {}
-        """The pickles of the script's data that workers have."""
+        self._taken: Final[dict[str, Definition | None]] = {}
+        """The latest definitions of the script's data, None for data that are sent with each call."""
         self._settled: Final[set[str]] = set()
         """The names that never change for the workers, nor do the names that they need."""
 
@@ -123,7 +126,8 @@ class MainNames:
     def _take_script(self) -> None:
         if self._script is not None:
             self._modules.add_imports(self._script.text, self._script.sent.package)
-            self.log.append(frames.frame(frames.SCRIPT, msgspec.msgpack.encode(self._script.sent)))
+            sent = with_arguments(self._script.sent)
+            self.log.append(frames.frame(frames.SCRIPT, msgspec.msgpack.encode(sent)))
         for name, value in self._used_data():
             if "." in name:
                 self._define_data(name, value)
@@ -269,14 +273,21 @@ class MainNames:
             pickled = self._pickled(name, value)
         except NeedsDataError:
             sent.is_large = True
+            self._taken[name] = None
         except InvalidError as error:
-            self._append(Definition(name, UNSENDABLE, str(error).encode(errors="replace")), set())
+            former = self._taken.get(name, _NEVER_SENT)
+            is_first = former is not None and former.rule == UNSENDABLE
+            rule = UNSENDABLE if is_first else REMOVED
+            self._append_data(Definition(name, rule, str(error).encode(errors="replace")), set())
         else:
             sent.needs = pickled.names
-            if self._taken.get(name) != pickled.data:
-                self._taken[name] = pickled.data
-                self._append(Definition(name, IF_DIFFERENT, pickled.data), pickled.loaded)
+            self._append_data(Definition(name, IF_DIFFERENT, pickled.data), pickled.loaded)
         return sent
+
+    def _append_data(self, definition: Definition, loaded: set[str]) -> None:
+        if self._taken.get(definition.name) != definition:
+            self._taken[definition.name] = definition
+            self._append(definition, loaded)
 
     def _pickled(self, name: str, value: object) -> PickledDefinition:
         pickled = pickled_definition(self, name, value)

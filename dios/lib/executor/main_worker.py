@@ -19,6 +19,7 @@ from dios.lib.executor.main_module import (
     ALWAYS,
     IF_DIFFERENT,
     MAIN,
+    REMOVED,
     UNSENDABLE,
     Definition,
     ProcessMain,
@@ -26,7 +27,8 @@ from dios.lib.executor.main_module import (
     main_attribute,
 )
 from dios.lib.executor.main_names import pickled_definition
-from dios.lib.executor.script import Script, bound_names
+from dios.lib.executor.script import Script, bound_names, text_of
+from dios.lib.executor.sole_references import is_alone
 
 _NOT_MAIN: Final = "__mp_main__"
 """The name that a script sees in its conditions, as in a process that multiprocessing has started."""
@@ -83,9 +85,9 @@ class WorkerMain(ProcessMain):
         A statement that fails here, such as the opening of a file, is left out: calls that need its names get
         them by value.
         """
-        source, file = script.source, script.file
+        source, file = script.source, text_of(script.file)
         self._module.__file__, self._module.__package__ = file, script.package
-        sys.argv[:] = script.arguments
+        sys.argv[:] = map(text_of, script.arguments)
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         tree = cast("ast.Module", _Conditions().visit(ast.parse(source, file)))
         self._module.__doc__ = ast.get_docstring(tree)
@@ -111,17 +113,19 @@ class WorkerMain(ProcessMain):
         If that fails, the name is absent: a value that the script made here is not that of the program.
         """
         if definition.rule == UNSENDABLE:
-            failures[definition.name] = InvalidError(definition.data.decode())
+            failures[definition.name] = _reason(definition)
             return
         owner, _, name = definition.name.rpartition(".")
         holder: object = None
         try:
             holder = main_attribute(owner) if owner else self._module
+            if definition.rule == REMOVED:
+                raise _reason(definition)  # noqa: TRY301 - the name is absent, as after other failures
             present = vars(holder).get(name, _ABSENT)
             if present is _ABSENT or self._is_replaced(definition, present):
-                value = _Unpickler(io.BytesIO(definition.data)).load()
-                if definition.rule != IF_DIFFERENT or not self._is_changed(definition, present, value):
-                    setattr(holder, name, value)
+                loaded = [_Unpickler(io.BytesIO(definition.data)).load()]
+                if definition.rule != IF_DIFFERENT or not self._is_changed(definition, present, loaded):
+                    setattr(holder, name, loaded[0])
             failures.pop(definition.name, None)
         except BaseException as error:  # noqa: BLE001 - the calls that need the name report it
             failures[definition.name] = error
@@ -133,17 +137,14 @@ class WorkerMain(ProcessMain):
         if name not in self.namespace or not _are_equal(self.namespace[name], value):
             self.namespace[name] = value
 
-    def _is_changed(self, definition: Definition, present: object, value: object) -> bool:
+    def _is_changed(self, definition: Definition, present: object, loaded: list[object]) -> bool:
         """Return True after changing a value in place; False if the name must be set.
 
-        It must if the program has the value under another name too, or has two values where the script of
-        this worker made one for two names.
+        It must if the program has the loaded value under another name too, if parts of the loaded value refer
+        to it, or if the program has two values where the script of this worker made one for two names.
         """
-        others = list(self.namespace.items())
-        first = next((name for name, other in others if other is present), definition.name)
-        if first != definition.name or any(other is value for _, other in others):
-            return False
-        return _changed_in_place(present, value)
+        first = next((name for name, other in self.namespace.items() if other is present), definition.name)
+        return first == definition.name and is_alone(loaded) and _changed_in_place(present, loaded[0])
 
     def _is_replaced(self, definition: Definition, value: object) -> bool:
         if definition.rule != IF_DIFFERENT:
@@ -152,6 +153,10 @@ class WorkerMain(ProcessMain):
             return pickled_definition(self, definition.name, value).data != definition.data
         except (NeedsDataError, InvalidError):
             return True
+
+
+def _reason(definition: Definition) -> InvalidError:
+    return InvalidError(definition.data.decode())
 
 
 class _Unpickler(pickle.Unpickler):

@@ -143,7 +143,7 @@ class PoolOptions:
     idle_s: float | None = None
     """A worker that had no call for this time ends, except the last ``idle_kept``; None keeps all."""
     idle_kept: int = 1
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[bytes, bytes] = field(default_factory=dict)
     """Variables of the environment of the workers."""
     calls_per_worker: int = 0
     """The calls that a worker makes before another one takes its place; 0 for any number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
@@ -54,6 +54,8 @@ class OrderedResults(Iterator[T], Generic[T]):
     are cancelled when it is dropped.
     """
 
+    _is_used = False
+
     def __init__(
         self,
         submit: Submit,
@@ -76,7 +78,6 @@ class OrderedResults(Iterator[T], Generic[T]):
         self._values: Final[list[object]] = []
         """The results that are here, the next one last."""
         self._unused: Final = unused
-        self._is_used = False
         self._progress: Progress | None = None
         total = None
         lengths = [len(iterable) for iterable in iterables if isinstance(iterable, Sized)]
@@ -121,11 +122,25 @@ class OrderedResults(Iterator[T], Generic[T]):
         while self._pending:
             self._pending.pop()[0].cancel()
 
-    def submit_rest(self) -> None:
-        """Submit all items, if nobody has asked for a result: the calls are made for their effects."""
+    def submit_rest(self, *, keep: bool) -> None:
+        """Submit all items, if nobody has asked for a result: the calls are made for their effects.
+
+        Return when all calls have ended. The iterator is read as far ahead of them as of results that are
+        used. With ``keep`` the results can be used afterwards.
+        """
         self._unused.discard(self)
-        while not self._is_used and self._submit_next(self._size):
-            pass
+        ended = 0
+        while not self._is_used:
+            self._fill()
+            if ended == len(self._pending):
+                return
+            future, count = self._pending[ended]
+            wait([future])
+            self._ahead -= count
+            if keep:
+                ended += 1
+            else:
+                self._pending.popleft()
 
     # -- items to calls -----------------------------------------------------------------------------
     def _submit_chunk(self, part: list[object]) -> Future[list[object]]:

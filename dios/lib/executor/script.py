@@ -24,9 +24,10 @@ class Script(msgspec.Struct, frozen=True, array_like=True):
     """A script for workers. The lines of its guarded part are empty, or all if no worker runs it."""
 
     source: str
-    file: str
+    file: bytes
     package: str
-    arguments: list[str]
+    arguments: list[bytes]
+    """These and the file may have bytes that are not UTF-8: ``text_of`` decodes them."""
 
 
 class ReadScript(NamedTuple):
@@ -67,7 +68,7 @@ def read_script(main: ModuleType) -> ReadScript | None:
     guards = [
         statement for statement in tree.body if isinstance(statement, ast.If) and _is_guard(statement.test)
     ]
-    script = Script("", file, main.__package__ or "", sys.argv)
+    script = Script("", _bytes_of(file), main.__package__ or "", [])
     if not guards:
         return ReadScript(source.encode(), script, None)
     changed = {name for guard in guards for name in bound_names(guard.body)} | _declared_global(tree)
@@ -77,6 +78,21 @@ def read_script(main: ModuleType) -> ReadScript | None:
     names = ScriptNames(frozenset(bound_names(other)) - changed, frozenset(used))
     run = msgspec.structs.replace(script, source=_without_guarded(source, guards))
     return ReadScript(run.source.encode(), run, names)
+
+
+def _bytes_of(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
+def with_arguments(script: Script) -> Script:
+    """Return a script with the arguments that the program has now."""
+    arguments = [_bytes_of(str(argument)) for argument in sys.argv]
+    return msgspec.structs.replace(script, arguments=arguments)
+
+
+def text_of(data: bytes) -> str:
+    """Return the file of a script or one of its arguments as the program has it."""
+    return data.decode(errors="surrogatepass")
 
 
 def _is_guard(test: ast.expr) -> bool:

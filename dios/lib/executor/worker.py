@@ -189,7 +189,7 @@ class _Worker:
         elif kind == frames.MODULES:
             self._data.install(msgspec.msgpack.decode(body, type=list[Archive]))
         elif kind == frames.ENVIRONMENT:
-            os.environ.update(msgspec.msgpack.decode(body, type=dict[str, str]))
+            os.environb.update(msgspec.msgpack.decode(body, type=dict[bytes, bytes]))
             time.tzset()
         elif kind == frames.SCRIPT:
             # What the script keeps of these streams, such as a handler of logs, is for the calls as well.

@@ -39,6 +39,7 @@ from dios.lib.executor.results.forms import (
     require,
     require_names,
 )
+from dios.lib.executor.results.matrix_forms import SPARSE_TYPES
 
 _UNCHECKED: Final = (
     *(
@@ -155,10 +156,13 @@ def _has_safe_numbers(cls: type, attributes: dict[str, object]) -> bool:
     if cls.__module__.startswith("sklearn.feature_extraction."):
         return _has_safe_terms(attributes)
     # To fit further writes into arrays of these attributes.
-    coefficients = attributes.get("coef_")
-    return not _is_set(attributes, "warm_start", "average") and (
-        type(coefficients) is not np.ndarray or coefficients.size > 0
-    )
+    return not _is_set(attributes, "warm_start", "average") and _are_coefficients(attributes.get("coef_"))
+
+
+def _are_coefficients(value: object) -> bool:
+    if type(value) is np.ndarray:
+        return value.size > 0
+    return value is None or type(value) in SPARSE_TYPES
 
 
 def _is_set(attributes: dict[str, object], *names: str) -> bool:

@@ -26,6 +26,7 @@ _TYPES: Final = {
         ),
     )
 }
+SPARSE_TYPES: Final = frozenset(_TYPES.values())
 _BY_COORDINATES: Final = frozenset({"coo", "dok"})
 _BY_ROWS: Final = frozenset({"csr", "csc", "bsr", "lil"})
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dios.client import task_main
@@ -193,8 +194,13 @@ def test_the_metadata_of_a_package_travel(tmp_path: Path, monkeypatch: pytest.Mo
     assert importlib.metadata.version("plug") == "1.5"
 
 
-def test_a_package_that_cannot_be_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function of it is refused at each call; if another package imports it, the import has the reason."""
+@pytest.mark.parametrize("folder", ["plain", "\udcff"])
+def test_a_package_that_cannot_be_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    """A function of it is refused at each call; if another package imports it, the import has the reason.
+
+    The path of a file in the reason may have bytes that are not UTF-8.
+    """
+    tmp_path /= folder
     write(tmp_path, {"needs.py": "import heavy\n", "heavy/__init__.py": "", "heavy/film.bin": b"x" * 100})
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(archives, "LOCAL_PACKAGE_BYTES_MAX", 90)
@@ -204,7 +210,7 @@ def test_a_package_that_cannot_be_sent(tmp_path: Path, monkeypatch: pytest.Monke
             modules.add(["heavy"])
     sent = {archive.name: archive for archive in LocalModules().add(["needs"])}
     assert "film.bin" in sent["heavy"].problem
-    install(sent.values())
+    install(msgspec.msgpack.decode(msgspec.msgpack.encode(list(sent.values())), type=list[Archive]))
     sys.path.remove(str(tmp_path))
     with pytest.raises(ModuleNotFoundError, match=r"film\.bin"):
         importlib.import_module("needs")

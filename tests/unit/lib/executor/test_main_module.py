@@ -45,6 +45,11 @@ class Pair:
             self.main.__file__ = str(file)
         self.run(source)
         self.names = MainNames(LocalModules())
+        self.new_worker()
+
+    def new_worker(self) -> None:
+        """Make the next calls in another worker, which has nothing."""
+        main_module.failures.clear()
         self._sent = 0
         self.worker = WorkerMain()
         self._enter(self.main)
@@ -322,6 +327,24 @@ def test_two_names_of_one_value_stay_so_and_others_are_parted(
     assert pair.call("read") == ([1], [4], [2], [2], {"x": 1}, {"x": 1}, True, False, True)
 
 
+def test_a_value_that_refers_to_itself_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound methods, parents and containers refer to the value of the name, not to a copy of it."""
+    source = (
+        "class Node:\n"
+        "    def __init__(self): self.n = 1; self.children = []; self.method = self.get; self.me = self\n"
+        "    def get(self): return self.n\n"
+        "class Child: pass\n"
+        "node, loop = Node(), [1]\nloop.append(loop)\n"
+        "def read():\n    node.n += 1\n    child, = node.children\n"
+        "    return node.method(), node.me is node, child.parent is node, loop[0], loop[1] is loop\n"
+        f"{GUARD}\n    pass\n"
+    )
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    pair.run("node.n = 5; loop[0] = 2; child = Child(); child.parent = node")
+    pair.run("node.children.append(child); del child")
+    assert pair.call("read") == (6, True, True, 2, True)
+
+
 def test_a_value_that_a_worker_cannot_load_is_absent_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +407,49 @@ def test_a_name_that_cannot_be_sent_explains_its_absence(
     assert "cannot pickle 'generator'" in caught.value.__notes__[0]
 
 
+@pytest.mark.parametrize("value", ["(n for n in ())", "bytes(2**21)"], ids=["unsendable", "large"])
+def test_a_value_that_could_not_be_sent_for_a_while_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """Meanwhile no worker has a former one, and afterwards all have it, although it is equal to that."""
+    source = f"x = [0]\ndef use(): return x\n{GUARD}\n    pass\n"
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    pair.run("x = [1]")
+    assert pair.call("use") == [1]
+    pair.run(f"x = {value}")
+    pair.names.renew()
+    size = len(pair.names.log)
+    if value.startswith("("):
+        for _ in range(2):
+            with pytest.raises(NameError) as caught:
+                pair.call("use")
+            assert "cannot pickle 'generator'" in caught.value.__notes__[0]
+            pair.new_worker()
+    else:
+        vars(pair.worker._module)["x"] = "of a call"
+    pair.names.renew()
+    assert len(pair.names.log) == size, "nothing is sent twice"
+    pair.run("x = [1]")
+    pair.names.renew()
+    for _ in range(2):
+        assert pair.call("use") == [1]
+        pair.new_worker()
+
+
+def test_a_value_that_was_large_and_cannot_be_sent_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers keep no value that a call has brought."""
+    pair = Pair(monkeypatch, f"def use(): return x\n{GUARD}\n    pass\n", tmp_path / "program.py")
+    pair.run("x = bytes(2**21)")
+    pair.names.take()
+    vars(pair.worker._module)["x"] = "of a call"
+    pair.run("x = (n for n in ())")
+    pair.names.renew()
+    with pytest.raises(NameError, match="x"):
+        pair.call("use")
+
+
 def test_names_that_cannot_be_sent_concern_the_calls_that_need_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +480,15 @@ def test_a_take_that_is_interrupted_begins_again(tmp_path: Path, monkeypatch: py
     assert not pair.names.log
     pair.run("waits = False")
     assert pair.call("use") == (2, vars(pair.worker._module)["Slow"])
+
+
+def test_arguments_and_paths_may_have_any_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script finds arguments and its own path as the program has them."""
+    source = f"import sys\ndef use(): return sys.argv[1:], __file__\n{GUARD}\n    pass\n"
+    monkeypatch.setattr(sys, "argv", ["program", "\udcff", "ä", "\ud800"])
+    path = tmp_path / "\udcfe.py"
+    pair = Pair(monkeypatch, source, path)
+    assert pair.call("use") == (["\udcff", "ä", "\ud800"], str(path))
 
 
 def test_a_failing_statement_is_replaced_by_its_value(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitTimeoutError
@@ -9,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from dios.lib.executor import result_order
 from dios.lib.executor.frames import Function
 from dios.lib.executor.result_order import MapOptions, OrderedResults
 
@@ -30,6 +33,12 @@ class Caller:
             future.set_result(cast("list[object]", called(*args)))
         self.futures.append(future)
         return future
+
+    def answer(self) -> None:
+        """Make the calls that wait, and those that come."""
+        self._answers = 1000
+        for future in self.futures:
+            future.set_result([0, 0.0])
 
     def results(self, items: Iterable[int], options: MapOptions = OPTIONS) -> OrderedResults[int]:
         """Return the results of a map."""
@@ -56,8 +65,9 @@ def test_calls_of_an_unused_iterator_are_made(items: Iterable[int]) -> None:
     caller = Caller(answers=0)
     caller.results(items, OPTIONS._replace(buffersize=None if isinstance(items, list) else 1))
     assert caller.cancelled == ([False] * 3 if isinstance(items, list) else [False])
-    for results in list(caller.unused):
-        results.submit_rest()
+    if caller.unused:
+        caller.answer()
+        caller.unused.pop().submit_rest(keep=False)
     assert caller.cancelled == [False] * 3
     assert not caller.unused
 
@@ -72,8 +82,55 @@ def test_a_closed_iterator_cancels_its_calls_and_ends() -> None:
     assert not caller.unused
     assert list(results) == []
     count = len(caller.futures)
-    results.submit_rest()
+    results.submit_rest(keep=False)
     assert len(caller.futures) == count
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_rest_is_read_no_further_ahead_than_results_are_used(keep: bool) -> None:  # noqa: FBT001 - a parameter
+    """Results that may be used afterwards are kept; of the others there are no more than the bound."""
+    caller = Caller()
+    sizes: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(50):
+            sizes.append(len(results._pending) if number > 5 else 0)
+            sizes.append(sum(not future.done() for future in caller.futures))
+            yield number
+
+    results = caller.results(items(), OPTIONS._replace(buffersize=5))
+    results.submit_rest(keep=keep)
+    assert len(caller.futures) == 50
+    assert list(results) == (list(range(50)) if keep else [])
+    assert keep or max(sizes) == 4
+
+
+def test_no_item_is_read_ahead_of_calls_that_have_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An iterator without end waits with its calls, and Ctrl-C ends the reading."""
+    caller = Caller(answers=0)
+    results = caller.results(itertools.count(), OPTIONS._replace(buffersize=3))
+    waits: list[int] = []
+
+    def interrupted(futures: list[Future[object]]) -> None:
+        waits.append(len(caller.futures))
+        if len(waits) == 4:
+            raise KeyboardInterrupt
+        futures[0].set_result([0, 0.0])
+
+    monkeypatch.setattr(result_order, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        results.submit_rest(keep=False)
+    assert waits == [3, 4, 5, 6]
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("changes", [{}, {"timeout_s": "soon"}], ids=["no iterable", "no time"])
+def test_a_map_that_cannot_begin_raises_once(changes: dict[str, object]) -> None:
+    """What was not made completely is dropped in silence."""
+    items = cast("Iterable[int]", [1] if changes else 5)
+    with pytest.raises(TypeError):
+        Caller().results(items, OPTIONS._replace(**changes))  # type: ignore[arg-type]
+    gc.collect()
 
 
 def test_the_other_calls_are_cancelled_after_an_exception() -> None:

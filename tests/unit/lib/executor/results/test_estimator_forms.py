@@ -81,6 +81,15 @@ def test_a_fitted_estimator_predicts_the_same(estimator: BaseEstimator) -> None:
     assert np.array_equal(decoded.predict(X), estimator.predict(X))  # type: ignore[attr-defined]
 
 
+def test_coefficients_may_be_sparse() -> None:
+    """A classifier with few coefficients predicts the same."""
+    allow(BaseEstimator)
+    fitted = SGDClassifier(random_state=0).fit(X, Y).sparsify()
+    decoded = read(tree_of(write_value(fitted)))
+    assert isinstance(decoded, SGDClassifier)
+    assert np.array_equal(decoded.predict(X), fitted.predict(X))
+
+
 def test_one_class_can_be_permitted_alone() -> None:
     """``dios.allow`` of a class of estimators permits no other."""
     allow(LinearRegression)
@@ -115,6 +124,15 @@ FITTED: Final[dict[str, tuple[BaseEstimator, str, object]]] = {
         [np.array([2, 1])],
     ),
     "no coefficients to begin with": (SGDClassifier().fit(X, Y), "coef_", np.empty((0, 4))),
+    **{
+        f"no coefficients in a {kind.__name__}": (
+            SGDClassifier().fit(X, Y),
+            "coef_",
+            np.empty((0, 4)).view(kind),
+        )
+        for kind in (np.recarray, np.matrix, np.memmap)
+    },
+    "coefficients that are no array": (SGDClassifier().fit(X, Y), "coef_", [[1.0] * 4]),
     "a start with its own coefficients": (LogisticRegression().fit(X, Y), "warm_start", True),
 }
 
