@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 def show_counters(reference: Reference) -> None:
     """Read a byte of a labelled blob if its size and counters may be hidden from this task.
 
-    Afterwards they are right, and the task has the object's tags. Raises NotPermittedError if it may not read
-    what has this label, and the errors of reading.
+    Afterwards they are right, and the task has the object's tags. Raises NotPermittedError if the label
+    forbids the read, and the errors of reading.
     """
     if reference.secrecy and not reference.size:
         reference.read_bytes(1)

@@ -67,7 +67,7 @@ def build(
         "--wheels PLACE", "Install from the .whl files in a folder, or in dios://GROUP/PATH."
     ),
     on: str = option("--on NODE", "Bring it to this node; default: the asked one."),
-    again: bool = option("--again", "Install it anew, also if it is there for the same packages."),
+    again: bool = option("--again", "Install the packages again, even if they are there."),
     common: CommonOptions,
 ) -> None:
     """Install packages for your tasks on a node, and print the name for --template.

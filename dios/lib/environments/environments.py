@@ -42,7 +42,7 @@ def environment_on(
     ``packages`` are requirements such as "pandas==2.3", or files of them such as "@lock.txt" and
     "@pyproject.toml:GROUP", which pip installs from wheels: those in the folder
     ``wheels``, or "dios://ALIAS/DIRECTORY" of a group, or those of the package index that pip is configured
-    for. The result is kept, so that the same request installs nothing later; ``again`` installs it anew.
+    for. The result is kept, so that the same request installs nothing later, unless ``again`` is set.
     ``hosts`` are names of nodes, "" for the asked node. Longer work is reported on standard error. With a
     ``template`` this is an error, because a task has one or the other.
 

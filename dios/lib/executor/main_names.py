@@ -361,7 +361,7 @@ def _shared_values(namespace: dict[str, object], name: str) -> dict[int, str]:
     """Return the first names of values that can change, by their ids; without that of a definition itself."""
     shared: dict[int, str] = {}
     for other, value in list(namespace.items()):
-        # A proxy may raise anything if it is asked for an attribute.
+        # Reading an attribute of a proxy may raise anything.
         kind = type(value)
         is_object = kind.__dictoffset__ != 0 and not issubclass(kind, _NOT_SHARED)
         if other != "__builtins__" and (is_object or issubclass(kind, _CONTAINERS)):

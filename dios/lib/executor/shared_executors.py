@@ -105,7 +105,7 @@ def _forget_if_idle(kept: _Kept) -> None:
 
 
 def _forked() -> None:
-    """Share no executor of the parent, one of whose other threads may have had the lock."""
+    """Forget the executors of the parent; another thread of the parent may have had the lock."""
     global _lock
     _lock = threading.Lock()
     _kept.clear()

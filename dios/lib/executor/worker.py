@@ -192,7 +192,7 @@ class _Worker:
             os.environb.update(msgspec.msgpack.decode(body, type=dict[bytes, bytes]))
             time.tzset()
         elif kind == frames.SCRIPT:
-            # What the script keeps of these streams, such as a handler of logs, is for the calls as well.
+            # The script may keep these streams, as a handler of logs does, and then calls use them, too.
             self._output.is_muted = True
             self._main.run_script(msgspec.msgpack.decode(body, type=Script))
             _flush(sys.stdout, sys.stderr, self._shown)
