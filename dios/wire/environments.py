@@ -57,12 +57,16 @@ class Manifest(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     files: Annotated[tuple[ArchivedFile, ...], Meta(max_length=limits.ENVIRONMENT_FILES_MAX)]
 
     def folders(self) -> set[str]:
-        """Return the paths of all folders in which files are."""
+        """Return the paths of all folders in which files are. Raise InvalidError for too many."""
         folders: set[str] = set()
         for file in self.files:
             folder = file.path.rpartition("/")[0]
             while folder and folder not in folders:
                 folders.add(folder)
+                if len(folders) > limits.ENVIRONMENT_FILES_MAX:
+                    raise InvalidError(
+                        f"the archive of the environment has over {limits.ENVIRONMENT_FILES_MAX} folders"
+                    )
                 folder = folder.rpartition("/")[0]
         return folders
 
@@ -77,10 +81,6 @@ class Manifest(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
         folders = self.folders()
         if folders & paths:
             raise InvalidError("the archive of the environment has a path that is a file and a folder")
-        if len(folders) > limits.ENVIRONMENT_FILES_MAX:
-            raise InvalidError(
-                f"the archive of the environment has over {limits.ENVIRONMENT_FILES_MAX} folders"
-            )
         if sum(file.size for file in self.files) > limits.ENVIRONMENT_BYTES_MAX:
             raise InvalidError(f"the environment has over {limits.ENVIRONMENT_BYTES_MAX >> 20} MiB")
 

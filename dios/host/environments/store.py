@@ -151,6 +151,11 @@ class EnvironmentStore:
         key = key_for(principal, digest)
         archive = None if source is None else ArchiveReader(source)
         try:
+            if not self._bytes_max:
+                raise _refused(
+                    "this node has no environments: its settings say environments_bytes = 0. Leave packages "
+                    "out, or ask its owner for a larger bound"
+                )
             if key not in self._environments:
                 async with self._building:
                     if key not in self._environments:
@@ -175,11 +180,6 @@ class EnvironmentStore:
 
     # -- making -----------------------------------------------------------------------------------
     async def _make(self, principal: Principal, digest: str, key: str, archive: ArchiveReader | None) -> None:
-        if not self._bytes_max:
-            raise _refused(
-                "this node has no environments: its settings say environments_bytes = 0. Leave packages out, "
-                "or ask its owner for a larger bound"
-            )
         if archive is None:
             raise _refused(
                 f"this node has no {name_for(digest)} of this user: build it again, with `dios env build`"

@@ -53,6 +53,12 @@ class ArchiveReader:
             done += len(part)
         return parts
 
+    @property
+    def bytes_left(self) -> int:
+        """The number of bytes after those that were read."""
+        size = len(self._source) if isinstance(self._source, bytes) else os.fstat(self._source).st_size
+        return size - self._place
+
     def is_at_end(self) -> bool:
         """Return True if no byte follows."""
         if isinstance(self._source, bytes):
@@ -72,7 +78,13 @@ def read_manifest(archive: ArchiveReader) -> Manifest:
     (length,) = LENGTH.unpack(archive.read(LENGTH.size))
     if length > limits.ENVIRONMENT_MANIFEST_BYTES_MAX:
         raise InvalidError("the manifest of the environment is too long")
-    return decode_manifest(archive.read(length))
+    manifest = decode_manifest(archive.read(length))
+    surplus = archive.bytes_left - sum(file.size for file in manifest.files)
+    if surplus < 0:
+        raise InvalidError("the archive of the environment is cut off")
+    if surplus:
+        raise InvalidError("the archive of the environment has more bytes than its manifest says")
+    return manifest
 
 
 def unpack(
@@ -91,8 +103,10 @@ def unpack(
         number = os.open(folder / file.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
         with open(number, "wb") as target:  # noqa: PTH123 - a descriptor
             os.fchmod(number, _FILE_MODE)
-            starts = range(0, file.size, _CHUNK)
-            target.writelines(archive.read(min(_CHUNK, file.size - start)) for start in starts)
+            for start in range(0, file.size, _CHUNK):
+                if stop.is_set():
+                    return False
+                target.write(archive.read(min(_CHUNK, file.size - start)))
     if not archive.is_at_end():
         raise InvalidError("the archive of the environment has more bytes than its manifest says")
     if archive.digest.text != digest:

@@ -48,7 +48,7 @@ class PreparedTasks:
         self._wanted_until: Final[dict[bool, float]] = {}
         self._changed = trio.Event()
         self._is_filling = False
-        self._is_closed = False
+        self._closed: Final = trio.Event()
         self._pause: Final = FailurePause()
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class PreparedTasks:
 
     def take(self, *, forkable: bool) -> TaskProcess | None:
         """Return a prepared process, or None; others are prepared afterwards."""
-        if not self._most or self._is_closed:
+        if not self._most or self._closed.is_set():
             return None
         self._wanted_until[forkable] = trio.current_time() + IDLE_S
         self._changed.set()
@@ -89,7 +89,7 @@ class PreparedTasks:
 
     def close(self) -> None:
         """End all prepared processes, and prepare no other."""
-        self._is_closed = True
+        self._closed.set()
         self.clear()
 
     def _end(self, kind: bool) -> None:  # noqa: FBT001 - it is a key
@@ -99,8 +99,10 @@ class PreparedTasks:
 
     async def _keep_filled(self) -> None:
         try:
-            while not self._is_closed:
+            while not self._closed.is_set():
                 await trio.sleep(PAUSE_S)
+                if self._closed.is_set():
+                    return
                 self._changed = trio.Event()
                 now = trio.current_time()
                 for kind in [kind for kind, until in self._wanted_until.items() if until <= now]:
@@ -118,8 +120,8 @@ class PreparedTasks:
             self._is_filling = False
 
     async def _fill(self, kind: bool) -> None:  # noqa: FBT001 - it is a key
-        waiting = self._waiting[kind]
-        while len(waiting) < self._most and self._pause.is_over and self._has_room():
+        waiting, closed = self._waiting[kind], self._closed
+        while len(waiting) < self._most and self._pause.is_over and self._has_room() and not closed.is_set():
             try:
                 child = await self._make(kind)
             except DiosError:
@@ -129,7 +131,7 @@ class PreparedTasks:
             if child.exit is not None:
                 self._pause.failed()
                 child.close()
-            elif self._is_closed:
+            elif self._closed.is_set():
                 child.close()
                 return
             else:

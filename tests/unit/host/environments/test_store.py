@@ -59,6 +59,23 @@ async def test_an_environment_belongs_to_one_principal(tmp_path: Path) -> None:
     assert await store.ensure(OTHER, DIGEST, ARCHIVE) == key_for(OTHER, DIGEST) != key_for(USER, DIGEST)
 
 
+async def test_a_claim_without_its_bytes_makes_no_room(tmp_path: Path) -> None:
+    """The environments of others stay if the manifest claims more than the archive has."""
+    store = store_at(tmp_path, 3 * SIZE)
+    await store.ensure(OTHER, DIGEST, ARCHIVE)
+    digest, large = archive_of({"large.bin": "x" * (2 * SIZE)})
+    with pytest.raises(InvalidError, match="cut off"):
+        await store.ensure(USER, digest, large[:-1])
+    assert [environment.about.digest for environment in store.all] == [DIGEST]
+
+
+async def test_a_node_without_environments_starts_nothing_in_former_ones(tmp_path: Path) -> None:
+    """The bound 0 is for those that are there, too."""
+    await store_at(tmp_path).ensure(USER, DIGEST, ARCHIVE)
+    with pytest.raises(NotSupportedError, match="environments_bytes = 0"):
+        await store_at(tmp_path, 0).ensure(USER, DIGEST, None)
+
+
 @pytest.mark.parametrize(
     ("archive", "reason"),
     [
