@@ -129,6 +129,7 @@ def test_calls_run_where_their_arguments_are(
     assert received(node) == before + 1
 
 
+@pytest.mark.extended
 def test_a_worker_starts_where_the_waiting_call_has_its_arguments(
     node: dios.Node, arrays: dict[str, Future[np.ndarray[tuple[int], np.dtype[np.uint8]]]]
 ) -> None:

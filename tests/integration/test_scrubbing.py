@@ -154,6 +154,7 @@ def test_a_damaged_replica_is_repaired_from_the_other_one(three: Keeping) -> Non
     assert (three.person.home / "copy.bin").read_bytes() == LARGE
 
 
+@pytest.mark.extended
 def test_a_keeper_prefers_sound_replicas(unscrubbed: Keeping) -> None:
     """It copies from a sound one, counts only these, and never drops the last of them for a damaged one."""
     contents = {f"{number}.bin": bytes([number]) + LARGE + bytes(number) for number in range(4)}

@@ -27,6 +27,7 @@ def digest_under(hash_seed: str, walk: int) -> str:
     ).stdout
 
 
+@pytest.mark.extended(keep=1)
 @pytest.mark.parametrize("walk", [1, 2])
 def test_hash_seeds_change_nothing(walk: int) -> None:
     """The same events under two hash seeds give the same outcomes byte for byte, and the same state."""

@@ -72,6 +72,7 @@ def pids_of(person: Person, label: str) -> list[int]:
     return [int(str(row["pid"])) for row in running(person, label)]
 
 
+@pytest.mark.extended
 def test_best_effort_fills_idle_reservations_and_yields(person: Person) -> None:
     """With every processor reserved and idle, best-effort runs compute; with busy owners they hardly do.
 
