@@ -125,10 +125,8 @@ demo: $(if $(UI),setup,runtime) ## Count the words of real files with sandboxed 
 demo-evil: runtime ## Run a word count that tries to break out, and see what stops it.
 	@$(BIN)/python -m examples.demo_evil
 
-# Three workers for two processors, because tests wait for nodes. All tests of a file run in the same worker,
-# because they may share a node.
-PROCESSES := $(shell expr \( 3 \* $$(nproc) + 1 \) / 2)
-PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
+# One worker for each processor. All tests of a file run in the same worker, because they may share a node.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 test: kernels ## Run the tests for every change, in minutes (TESTS=path for a part; WORKERS=0 without parallel workers).
 	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) -m "not long and not extended" $(TESTS)

@@ -40,6 +40,7 @@ def test_a_node_says_how_it_is(person: Person) -> None:
     assert "already" in again.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.long
 def test_files_come_back_as_they_were_put(person: Person) -> None:
     """Small, large and empty files are put, listed, looked at, got back byte for byte, and removed."""
@@ -62,6 +63,7 @@ def test_files_come_back_as_they_were_put(person: Person) -> None:
     assert "cannot find" in refused.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.long
 def test_an_ambiguous_file_name_lists_what_fits(person: Person) -> None:
     """Two files of one name in different directories are told apart by path or fingerprint."""

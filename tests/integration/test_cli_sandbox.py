@@ -281,6 +281,7 @@ def listed(person: Person) -> list[dict[str, object]]:
     return rows
 
 
+@pytest.mark.extended
 @pytest.mark.long
 def test_sessions_are_listed_and_stopped(person: Person) -> None:
     """A session is stopped by its fingerprint or process id, all by --all; its program learns of it."""

@@ -246,6 +246,7 @@ def test_asyncio_cancels_calls_in_its_own_ways(running: RunningNode) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.extended(keep=1)
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["blob", "stream"])
 @on_both_loops

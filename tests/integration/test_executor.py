@@ -821,6 +821,7 @@ def test_a_nested_pickle_is_never_loaded_by_the_caller(node: RunningNode, tmp_pa
     assert not mark.exists()
 
 
+@pytest.mark.extended
 @pytest.mark.long
 def test_nested_calls_are_bounded(node: RunningNode) -> None:
     """Calls that wait too deep are refused, and a nested executor exists only in a worker."""

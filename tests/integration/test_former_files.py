@@ -96,6 +96,7 @@ def test_a_replaced_file_outlives_the_loss_of_its_replacement(three: Keeping) ->
     assert "dios get papers/" in three.types("dios group describe papers")
 
 
+@pytest.mark.extended
 def test_a_removed_file_is_gone_from_a_node_that_comes_back(three: Keeping) -> None:
     """The command succeeds without the node, and says so; nothing stays that no list has."""
     fill(three, "old ")

@@ -170,6 +170,7 @@ def is_kept(objects: int) -> Callable[[GroupRow], bool]:
     return holds
 
 
+@pytest.mark.extended
 def test_the_number_of_replicas_comes_back_after_each_loss(three: Keeping) -> None:
     """After the death of the keeper's own node and of another one; files are read and put all the while."""
     for name, text in FILES.items():

@@ -120,6 +120,7 @@ def divide(three: Keeping) -> list[CatalogueEntry]:
     return [early, late]
 
 
+@pytest.mark.extended
 def test_a_list_in_conflict_is_shown_and_repaired(three: Keeping) -> None:
     """Every command that lists says so and fails; then no file of any list is missing on any node."""
     three.person.writes("a.txt", "one")

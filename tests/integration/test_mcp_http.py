@@ -347,6 +347,7 @@ def test_sandboxes_end_with_a_server_that_is_killed(person: Person) -> None:
     wait_until(lambda: not sandboxes(person), "the sandbox ends")
 
 
+@pytest.mark.extended
 @pytest.mark.long
 def test_a_server_that_cannot_begin_says_why(person: Person) -> None:
     """A port in use and a token that could be guessed are errors, and leave no file."""

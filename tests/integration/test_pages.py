@@ -61,6 +61,7 @@ def reader(tmp_path: Path) -> Iterator[Person]:
     someone.types("dios-node stop")
 
 
+@pytest.mark.extended(keep=1)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", ["executor", "files"])
 def test_the_programs_of_a_page_run(reader: Person, page: str) -> None:

@@ -529,7 +529,7 @@ def test_every_option_has_a_case() -> None:
     assert sorted(_options()) == sorted(CASES)
 
 
-@pytest.mark.extended(keep=28)
+@pytest.mark.extended(keep=12)
 @pytest.mark.parametrize("option", CASES)
 def test_an_option_has_its_effect_or_is_refused(stand: Stand, option: str) -> None:
     """The option changes what the run is, or the run is refused with the reason."""

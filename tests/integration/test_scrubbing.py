@@ -124,6 +124,7 @@ def cluster(tmp_path: Path, settings: dict[str, str]) -> Iterator[Keeping]:
             keeping.kill(node.name)
 
 
+@pytest.mark.extended
 def test_a_damaged_replica_is_repaired_from_the_other_one(three: Keeping) -> None:
     """Two promised replicas, of which each is damaged once: both are right afterwards, where they were."""
     (three.person.home / "big.bin").write_bytes(LARGE)

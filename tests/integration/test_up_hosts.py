@@ -88,6 +88,7 @@ def test_a_host_that_fails_leaves_a_stated_state(up: tuple[Person, str], options
     assert "nowhere: not reached" in failed
 
 
+@pytest.mark.extended
 def test_down_keeps_the_data_and_then_deletes_only_its_own_files(
     up: tuple[Person, str], place: Path, options: str
 ) -> None:

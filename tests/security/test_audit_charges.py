@@ -93,6 +93,7 @@ def test_a_flood_of_one_denial_costs_the_log_almost_nothing(running: RunningNode
     assert _size(running) - before < VECTOR_BYTES
 
 
+@pytest.mark.extended(keep=1)
 @pytest.mark.parametrize(
     ("program", "reached"),
     [(VARIED, limits.AUDIT_BURST_S * RATE), (FAMILY, FIRST_BYTES)],

@@ -109,6 +109,7 @@ GUESSES: dict[str, Callable[[Stage], int]] = {
 """Where a number that shall pass for a reference comes from."""
 
 
+@pytest.mark.extended(keep=8)
 @pytest.mark.long
 @pytest.mark.parametrize("guess", GUESSES)
 def test_a_number_is_no_reference(stage: Stage, guess: str) -> None:

@@ -46,6 +46,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HonestNodes]:
         yield honest
 
 
+@pytest.mark.extended(keep=8)
 @pytest.mark.parametrize("name", sorted(PLAYS))
 def test_a_play_harms_nobody(nodes: HonestNodes, tmp_path: Path, name: str) -> None:
     """Honest nodes agree, serve their users and give nothing away; the liar is removed and stays out."""

@@ -354,6 +354,7 @@ def test_output_that_never_ends_does_not_extend_a_run(node: RunningNode) -> None
         assert result.error.ended
 
 
+@pytest.mark.extended(keep=2)
 @pytest.mark.long
 @pytest.mark.parametrize(
     "source",

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.long
 STOP_S = 11.0
 
 
+@pytest.mark.extended(keep=1)
 @pytest.mark.parametrize("name", ["start: the probe stops", "restart: the successor stops"])
 def test_a_process_that_was_stopped_breaks_nothing(name: str, tmp_path: Path) -> None:
     """What the user typed works, later than usual, and so does the next command."""

@@ -50,6 +50,7 @@ def ticks(pids: list[int]) -> int:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can set the score of a confined task")
 def test_best_effort_gives_its_memory_back_first(person: Person) -> None:
     """The kernel ends a best-effort task before every other when the machine has no memory left."""

@@ -125,6 +125,7 @@ def test_iperf3_comes_through(lab: FunctionLab, function: str) -> None:
     assert sum(regular(told)) > 10_000
 
 
+@pytest.mark.extended(keep=1)
 @BOTH
 @pytest.mark.parametrize("steer", ["spray", "rss", "direct"])
 def test_a_nat_carries_curl(lab: FunctionLab, steer: str) -> None:

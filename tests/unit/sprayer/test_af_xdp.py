@@ -130,6 +130,7 @@ def shown(lab: FunctionLab, name: str = "in0") -> str:
     return run(lab.middle.inside("ip", "-details", "link", "show", name))
 
 
+@pytest.mark.extended
 def test_a_killed_function_leaves_no_program_behind(lab: FunctionLab) -> None:
     """While it runs both interfaces have a program, which goes with it, as the promiscuous mode does."""
     process = subprocess.Popen(lab.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -214,6 +215,7 @@ def test_more_queues_than_there_may_be_are_refused(lab: FunctionLab) -> None:
     assert f"`ethtool -L in1 combined {SPRAYER_QUEUES_MAX}`" in done.stderr, done.stderr
 
 
+@pytest.mark.extended(keep=1)
 @pytest.mark.parametrize("left", ["-all", "-all,+net_raw"])
 def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, left: str) -> None:
     """Without capabilities nothing is attached, and the message says which are wanted."""

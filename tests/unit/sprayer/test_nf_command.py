@@ -175,6 +175,7 @@ def in_middle(lab: FunctionLab, *words: str) -> str:
     return run(lab.middle.inside(*PYTHON, "-m", "dios.cli.main", "nf", *words))
 
 
+@pytest.mark.extended(keep=1)
 @pytest.mark.parametrize("engine", ["af_packet", "af_xdp"])
 def test_a_function_runs_is_asked_and_ends(lab: FunctionLab, engine: str) -> None:
     """A page comes through, stats show all cores at it, Ctrl-C ends it, and offloads are as they were."""

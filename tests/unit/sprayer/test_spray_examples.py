@@ -45,6 +45,7 @@ def test_the_counter_counts_what_goes_through(capsys: pytest.CaptureFixture[str]
     assert shown("count", capsys) == ["6 packets, 324 bytes, 3 opened", "all of them went on: True"]
 
 
+@pytest.mark.extended
 def test_the_nat_by_hand_gives_ports_and_leads_answers_back(capsys: pytest.CaptureFixture[str]) -> None:
     """Each connection has a port of its own, each answer its client, and a stranger nobody."""
     *lines, last = shown("nat", capsys)

@@ -232,6 +232,7 @@ def test_a_balancer_follows_the_tasks_that_accept(front: Front) -> None:
     assert told["counters"]["opened"] >= 70, told
 
 
+@pytest.mark.extended
 def test_without_workers_nobody_is_answered_and_it_is_counted(front: Front) -> None:
     """A balancer of a service that nobody serves drops what opens connections, by a cause of its own."""
     with front.balanced() as told:
