@@ -100,6 +100,13 @@ def prctl(option: int, argument: int = 0) -> int:
     return result
 
 
+def sync_file_system(descriptor: int) -> None:
+    """Write all that the file system of a descriptor has in memory to its disk. Raise ``OSError``."""
+    if _libc.syncfs(ctypes.c_int(descriptor)):
+        code = ctypes.get_errno()
+        raise OSError(code, f"syncfs: {os.strerror(code)}")
+
+
 def close_range(first: int, last: int) -> None:
     """Close all descriptors from ``first`` to ``last``. Raise ``OSError``."""
     if _close_range(_CLOSE_RANGE, first, last, 0) < 0:

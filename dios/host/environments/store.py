@@ -27,6 +27,7 @@ from msgspec import Meta
 
 from dios import limits
 from dios.errors import DiosError, NoSpaceError, NotSupportedError
+from dios.host.confinement import linux_calls
 from dios.host.content.contents import Content
 from dios.host.environments import unpacking
 from dios.host.environments.interpreter import python_here
@@ -333,13 +334,21 @@ def _write(
         is_complete = unpacking.unpack(archive, manifest, about.digest, temporary / _PACKAGES, stop)
         if is_complete:
             (temporary / _ABOUT).write_bytes(msgspec.json.encode(about))
-            # A power cut must not leave a complete folder with empty files.
-            os.sync()
+            _sync(temporary)
             place.parent.mkdir(exist_ok=True)
             temporary.rename(place)
         return is_complete
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Write the files of a folder to the disk: a power cut must not leave a complete one with empty files."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        linux_calls.sync_file_system(number)
+    finally:
+        os.close(number)
 
 
 def _delete(place: Path, waste: Path) -> None:
