@@ -148,7 +148,7 @@ def run(section: Section) -> None:
     )
     section.rows.append(
         Row(
-            "covert channel of a labelled task: ends of its children, 20 bits for each",
+            "covert channel of a labelled task: ends of children, 20 bits each without times",
             f"{number(20 * ends)} bits/s",
             f"{number(ends)} ends a second",
         )

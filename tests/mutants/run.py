@@ -31,21 +31,13 @@ from xml.etree import ElementTree as ET
 import coverage
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-LEFT_OUT: Final = {
-    ".git",
-    ".venv",
-    ".venv-bench",
-    ".venv-fuzz",
-    ".venv-site",
-    ".venv-dist",
-    ".venv-mutants",
-    ".mutants",
-}
+LEFT_OUT: Final = shutil.ignore_patterns(".git", ".venv*", ".mutants")
+"""What the copies of the repository lack. They have its compiled kernels, which git ignores."""
 ALL: Final = "not extended"
 SHORT: Final = "not extended and not long"
 """The marks of ``make test-all`` and of ``make test``."""
 TESTS_MAX: Final = 60
-"""Tests that run for one mutant."""
+"""Tests of each kind that run for one mutant: others could kill some of those that survive."""
 SLOW_FACTOR: Final = 5
 SLOW_S: Final = 30.0
 KILLED: Final = "killed by the short run"
@@ -129,7 +121,7 @@ def copies(count: int) -> Iterator[list[Path]]:
     with tempfile.TemporaryDirectory(prefix="dios-mutants-") as folder:
         trees = [Path(folder) / str(number) for number in range(count)]
         for tree in trees:
-            shutil.copytree(ROOT, tree, symlinks=True, ignore=lambda _, names: LEFT_OUT & set(names))
+            shutil.copytree(ROOT, tree, symlinks=True, ignore=LEFT_OUT)
         yield trees
 
 
@@ -261,7 +253,7 @@ def describe(package: str, tests: list[str], mutants: list[Mutant], outcomes: li
     lines = [
         f"# Mutants of `{package}`",
         "",
-        f"{len(mutants)} mutants, tests: {', '.join(tests)}.",
+        f"{len(mutants)} mutants, tests: {', '.join(tests)}; at most {TESTS_MAX} of each kind for a mutant.",
         "",
         *(f"- {state}: {outcomes.count(state)}" for state in (KILLED, KILLED_LATER, SURVIVED, UNREACHED)),
     ]
