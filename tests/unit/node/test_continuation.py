@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from trio.testing import MockClock
@@ -34,7 +35,8 @@ async def test_a_trial_that_gets_no_processor_is_waited_for(
 
     def activity(pid: int) -> Activity:
         looks.append(pid)
-        os.kill(pid, signal.SIGCONT if len(looks) >= 2 * limits.START_QUIET_MAX else signal.SIGSTOP)
+        with suppress(ProcessLookupError):  # it has ended since it goes on
+            os.kill(pid, signal.SIGCONT if len(looks) >= 2 * limits.START_QUIET_MAX else signal.SIGSTOP)
         return Activity(0, waits=True)
 
     monkeypatch.setattr(start_watch, "activity_of", activity)
