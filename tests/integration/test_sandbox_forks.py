@@ -162,6 +162,20 @@ def test_what_cannot_be_shared_is_named_and_the_session_goes_on(box: dios.Sandbo
         assert shown(fork, "x") == "1"
 
 
+def test_the_order_of_a_failed_fork_gets_no_process(box: dios.Sandbox, node: RunningNode) -> None:
+    """It is taken back before the error is raised, or the next fork would be made for it, and end with it."""
+    with dios.connect(node.place, groups=()) as session:
+        own = [row.label for row in session.tasks() if row.state is not dios.TaskState.ENDED]
+        for _ in range(5):
+            shown(box, "file = open('kept', 'w')")
+            with pytest.raises(SessionForkError, match="'kept'"):
+                box.fork()
+            assert [row.label for row in session.tasks() if row.state is not dios.TaskState.ENDED] == own
+            shown(box, "file.close(); del file")
+            with box.fork() as fork:
+                assert shown(fork, "1") == "1"
+
+
 @pytest.mark.parametrize("name", ["large", "larger"])
 def test_an_input_that_was_read_without_a_copy_refuses_no_fork(box: dios.Sandbox, name: str) -> None:
     """Neither one that is a file, too, nor one that is too large for that; each session reads it again."""

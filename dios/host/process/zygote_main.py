@@ -182,13 +182,15 @@ class ZygoteProcess:
         while True:
             wait_s = self._templates.families.expire() if self._templates is not None else None
             ready = [fd for fd, _ in self._poll.poll(None if wait_s is None else 1000 * wait_s + 1)]
-            if self._templates is not None:
+            # Orders come first: a session must not make the fork of an order that was taken back meanwhile.
+            if self._control.fileno() in ready:
+                if not self._receive():
+                    return
+            elif self._templates is not None:
                 self._templates.handle(ready)
             if self._wake in ready:
                 os.read(self._wake, limits.ZYGOTE_MESSAGE_BYTES_MAX)
                 self._reap()
-            if self._control.fileno() in ready and not self._receive():
-                return
 
     def _receive(self) -> bool:
         data, ancillary, _, _ = self._control.recvmsg(limits.ZYGOTE_MESSAGE_BYTES_MAX, _ANCILLARY_BYTES)

@@ -62,6 +62,9 @@ _END_WAIT_S: Final = 10.0
 """The node reports the reason of an end within this time. A session that ended its streams may go on, so an
 order waits for no longer than its own time, and the grace."""
 
+_ORDER_END_S: Final = 1.0
+"""The node takes back the order of a failed fork within this time."""
+
 GRACE_S: Final = 2.0
 """The time in which interrupted code must stop; a session that goes on is ended."""
 
@@ -245,8 +248,19 @@ class SessionLink:
         except GeneratorExit:
             raise
         except BaseException:
+            yield from self._end_order()
             yield from self.close()
             raise
+
+    def _end_order(self) -> Steps[None]:
+        """End the task of a fork that failed, and wait for its end.
+
+        Until then its order stands, and would get the process of the next fork.
+        """
+        if self.task is not None:
+            with contextlib.suppress(DiosError):
+                yield from call(self.task.kill_op())
+                yield from call(self.task.wait_op(_ORDER_END_S))
 
     def require_alive(self) -> None:
         """Raise SandboxEndedError if the session has ended."""
