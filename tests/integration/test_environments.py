@@ -246,6 +246,8 @@ def test_commands_build_list_show_and_remove(node: RunningNode, wheels: Path, tm
         (kept,) = rows_of(person, "dios env ls --json")
         assert kept["in_use"]
         assert executor.submit(version_of_fruit).result() == "1.0"
+        started_ns = record.stat().st_mtime_ns
+    wait_until(lambda: record.stat().st_mtime_ns > started_ns, "the end of the worker to be a use")
     refused = person.types(f"dios run job.py --template {name}", status=125)
     assert "dios env build" in refused.stderr
 

@@ -164,10 +164,17 @@ class EnvironmentStore:
         finally:
             if archive is not None:
                 archive.close()
-        environment = self._environments[key]
-        _require_python(environment.about.python)
-        self._note_use(environment)
+        _require_python(self._environments[key].about.python)
+        self.note_use(key)
         return key
+
+    def note_use(self, key: str) -> None:
+        """Note that a task begins or ends in an environment. Do nothing if there is none with this key."""
+        environment = self._environments.get(key)
+        if environment is not None:
+            environment.used_ns = time.time_ns()
+            with contextlib.suppress(OSError):
+                os.utime(self._folder / key / _ABOUT)
 
     async def prune(self, digest: str = "", *, unused_s: float = 0) -> list[Environment]:
         """Remove unused environments, and return them: those of a digest, or unused for some seconds."""
@@ -265,11 +272,6 @@ class EnvironmentStore:
             await trio.to_thread.run_sync(_delete, self._folder / environment.key, waste)
         _log.info("an environment was removed", extra={"environment": environment.about.digest})
         return True
-
-    def _note_use(self, environment: Environment) -> None:
-        environment.used_ns = time.time_ns()
-        with contextlib.suppress(OSError):
-            os.utime(self._folder / environment.key / _ABOUT)
 
 
 def _about_at(place: Path) -> EnvironmentRecord | None:

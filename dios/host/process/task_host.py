@@ -135,6 +135,8 @@ class _StartedTask:
         self.killed = False
         self.suspended = False
         self.preparing = trio.CancelScope()
+        self.environment = ""
+        """The key of its environment, once it is there."""
         self.archive: int | bytes | None = None
         """The archive of its environment, until that is made; a descriptor is closed then."""
 
@@ -376,6 +378,7 @@ class TaskHost:
                 os.close(running.archive)
             rates.end_task(task)
             parts = self._parts
+            parts.environments.note_use(running.environment)
             detail = self._described(end, parts.consoles.of(task))
             written = parts.consoles.of(task).last_bytes(limits.LOG_BYTES_MAX)
             parts.consoles.ended(task, effect.principal, effect.job)
@@ -453,7 +456,7 @@ class TaskHost:
                 key = await environments.ensure(effect.principal, digest, archive)
             if not key or running.killed:
                 return None
-            running.preparing = trio.CancelScope()
+            running.environment, running.preparing = key, trio.CancelScope()
             return await self._spawn_prepared(effect, running, "", _lineage_of(effect, key))
 
     async def _spawn_prepared(
