@@ -182,7 +182,8 @@ class EnvironmentStore:
         removed: list[Environment] = []
         for environment in self.all:
             is_named = not digest or environment.about.digest == digest
-            if is_named and environment.used_ns <= before and await self._remove(environment):
+            is_old = not unused_s or environment.used_ns <= before
+            if is_named and is_old and await self._remove(environment):
                 removed.append(environment)
         return removed
 
