@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import resource
-from typing import Final
+from typing import Final, Protocol
 
 from dios import limits
 
@@ -23,6 +23,22 @@ _KERNEL_BYTES_PER_FILE: Final = 2 * limits.KIB
 _ENDED_FIRST: Final = "1000"
 """The largest ``oom_score_adj``; that of other tasks is 500."""
 _OWN: Final = frozenset({b"RssAnon:", b"VmSwap:", b"VmPTE:"})
+
+
+class LimitsOfTask(Protocol):
+    """The limits of a new task; 0 means no limit."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of all its processes."""
+
+    @property
+    def cpu_ms(self) -> int:
+        """The processor time of its first process."""
+
+    @property
+    def processes(self) -> int:
+        """The number of its processes."""
 
 
 def seconds_of(cpu_ms: int) -> int:

@@ -22,8 +22,8 @@ from dios.host.confinement import (
     privileges,
     view,
 )
+from dios.host.confinement.limits_of_task import LimitsOfTask
 from dios.host.confinement.seccomp import SeccompFilter, program
-from dios.host.process.zygote_messages import CreateChild
 
 STDIN: Final = 0
 CONSOLE: Final = (1, 2)
@@ -117,7 +117,7 @@ def place_descriptors(stdin: int, console: int, socket: int) -> None:
     linux_calls.close_range(FIRST_CLOSED, 0xFFFF_FFFF)
 
 
-def pure(prepared: LockdownState, make: CreateChild, socket: int, console: int, folder: int) -> None:
+def pure(prepared: LockdownState, limits: LimitsOfTask, socket: int, console: int, folder: int) -> None:
     """Lock the calling child down as a pure task. Raise ``OSError`` at the first step that fails.
 
     ``folder`` is the mount of its private folder, or -1 for a task without one.
@@ -127,21 +127,21 @@ def pure(prepared: LockdownState, make: CreateChild, socket: int, console: int, 
     if folder >= 0:
         private_folder.place(folder)
         private_folder.enter()
-    _give_up_rights(prepared, make, socket, console, has_folder=folder >= 0)
+    _give_up_rights(prepared, limits, socket, console, has_folder=folder >= 0)
 
 
-def session(prepared: LockdownState, make: CreateChild, socket: int, console: int) -> None:
+def session(prepared: LockdownState, limits: LimitsOfTask, socket: int, console: int) -> None:
     """Lock down a child of a template as a pure task, with its private folder mounted. Raise ``OSError``.
 
     It ends with the supervisor already (PR_SET_PDEATHSIG), and has the rules of Landlock from the template.
     """
     os.setsid()
     private_folder.enter()
-    _give_up_rights(prepared, make, socket, console, has_folder=True)
+    _give_up_rights(prepared, limits, socket, console, has_folder=True)
 
 
 def forkable_session(
-    prepared: LockdownState, make: CreateChild, socket: int, console: int, hand_over: Callable[[int], None]
+    prepared: LockdownState, limits: LimitsOfTask, socket: int, console: int, hand_over: Callable[[int], None]
 ) -> None:
     """Lock down a child of a template that can be forked later, with its private folder mounted.
 
@@ -154,28 +154,28 @@ def forkable_session(
     """
     os.setsid()
     private_folder.enter()
-    _limit(prepared, make, has_folder=True)
+    _limit(prepared, limits, has_folder=True)
     privileges.no_new_privileges()
     privileges.drop_everything(prepared.last_capability, (privileges.CAP_SYS_ADMIN,))
     hand_over(prepared.forkable_filter.install_with_listener())
     place_descriptors(open_empty_stdin(), console, socket)
 
 
-def _limit(prepared: LockdownState, make: CreateChild, *, has_folder: bool) -> None:
-    limits_of_task.apply(memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms)
+def _limit(prepared: LockdownState, limits: LimitsOfTask, *, has_folder: bool) -> None:
+    limits_of_task.apply(memory_bytes=limits.memory_bytes, cpu_ms=limits.cpu_ms)
     limits_of_task.apply_to_pure(
-        memory_bytes=make.memory_bytes,
-        processes=make.processes,
-        file_bytes=make.memory_bytes if has_folder else 0,
+        memory_bytes=limits.memory_bytes,
+        processes=limits.processes,
+        file_bytes=limits.memory_bytes if has_folder else 0,
         memory_is_counted=prepared.memory_is_counted,
     )
 
 
 def _give_up_rights(
-    prepared: LockdownState, make: CreateChild, socket: int, console: int, *, has_folder: bool
+    prepared: LockdownState, limits: LimitsOfTask, socket: int, console: int, *, has_folder: bool
 ) -> None:
     available = prepared.available
-    _limit(prepared, make, has_folder=has_folder)
+    _limit(prepared, limits, has_folder=has_folder)
     privileges.no_new_privileges()
     if prepared.rules >= 0:
         landlock.restrict_self(prepared.rules)
@@ -208,13 +208,13 @@ def template(prepared: LockdownState, memory_bytes: int, link: int, null: int, f
     prepared.template_filter.install()
 
 
-def limbo(prepared: LockdownState, make: CreateChild, socket: int, console: int, folder: int) -> None:
+def limbo(prepared: LockdownState, limits: LimitsOfTask, socket: int, console: int, folder: int) -> None:
     """Prepare the calling child as a limbo task: an ordinary process that cannot gain privileges."""
     del folder  # it has the machine's files
     die_with_the_zygote(prepared.own_pidfd)
     os.setsid()
     # Orphans become children of the task first and, when it has ended, of the zygote, which ends them.
     linux_calls.prctl(linux_calls.PR_SET_CHILD_SUBREAPER, 1)
-    limits_of_task.apply(memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms)
+    limits_of_task.apply(memory_bytes=limits.memory_bytes, cpu_ms=limits.cpu_ms)
     privileges.no_new_privileges()
     place_descriptors(prepared.null, console, socket)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dios.host.confinement import linux_calls, lockdown, private_folder
-from dios.host.process.zygote_messages import CreateChild
+from dios.host.confinement.limits_of_task import LimitsOfTask
 
 FIRST: Final = 20
 """The limit of processes of the first way to cheat."""
@@ -25,9 +25,9 @@ CHEATS: Final[dict[str, Callable[[], object]]] = {
 """What a session hands over for the listener of its filter."""
 
 
-def _loosely(prepared: lockdown.LockdownState, make: CreateChild, socket: int, console: int) -> None:
+def _loosely(prepared: lockdown.LockdownState, limits: LimitsOfTask, socket: int, console: int) -> None:
     """Take the descriptors of a task, and keep limits and the filter of the template."""
-    del prepared, make
+    del prepared, limits
     os.setsid()
     private_folder.enter()
     lockdown.place_descriptors(lockdown.open_empty_stdin(), console, socket)
@@ -35,13 +35,13 @@ def _loosely(prepared: lockdown.LockdownState, make: CreateChild, socket: int, c
 
 def _without_listener(
     prepared: lockdown.LockdownState,
-    make: CreateChild,
+    limits: LimitsOfTask,
     socket: int,
     console: int,
     hand_over: Callable[[object], None],
 ) -> None:
-    hand_over(list(CHEATS.values())[make.processes - FIRST]())
-    _loosely(prepared, make, socket, console)
+    hand_over(list(CHEATS.values())[limits.processes - FIRST]())
+    _loosely(prepared, limits, socket, console)
 
 
 lockdown.session = _loosely
