@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple, Self
 
 from dios.errors import InvalidError
+from dios.wire.node_labels import NO_LIMBO
 from dios.wire.types import Affinity, Operator
 
 
@@ -106,6 +107,8 @@ class Constraint(NamedTuple):
         """The end of a sentence about machines that do not satisfy it."""
         if self.key == NOT_FIT:
             return "are not fit for pure tasks: `dios node ls` and `dios node describe` say why"
+        if self.key == NO_LIMBO:
+            return "start tasks outside the sandbox only for their own users (setting limbo_from_nodes)"
         return {
             Operator.EQUAL: f"lack {self.key}={self.value}",
             Operator.UNEQUAL: f"have {self.key}={self.value}",

@@ -67,6 +67,7 @@ class ClusterMembership(NamedTuple):
     leases: bool = True
     devices: tuple[Device, ...] = ()
     threads: tuple[ThreadPlace, ...] = ()
+    limbo_from_nodes: bool = False
     write_labels: LabelWriter = live_labels.write_nothing
     key_digest: bytes = b""
 
@@ -95,6 +96,7 @@ class ClusterMembership(NamedTuple):
             self.leases,
             self.devices,
             self.threads,
+            self.limbo_from_nodes,
         )
 
     @property
@@ -166,6 +168,7 @@ async def open_port(
         leases=settings.leases,
         devices=own_devices.devices,
         threads=machine.insides().threads,
+        limbo_from_nodes=settings.limbo_from_nodes,
         write_labels=partial(live_labels.write, settings.data),
         key_digest=own.card.key,
     )

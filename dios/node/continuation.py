@@ -52,6 +52,7 @@ _KEPT_SETTINGS: Final = frozenset(
         "group_limits",
         "labels",
         "leases",
+        "limbo_from_nodes",
         "link_rate",
         "listen",
         "mode",

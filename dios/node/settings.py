@@ -118,9 +118,10 @@ class Settings:
 
     ``socket`` is the socket for users' programs. ``log_file`` None means standard error. ``record`` is the
     file in which every event of the core is recorded for replay. ``allowed_uids`` are users who may connect
-    in addition to the node's own user and root. The first three ``_limits`` are the defaults for every task
-    with all it starts, for every group and for every principal, and ``sandbox_limits`` are those of every
-    session of a sandbox.
+    in addition to the node's own user and root. With ``limbo_from_nodes``, tasks of other nodes may start
+    limbo tasks here for the node's own user or root.
+    The first three ``_limits`` are the defaults for every task with all it starts, for every group and for
+    every principal, and ``sandbox_limits`` are those of every session of a sandbox.
     ``audit_bytes`` and ``audit_age`` (ms) are the bounds of the audit log, 0 for none; ``audit_rate`` is the
     rate in bytes per second at which each principal may add to it, and ``audit_heads`` a file to which signed
     heads of the log are appended.
@@ -170,6 +171,7 @@ class Settings:
     environments_bytes: int = limits.ENVIRONMENTS_BYTES_DEFAULT
     accept_weaker_sandbox: bool = False
     mode: NodeMode = NodeMode.LIBERAL
+    limbo_from_nodes: bool = False
     allowed_uids: tuple[int, ...] = ()
     map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT
     audit_bytes: int = limits.AUDIT_BYTES_DEFAULT
@@ -491,6 +493,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "environments_bytes": _size(0, limits.ENVIRONMENTS_BYTES_MAX),
     "accept_weaker_sandbox": _boolean,
     "mode": _one_of(NodeMode),
+    "limbo_from_nodes": _boolean,
     "allowed_uids": _uids,
     "map_bytes": _size(limits.STORE_MAP_BYTES_MIN, limits.STORE_MAP_BYTES_MAX),
     "audit_bytes": _or_none(_size(limits.AUDIT_BYTES_MIN, limits.AUDIT_BYTES_MAX)),

@@ -20,6 +20,11 @@ POD: Final = "pod"
 POD_LINK: Final = "pod-link"
 """The label with the bandwidth of the links of a node's pod, in each direction and second."""
 
+NO_LIMBO: Final = "no limbo tasks of other nodes"
+"""The label by which a scheduler knows the nodes without ``limbo_from_nodes``. Operators give none with
+spaces.
+"""
+
 _RATE: Final = re.compile(r"([0-9]{1,12})(B|KiB|MiB|GiB)")
 _RATE_UNITS: Final = {"B": 1, "KiB": limits.KIB, "MiB": limits.MIB, "GiB": limits.GIB}
 

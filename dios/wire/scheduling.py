@@ -381,6 +381,8 @@ class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     """The node's ability to run pure tasks."""
     kept: Annotated[tuple[KeptRoom, ...], Meta(max_length=limits.RESERVATIONS_MAX)] | None = None
     """All promised starts of its submissions; None if they are those of the version that the caller knows."""
+    limbo_from_nodes: bool = False
+    """True if tasks of other nodes may start limbo tasks here."""
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):

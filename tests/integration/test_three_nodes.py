@@ -24,7 +24,8 @@ SIZE = 300_000
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dios.Node]]:
     """A session at each of three nodes."""
     folder = tmp_path_factory.mktemp("three") / "cluster"
-    live_cluster = local_cluster.make(folder, nodes=3, settings={"accept_weaker_sandbox": "yes"})
+    settings = {"accept_weaker_sandbox": "yes", "limbo_from_nodes": "yes"}
+    live_cluster = local_cluster.make(folder, nodes=3, settings=settings)
     try:
         local_cluster.start(live_cluster)
         with ExitStack() as stack:
@@ -55,6 +56,12 @@ def test_a_vector_over_all_nodes_brings_each_its_own_bytes(nodes: list[dios.Node
     for order in (objects, objects[::-1], [*objects, *objects]):
         calls = tuple(messages.ReadOnce(reference.ref) for reference, _ in order)
         assert _bytes_of(nodes[0], calls) == [data for _, data in order]
+
+
+def test_owners_let_in_limbo_tasks_of_other_nodes(nodes: list[dios.Node]) -> None:
+    """With the setting on all nodes, such a task starts where its caller wants."""
+    for name in ("n1", "n2", "n3"):
+        assert nodes[0].run(b"", host=name, brand=dios.Brand.LIMBO).wait(30).ok
 
 
 def test_what_begins_blank_takes_no_others_bytes(nodes: list[dios.Node]) -> None:

@@ -81,6 +81,14 @@ def pattern(size: int) -> bytes:
     return (bytes(range(251)) * (size // 251 + 1))[:size]
 
 
+def test_a_node_starts_no_limbo_task_for_another(cluster: LocalCluster, near: dios.Node) -> None:
+    """By default only users of its own machine may leave the sandbox there."""
+    for host in ("", cluster.nodes[0].name):
+        assert near.run(b"", host=host, brand=dios.Brand.LIMBO).wait(WAIT_S).ok
+    with pytest.raises(dios.NotPermittedError, match="limbo_from_nodes"):
+        near.run(b"", host=cluster.nodes[1].name, brand=dios.Brand.LIMBO)
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", [dios.ObjectType.SHMEM_BLOB, dios.ObjectType.DURABLE_BLOB])
 def test_bytes_go_both_ways(near: dios.Node, far: dios.Node, kind: dios.ObjectType, size: int) -> None:

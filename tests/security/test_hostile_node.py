@@ -577,11 +577,18 @@ def start(scene: Scene, brand: Brand, caller: dcp.Caller) -> dcp.Start:
 
 
 def test_no_task_outside_the_sandbox_for_the_wrong(scene: Scene) -> None:
-    """For another node, too, only the node's own user has tasks outside the sandbox; none is legacy."""
+    """No word of another node starts a program outside the sandbox, unless the node's owner lets them in.
+
+    Even then only the node's own user has such tasks; none is legacy.
+    """
     pure = replace(scene.caller(scene.villains, Brand.PURE), task=TaskId(51))
     stranger = replace(scene.caller(scene.villains, principal="uid:4711"), task=TaskId(52))
     owner = replace(scene.caller(scene.villains), task=TaskId(53))
     tasks = len(scene.target.core.state.tasks)
+    assert scene.refused(start(scene, Brand.LIMBO, pure)) == Code.EPERM
+    assert scene.refused(start(scene, Brand.LIMBO, stranger)) == Code.EPERM
+    assert scene.refused(start(scene, Brand.LIMBO, owner)) == Code.EPERM
+    scene.target.let_limbo_in()
     assert scene.refused(start(scene, Brand.LIMBO, pure)) == Code.EPERM
     assert scene.refused(start(scene, Brand.LIMBO, stranger)) == Code.EPERM
     assert scene.refused(start(scene, Brand.LEGACY, owner)) == Code.EINVAL
@@ -695,6 +702,7 @@ def test_a_removed_node_continues_alone(scene: Scene) -> None:
 
 def test_programs_outside_the_sandbox_end_with_their_node(scene: Scene) -> None:
     """When a node is removed, what its tasks have started outside the sandbox is ended."""
+    scene.target.let_limbo_in()
     scene.ask(start(scene, Brand.LIMBO, scene.caller(scene.villains)))
     child = scene.target.core.state.tasks[TaskId(4_713)]
     scene.cluster.drop = lambda parcel: parcel.to == scene.villain.node

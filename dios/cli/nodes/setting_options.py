@@ -34,6 +34,7 @@ SHOWN: Final = {
     "environments-bytes": "SIZE     packages of tasks on the disk, 0 for none",
     "accept-weaker-sandbox": "         run pure tasks even if not fully confined",
     "mode": "MODE     liberal or restricted",
+    "limbo-from-nodes": "yes | no  limbo tasks for tasks of other nodes",
     "allowed-uids": "UIDS     other users who may connect: 1000,1001",
     "map-bytes": "SIZE     largest size of the store's index",
     "log-level": "LEVEL    debug, info, warning or error",

@@ -301,6 +301,8 @@ def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
         return remote_calls.peer_named(step, call.host)
     if cluster is None or step.parts is not None or call.like:
         return None
+    if run_orders.stays_here(step.state, call.brand):
+        return None
     candidates = [
         cluster.expected_load(member)
         for member in cluster.membership.alive()

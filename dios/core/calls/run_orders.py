@@ -16,11 +16,13 @@ from dios.core.model.records import (
     Holder,
     Recipe,
     Reference,
+    RemoteTask,
     Session,
     Task,
     narrowed,
 )
 from dios.core.model.secrecy import PUBLIC, union
+from dios.core.model.state import State
 from dios.core.model.type_rules import RULES
 from dios.core.step import Step
 from dios.errors import (
@@ -304,6 +306,16 @@ def not_repeatable(recipe: Recipe, now: int) -> str:
     return ""
 
 
+def stays_here(state: State, brand: Brand) -> bool:
+    """Return True if a run with this brand goes to no other node, unless its caller named that node.
+
+    A limbo task stays at the node of its user, unless the owner of this node lets in those of other nodes:
+    then it may go to nodes whose owners do so, too.
+    """
+    is_limbo = brand is Brand.LIMBO and not state.restricted
+    return is_limbo and (state.cluster is None or not state.cluster.here.limbo_from_nodes)
+
+
 def brand_for(step: Step, task: Holder, wanted: Brand) -> Brand:
     """Return the brand of a child (Table 4.7); in restricted mode limbo becomes pure."""
     if wanted is Brand.LEGACY:
@@ -318,5 +330,12 @@ def brand_for(step: Step, task: Holder, wanted: Brand) -> Brand:
             raise NotPermittedError(
                 "only the node's own user and root may start tasks outside the sandbox; run it pure, "
                 "or start a node of your own"
+            )
+        here = step.require_cluster().here if isinstance(task, RemoteTask) else None
+        if here is not None and not here.limbo_from_nodes:
+            # The other node alone says for whom it asks, and its word would be enough to become this user.
+            raise NotPermittedError(
+                f"{here.name} starts tasks outside the sandbox only for users of its own machine. "
+                "Run it pure, or at your own node, or ask that node's owner to set `limbo_from_nodes = yes`"
             )
     return wanted

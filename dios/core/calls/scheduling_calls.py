@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.calls import devices, moves, rights, run_calls, submissions, waiting_starts
+from dios.core.calls import devices, moves, rights, run_calls, run_orders, submissions, waiting_starts
 from dios.core.calls.handlers import handles
 from dios.core.model import scheduler_leases
 from dios.core.model.quotas import Admission
@@ -30,11 +30,14 @@ from dios.errors import (
 from dios.ids import TaskId
 from dios.wire import messages
 from dios.wire.codec import ADMISSION_VERSION
-from dios.wire.types import Brand, Cause
+from dios.wire.node_labels import NO_LIMBO
+from dios.wire.types import Brand, Cause, Operator
 
 _MS: Final = 1_000_000
 _ROW_BYTES: Final = 96
 """The approximate size of a row without its texts."""
+_LIMBO: Final = messages.Constraint(NO_LIMBO, Operator.ABSENT)
+"""The condition on nodes for a limbo task that may leave its node."""
 
 
 # -- placement --------------------------------------------------------------------------------------
@@ -72,8 +75,9 @@ def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
     queued = table.waiting.get(TaskId(placement.submission))
     if queued is None:
         raise NoSuchTaskError("the submission is placed already, or its call was cancelled")
-    if queued.call.host not in {"", placement.node}:
-        raise InvalidError(f"its caller chose the node {queued.call.host}")
+    only_node = _only_node(step, queued)
+    if only_node not in {"", placement.node}:
+        raise InvalidError(f"the run may start at {only_node} alone")
     remote_calls.peer_named(step, placement.node)  # raises for a dead node, so that the submission waits on
     run_calls.take(step, queued)
     step.audit(task, "place", "ok", queued.fingerprint, f"on {placement.node}")
@@ -217,6 +221,7 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
         cluster.here.threads if whole else (),
         step.state.fitness,
         _kept(step) if has_rows and (whole or table.kept_version > call.since) else None,
+        cluster.here.limbo_from_nodes,
     )
 
 
@@ -276,11 +281,20 @@ def _submissions(
     return rows, len(rows) < len(queued)
 
 
+def _only_node(step: Step, queued: QueuedRun) -> str:
+    """Return the name of the only node on which a run may start; empty if it may leave this one."""
+    if not queued.call.host and run_orders.stays_here(step.state, queued.call.brand):
+        return step.require_cluster().here.name
+    return queued.call.host
+
+
 def _submission(step: Step, queued: QueuedRun) -> messages.Submission:
     task, work = queued.row.task, queued.call.work
-    if queued.call.host:
-        only_there = messages.Constraint("node", value=queued.call.host)
-        work = replace(work, constraints=(only_there, *work.constraints)[: limits.WORK_CONSTRAINTS_MAX])
+    pure = queued.call.brand is Brand.PURE or step.state.restricted
+    only_node = _only_node(step, queued)
+    place = messages.Constraint("node", value=only_node) if only_node else _LIMBO
+    if only_node or not pure:
+        work = replace(work, constraints=(place, *work.constraints)[: limits.WORK_CONSTRAINTS_MAX])
     return messages.Submission(
         queued.chosen.task,
         queued.fingerprint,
@@ -289,7 +303,7 @@ def _submission(step: Step, queued: QueuedRun) -> messages.Submission:
         (step.now - queued.since) // _MS,
         work,
         step.state.place,
-        queued.call.brand is Brand.PURE or step.state.restricted,
+        pure,
         task.secrecy,
     )
 

@@ -91,7 +91,7 @@ _ORIGINS: Final[dict[type[Struct], Fields]] = {
     # -- the scheduler
     m.QueueRows: {
         NODE: "version node name rack cpus memory_bytes slots waiting tasks partial whole gone tasks_listed"
-        " disk_io network enforcement devices threads fitness kept",
+        " disk_io network enforcement devices threads fitness kept limbo_from_nodes",
         RULED: "labels draining coordinated asked reports shares_version shares listed",
     },
     m.Submission: {

@@ -48,7 +48,8 @@ class Here(Struct, frozen=True):
     ``cache_bytes`` is the maximum for kept versions of other nodes' objects, 0 to keep none. With ``leases``,
     the node grants leases on its objects, and asks other nodes for some.
     ``devices`` are those that tasks may ask for. ``threads`` are the same processors with the parts
-    of the machine that they are in.
+    of the machine that they are in. With ``limbo_from_nodes``, tasks of other nodes may start limbo tasks
+    here.
     """
 
     node: NodeId = NodeId(0)
@@ -70,6 +71,7 @@ class Here(Struct, frozen=True):
     leases: bool = True
     devices: tuple[messages.Device, ...] = ()
     threads: tuple[messages.ThreadPlace, ...] = ()
+    limbo_from_nodes: bool = False
 
 
 class PendingRequest:

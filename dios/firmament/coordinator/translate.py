@@ -22,6 +22,7 @@ from dios.firmament.descriptors import (
     TaskDescriptor,
 )
 from dios.wire.messages import DeviceRequest, Occupant, QueueRows, Submission
+from dios.wire.node_labels import NO_LIMBO
 from dios.wire.types import Fitness, Operator
 
 _FOR_PURE: Final = (Constraint(NOT_FIT, Operator.ABSENT),)
@@ -88,6 +89,8 @@ def described_machine(board: QueueRows, machine_type: str, *, inside: bool = Fal
     labels = {"node": board.name, "rack": board.rack, **dict(board.labels), **_device_labels(board)}
     if board.fitness is not Fitness.FIT:
         labels[NOT_FIT] = board.fitness.name.lower()
+    if not board.limbo_from_nodes:
+        labels[NO_LIMBO] = "yes"
     return MachineDescriptor(
         board.node,
         board.name,

@@ -27,7 +27,7 @@ from labs.benchmarks.load.watch import NODES, wait_until_scheduled
 from labs.benchmarks.nodes import workspace
 from labs.benchmarks.run import RESULTS, adopt_orphans
 
-_SETTINGS: Final = {"coordinator": "on", "accept_weaker_sandbox": "yes"}
+_SETTINGS: Final = {"coordinator": "on", "accept_weaker_sandbox": "yes", "limbo_from_nodes": "yes"}
 
 
 class _Phase(Protocol):

@@ -122,6 +122,12 @@ class ClusterNode(Node):
             self._keep_payloads(event.call, event.payload)
         return super().step(event)
 
+    def let_limbo_in(self) -> None:
+        """Let tasks of other nodes start limbo tasks here, as the setting of the node's owner does."""
+        cluster = self.core.state.cluster
+        assert cluster is not None
+        cluster.here = replace(cluster.here, limbo_from_nodes=True)
+
     def _keep_payloads(self, call: messages.AnyCall, payload: int) -> None:
         for part in call.calls if isinstance(call, messages.Vector) else (call,):
             data = getattr(part, "data", None)

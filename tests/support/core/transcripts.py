@@ -48,6 +48,7 @@ class Run:
         self.rng: Final = random.Random(secret)  # noqa: S311 - values of a test
         self.cluster: Final = Cluster(("r1", "r1"))
         self.here, self.away = self.cluster.nodes
+        self.away.let_limbo_in()
         self.owner: Final = self.here.session(owner)
         self.administrator: Final = self.here.session(OWNER)
         self.parties: Final[dict[str, Citizen]] = {

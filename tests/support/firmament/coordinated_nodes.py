@@ -27,6 +27,7 @@ class FakeNode:
     devices: tuple[DeviceRequest, ...] = ()
     threads: tuple[ThreadPlace, ...] = ()
     fitness: Fitness = Fitness.FIT
+    limbo_from_nodes: bool = False
 
     @property
     def name(self) -> str:
@@ -40,7 +41,7 @@ class FakeNode:
             waiting=tuple(self.waiting.values()),
             tasks=(*self.running.values(), *self.ended[-8:]),
             asked=(), reports=(), partial=False, devices=self.devices, threads=self.threads,
-            fitness=self.fitness,
+            fitness=self.fitness, limbo_from_nodes=self.limbo_from_nodes,
         )  # fmt: skip
 
     def reserved(self) -> int:

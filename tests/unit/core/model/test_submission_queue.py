@@ -13,7 +13,18 @@ from dios.ids import Principal, TaskId
 from dios.wire import messages
 from dios.wire.codec import ADMISSION_VERSION
 from dios.wire.messages import Constraint, Device, DeviceRequest, Near, Placement, ThreadPlace, Work
-from dios.wire.types import Affinity, Cause, Flag, NameKind, NodeWish, Permission, TaskState
+from dios.wire.node_labels import NO_LIMBO
+from dios.wire.types import (
+    Affinity,
+    Brand,
+    Cause,
+    Flag,
+    NameKind,
+    NodeWish,
+    Operator,
+    Permission,
+    TaskState,
+)
 from tests.support.core.cluster import Citizen, Cluster
 from tests.support.core.harness import OWNER, Node
 
@@ -88,6 +99,26 @@ def test_a_run_waits_and_is_started_where_it_is_placed(yard: Yard, target: str) 
     assert job.task == row.id, "the task is the one that the submission said it would be"
     assert yard.board().waiting == ()
     yard.cluster.check()
+
+
+def test_a_limbo_run_leaves_its_node_if_owners_let_it(yard: Yard) -> None:
+    """A scheduler is told where it may start, and cannot place it elsewhere; pure runs may start anywhere."""
+
+    def conditions(brand: Brand) -> tuple[Constraint, ...]:
+        yard.board()
+        yard.submit(brand=brand)
+        (*_, row) = yard.board().waiting
+        return row.work.constraints
+
+    assert conditions(Brand.PURE) == ()
+    assert conditions(Brand.LIMBO) == (Constraint("node", value="n1"),)
+    (*_, row) = yard.board().waiting
+    assert yard.place(row.id, "n2").refused
+    assert not yard.board().limbo_from_nodes
+    yard.nodes[0].let_limbo_in()
+    assert conditions(Brand.PURE) == ()
+    assert conditions(Brand.LIMBO) == (Constraint(NO_LIMBO, Operator.ABSENT),)
+    assert yard.board().limbo_from_nodes
 
 
 def test_a_submission_is_placed_once(yard: Yard) -> None:

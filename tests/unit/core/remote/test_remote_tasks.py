@@ -294,12 +294,26 @@ def test_a_node_that_started_anew_has_lost_its_tasks(shop: Workshop) -> None:
 
 
 # -- nodes for people ---------------------------------------------------------------------------------
-def anywhere(shop: Workshop) -> int:
+def anywhere(shop: Workshop, brand: Brand = Brand.PURE) -> int:
     """On which node a task runs that names none."""
-    call = messages.Run(shop.program, label="job", flags=int(Flag.NON_BLOCKING))
+    call = messages.Run(shop.program, label="job", brand=brand, flags=int(Flag.NON_BLOCKING))
     shop.parent.ask(messages.Created, call)
     (job,) = shop.cluster.start_spawned()
     return int(job.node.node)
+
+
+def test_limbo_tasks_stay_until_the_owner_lets_in_those_of_others(shop: Workshop) -> None:
+    """Without a scheduler, too, a run that names no node goes only where it is let in."""
+    for node in shop.nodes:
+        node.step(events.LoadMeasured(node.now, 1 << 30))
+    shop.cluster.advance(2_000, 100)
+    assert {anywhere(shop, Brand.LIMBO) for _ in range(3)} == {1}
+    elsewhere = messages.Run(shop.program, host="n2", brand=Brand.LIMBO, flags=int(Flag.NON_BLOCKING))
+    refusal = shop.parent.ask(messages.Failure, elsewhere)
+    assert (refusal.code, "n2 starts tasks" in refusal.message) == (Code.EPERM, True)
+    for node in shop.nodes:
+        node.let_limbo_in()
+    assert {anywhere(shop, Brand.LIMBO) for _ in range(6)} == {1, 2, 3}
 
 
 def test_tasks_spread_over_the_nodes(shop: Workshop) -> None:
@@ -336,6 +350,7 @@ def test_an_unfit_node_gets_no_pure_task(shop: Workshop) -> None:
     run = messages.Run(shop.program, host="n3", flags=int(Flag.NON_BLOCKING))
     refused = shop.parent.ask(messages.Failure, run)
     assert (refused.code, "it lacks landlock" in refused.message) == (Code.ENOSYS, True)
+    unfit.let_limbo_in()
     shop.parent.ask(messages.Created, replace(run, brand=Brand.LIMBO))
     shop.cluster.start_spawned()
     unfit.step(events.FitnessChanged(unfit.now, Fitness.FIT))

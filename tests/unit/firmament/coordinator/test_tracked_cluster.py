@@ -19,7 +19,8 @@ from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.wire.messages import Constraint, DeviceRequest, Occupant, Placed, QueueRows, ThreadPlace, Work
-from dios.wire.types import Fitness, TaskState
+from dios.wire.node_labels import NO_LIMBO
+from dios.wire.types import Fitness, Operator, TaskState
 from tests.support.firmament.coordinated_nodes import CoordinatedNodes, FakeNode
 
 
@@ -518,6 +519,24 @@ def test_pure_runs_go_to_nodes_that_are_fit(nodes: Callable[[], CoordinatedNodes
         play.end("n2", task)
     play.work_off()
     assert set(pure) <= set(play.started)
+
+
+@pytest.mark.parametrize("nodes", [FlowNodes, FirstFitNodes])
+def test_limbo_runs_go_where_owners_let_them_in(nodes: Callable[[], CoordinatedNodes]) -> None:
+    """A run whose node lets it leave goes to nodes that do the same; pure runs go to all."""
+    play = nodes()
+    for name in ("n1", "n2"):
+        play.nodes[name].limbo_from_nodes = True
+    work = Work(cpus_milli=1000, constraints=(Constraint(NO_LIMBO, Operator.ABSENT),))
+    limbo = [play.submit("n1", work) for _ in range(12)]
+    play.work_off()
+    assert set(play.started) <= set(limbo)
+    assert play.nodes["n1"].running
+    assert play.nodes["n2"].running
+    assert not play.nodes["n3"].running
+    pure = play.submit("n1", Work(cpus_milli=1000), pure=True)
+    play.work_off()
+    assert pure in play.nodes["n3"].running
 
 
 def test_a_best_effort_run_needs_a_fit_node_too() -> None:
