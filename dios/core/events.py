@@ -180,7 +180,8 @@ class ShutdownBegan(Struct, frozen=True, tag=11):
 class PeerUp(Struct, frozen=True, tag=13):
     """An authenticated control connection to another node is open; the fields are its own statements.
 
-    ``version`` is that of the messages, the highest that both nodes speak.
+    ``version`` is that of the messages, the highest that both nodes speak. ``is_worker`` follows from the
+    node's certificate.
     """
 
     now: int
@@ -190,6 +191,7 @@ class PeerUp(Struct, frozen=True, tag=13):
     rack: str
     address: str
     version: int = DCP_VERSION
+    is_worker: bool = False
 
 
 class PeerDown(Struct, frozen=True, tag=14):

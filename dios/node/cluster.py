@@ -95,8 +95,8 @@ def _written(value: object) -> object:
 
 
 # -- tokens -----------------------------------------------------------------------------------------
-def issue(data: Path, *, uses: int, valid_s: int) -> tuple[str, str]:
-    """Return a new token's text and this node's address, for one or more machines that join.
+def issue(data: Path, *, uses: int, valid_s: int, for_worker: bool = False) -> tuple[str, str]:
+    """Return a new token's text and this node's address, for one or more machines or workers that join.
 
     The node may be running. Raise InvalidError if it is in no cluster, and the errors of ``tokens.issue``.
     """
@@ -106,7 +106,7 @@ def issue(data: Path, *, uses: int, valid_s: int) -> tuple[str, str]:
             f"the node in {data} is in no cluster. Make one with "
             "`dios-node init --data DIR --listen HOST:PORT`."
         )
-    return tokens.issue(own, uses=uses, valid_s=valid_s), load(data).address
+    return tokens.issue(own, uses=uses, valid_s=valid_s, for_worker=for_worker), load(data).address
 
 
 def join_command(address: str, token: str, *, data: str = "./dios-data") -> str:

@@ -68,6 +68,7 @@ class ClusterMembership(NamedTuple):
     devices: tuple[Device, ...] = ()
     threads: tuple[ThreadPlace, ...] = ()
     limbo_from_nodes: bool = False
+    is_worker: bool = False
     write_labels: LabelWriter = live_labels.write_nothing
     key_digest: bytes = b""
 
@@ -97,6 +98,7 @@ class ClusterMembership(NamedTuple):
             self.devices,
             self.threads,
             self.limbo_from_nodes,
+            self.is_worker,
         )
 
     @property
@@ -163,12 +165,13 @@ async def open_port(
         settings.link_rate,
         settings.tasks_max,
         labels,
-        coordinator_supervisor.wanted(settings),
+        coordinator_supervisor.wanted(settings, is_worker=own.card.is_worker),
         cache_bytes=settings.remote_cache_bytes,
         leases=settings.leases,
         devices=own_devices.devices,
         threads=machine.insides().threads,
         limbo_from_nodes=settings.limbo_from_nodes,
+        is_worker=own.card.is_worker,
         write_labels=partial(live_labels.write, settings.data),
         key_digest=own.card.key,
     )

@@ -50,6 +50,10 @@ USES_OPTION: Final[int] = option(
     "--uses N", "The number of machines that may join with it.", default=1, min=1
 )
 
+WORKER_OPTION: Final[bool] = option(
+    "--worker", "The machine computes for its users, and admits, removes, schedules and administers no other."
+)
+
 
 @app.command(
     examples="dios-node init --data ./node0 --listen 10.0.0.1:7400\n"
@@ -121,18 +125,21 @@ def invite(
     ),
     valid: str = VALID_OPTION,
     uses: int = USES_OPTION,
+    worker: bool = WORKER_OPTION,
     output: OutputOptions,
 ) -> None:
     """Make an invitation with which a machine can join the cluster, and print the line to type there.
 
     The machine joins at the node that made the invitation, which must be running; that node counts the uses,
     and measures the time with its own clock. An invitation is secret. It identifies the cluster's authority,
-    so that a machine cannot join the wrong cluster.
+    so that a machine cannot join the wrong cluster. Give machines that only compute --worker: whoever takes
+    one of them over can do less to the others.
     """
     from dios.node import cluster  # noqa: PLC0415 - see init
 
     folder = data_or_default(data)
-    text, address = cluster.issue(folder, uses=uses, valid_s=seconds_of(valid, "--valid"))
+    valid_s = seconds_of(valid, "--valid")
+    text, address = cluster.issue(folder, uses=uses, valid_s=valid_s, for_worker=worker)
     join = cluster.join_command(address, text)
     output.print_row(
         InvitationRow(text, address, join),

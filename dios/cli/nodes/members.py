@@ -69,7 +69,8 @@ NAME_ARGUMENT: Final[str] = argument("NODE", "A node's name, as `dios node ls` s
 class NodeRow(Row, kw_only=True):
     """A node as the asked node sees it. ``since`` is when its status began, in nanoseconds since 1970.
 
-    ``fitness`` is its ability to run pure tasks: fit, unknown or unfit.
+    ``fitness`` is its ability to run pure tasks: fit, unknown or unfit. ``worker`` is true if it administers
+    no other node.
     """
 
     name: str
@@ -79,6 +80,7 @@ class NodeRow(Row, kw_only=True):
     since_ns: int = field(name="since")
     draining: bool
     fitness: str
+    is_worker: bool = field(name="worker")
     here: bool
     epoch: int
     tasks: int
@@ -276,6 +278,9 @@ def describe(name: str = NAME_ARGUMENT, *, common: CommonOptions) -> None:
             facts={
                 "node": f"{member.name}{', the asked node' if member.here else ''}",
                 "id": f"{member.node:016x}, epoch {member.epoch}",
+                "role": "worker, which administers no other node"
+                if member.is_worker
+                else "administers others",
                 "rack": member.rack or "-",
                 "labels": ", ".join(f"{key}={value}" for key, value in member.labels.items()) or "-",
                 "clock": "of the asked node" if member.here else clock_text(member),
@@ -541,6 +546,9 @@ def replace(
     valid: str = option(
         "--valid SPAN", "The invitation is valid for this time: 10min, 1h, 2d.", default=_VALID
     ),
+    worker: bool = option(
+        "--worker", "The new node is a worker; it is one also if the lost one is known as one."
+    ),
     common: CommonOptions,
 ) -> None:
     """Give the place of a node that is lost to a new machine: print the line to type on that machine.
@@ -563,7 +571,10 @@ def replace(
                 raise typer.Exit(FAILED)
         # The invitation comes first: without it nothing is removed.
         token, address = cluster.issue(
-            Path(connected.info().node), uses=1, valid_s=seconds_of(valid, "--valid")
+            Path(connected.info().node),
+            uses=1,
+            valid_s=seconds_of(valid, "--valid"),
+            for_worker=worker or (member is not None and member.is_worker),
         )
         connected.set_node(name, "forget")
         settings = {"name": name}

@@ -64,7 +64,8 @@ class Member:
     ``since_ns`` is the time of its last change of status, by the clock of the asked node, 0 if it is not
     known; ``here`` is True for the asked node itself. ``tasks``, ``cpus`` and free ``memory_bytes`` are its
     last report. ``fitness`` is its ability to run pure tasks. ``barred`` are the nodes whose schedulers have
-    lost their lease on its queue, because they placed no run.
+    lost their lease on its queue, because they placed no run. ``is_worker`` is True if it administers no
+    other node.
     Its clock is ahead of the asked node's by ``clock_offset_ns``, give or take
     ``clock_error_ns``, both None if that was not measured.
     """
@@ -87,6 +88,7 @@ class Member:
     clock_error_ns: int | None = None
     fitness: Fitness = Fitness.FIT
     barred: tuple[int, ...] = ()
+    is_worker: bool = False
 
     @property
     def fit(self) -> bool:
@@ -220,6 +222,7 @@ def _members(listing: messages.Nodes) -> list[Member]:
                 None if row.clock is None else row.clock.error_ns,
                 row.fitness,
                 row.barred,
+                row.is_worker,
             )
             for row in listing.nodes
         ]

@@ -109,8 +109,16 @@ def may_grant(task: Holder, reference: Reference) -> bool:
 
 
 def is_nodes_own(state: State, task: Holder) -> bool:
-    """Return True if the task acts for the principal that runs the node, or for root."""
-    return task.principal in {state.node_owner, "uid:0"}
+    """Return True if the task acts for the principal that runs the node, or for root.
+
+    No task of a worker does, because a worker administers no other node.
+    """
+    if task.principal not in {state.node_owner, "uid:0"}:
+        return False
+    if not task.home or state.cluster is None:
+        return True
+    peer = state.cluster.peers.get(task.home)
+    return peer is not None and not peer.is_worker
 
 
 def sees_exact_sums(state: State, task: Holder) -> bool:

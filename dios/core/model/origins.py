@@ -79,7 +79,8 @@ _ORIGINS: Final[dict[type[Struct], Fields]] = {
     m.ResourceCapacity: {NODE: "resource bytes_s source detail"},
     m.Nodes: {NODE: "nodes version"},
     m.NodeRow: {
-        NODE: "node name rack address status epoch since_ns cpus memory_bytes here clock fitness barred",
+        NODE: "node name rack address status epoch since_ns cpus memory_bytes here clock fitness barred"
+        " is_worker",
         RULED: "draining coordinated labels",
         SIGNAL: "tasks",
     },

@@ -70,7 +70,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
     peer.epoch, peer.connected, peer.met = event.epoch, True, True
     requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
-    peer.version = event.version
+    peer.version, peer.is_worker = event.version, event.is_worker
     row = gossip.MemberRow(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
     known = cluster.membership.members.get(event.node)

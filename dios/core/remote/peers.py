@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,7 +49,7 @@ class Here(Struct, frozen=True):
     the node grants leases on its objects, and asks other nodes for some.
     ``devices`` are those that tasks may ask for. ``threads`` are the same processors with the parts
     of the machine that they are in. With ``limbo_from_nodes``, tasks of other nodes may start limbo tasks
-    here.
+    here. A node that ``is_worker`` administers no other.
     """
 
     node: NodeId = NodeId(0)
@@ -72,6 +72,7 @@ class Here(Struct, frozen=True):
     devices: tuple[messages.Device, ...] = ()
     threads: tuple[messages.ThreadPlace, ...] = ()
     limbo_from_nodes: bool = False
+    is_worker: bool = False
 
 
 class PendingRequest:
@@ -266,6 +267,7 @@ class Peer:
         "guesses",
         "handing_over",
         "heard_ns",
+        "is_worker",
         "lasting",
         "link",
         "lost",
@@ -295,6 +297,9 @@ class Peer:
         "working_since",
     )
 
+    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {"is_worker": False}
+    """Fields that snapshots of earlier releases lack, with their values."""
+
     def __init__(self, node: NodeId) -> None:
         self.node: Final = node
         self.name = ""
@@ -307,6 +312,7 @@ class Peer:
         self.reconcile_round = 0  # the number of reconciliation rounds that were sent to it
         self.reconcile_missing = 0  # the number of answers to the last round that are still missing
         self.version = 0  # of the messages that both nodes speak; 0 before the first contact
+        self.is_worker = False  # True for a node that administers nothing, by its certificate
         self.connected = False
         self.met = False  # True if the node itself reported its epoch on a connection
         self.cut_off = False  # True if nothing arrives from it, although it may be alive
@@ -546,6 +552,8 @@ class Cluster:
     def row_of(self, now: int, member: MemberRow) -> messages.NodeRow:
         """Return the row of a member for users."""
         clock = self.membership.clock_of(now, member.node)
+        peer = self.peers.get(member.node)
+        is_here = member.node == self.here.node
         return messages.NodeRow(
             member.node,
             member.name,
@@ -558,12 +566,13 @@ class Cluster:
             member.load.tasks,
             member.load.cpus,
             member.load.memory_bytes,
-            member.node == self.here.node,
+            is_here,
             member.coordinated,
             member.labels,
             None if clock is None else messages.ClockReading(*clock),
             member.fitness,
             member.barred,
+            self.here.is_worker if is_here else peer is not None and peer.is_worker,
         )
 
     def name_of(self, node: NodeId) -> str:

@@ -27,6 +27,11 @@ class RemoteIdentity(Protocol):
         """The SHA-256 of the node's public key."""
         ...
 
+    @property
+    def is_worker(self) -> bool:
+        """True for a node that administers nothing."""
+        ...
+
 
 class PeerConnection(Protocol):
     """One authenticated connection to another node."""

@@ -525,6 +525,7 @@ class PeerLinks:
                 hello.rack,
                 hello.address,
                 session.version,
+                line.peer.is_worker,
             )
         )
         self.streamer.met(node, session)

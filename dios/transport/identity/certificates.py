@@ -1,9 +1,10 @@
 """The certificates of a cluster: creating and reading them, and the order in which they may follow.
 
 Three roles: the *authority* signs the first node, and its key exists only for that moment; *nodes* sign
-other nodes; *join* certificates are part of a token and sign nothing. Only join certificates expire, and only
-the node that signed one judges its time, because clocks differ. ``dios.transport.identity.trust`` has
-the trusted nodes, ``dios.transport.identity.identity`` stores the certificates.
+other nodes, unless they are *workers*; *join* certificates are part of a token and sign nothing. Only join
+certificates expire, and only the node that signed one judges its time, because clocks differ.
+``dios.transport.identity.trust`` has the trusted nodes, ``dios.transport.identity.identity`` stores the
+certificates.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dios import limits
-from dios.errors import DamagedError, InvalidError, LimitError, ProtocolError
+from dios.errors import DamagedError, InvalidError, LimitError, NotPermittedError, ProtocolError
 
 _FROM: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FOR_EVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _LABEL: Final = re.compile(r"dios:(authority|node|join):([0-9a-f]{16})")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WORKER: Final = "worker"
+"""The unit in the subject of a worker's certificate."""
 _CARDS_KEPT: Final = 4 * limits.NODES_MAX
 
 
@@ -54,6 +57,8 @@ class CertificateDetails(NamedTuple):
     name: str
     key: bytes
     """SHA-256 of the public key."""
+    is_worker: bool = False
+    """True for a node that computes for its users, and neither admits, removes, schedules nor administers."""
 
 
 def is_name(name: str) -> bool:
@@ -125,13 +130,16 @@ def card_of(certificate: bytes) -> CertificateDetails:
         labels = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         (label,) = labels.get_values_for_type(x509.UniformResourceIdentifier)
         key = read.public_key()
+        units = [
+            str(unit.value) for unit in read.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+        ]
     except Exception as error:  # noqa: BLE001 - the parser's exceptions have no common base
         raise ProtocolError(f"the certificate is not of a cluster: {error}") from None
     match = _LABEL.fullmatch(label)
     if match is None or len(names) != 1 or not isinstance(key, Ed25519PublicKey):
         raise ProtocolError("the certificate is not of a cluster: it has no role, or another kind of key")
     card = CertificateDetails(
-        CertificateRole(match[1]), int(match[2], 16), str(names[0].value), key_digest(key)
+        CertificateRole(match[1]), int(match[2], 16), str(names[0].value), key_digest(key), units == [_WORKER]
     )
     if card.role is CertificateRole.NODE and not (0 < card.number < 2**63 and is_name(card.name)):
         raise ProtocolError("the certificate is not of a cluster: a node has another kind of id and name")
@@ -154,7 +162,7 @@ def cards_of(chain: Sequence[bytes]) -> tuple[CertificateDetails, ...]:
     if not 2 <= len(chain) <= limits.CHAIN_CERTIFICATES_MAX:
         raise ProtocolError(f"a chain of {len(chain)} certificates is too short, or too long")
     cards = tuple(card_of(certificate) for certificate in chain)
-    between = all(card.role is CertificateRole.NODE for card in cards[1:-1])
+    between = all(card.role is CertificateRole.NODE and not card.is_worker for card in cards[1:-1])
     if (
         cards[-1].role is not CertificateRole.AUTHORITY
         or not between
@@ -177,6 +185,7 @@ def check_signatures(chain: Sequence[bytes]) -> None:
         read = [x509.load_der_x509_certificate(certificate) for certificate in chain]
         for issued, signer in zip(read, [*read[1:], read[-1]], strict=True):
             issued.verify_directly_issued_by(signer)
+        rooms = [_room(signer) for signer in read[1:]]
     except Exception as error:  # noqa: BLE001 - the same
         raise ProtocolError(f"the chain of certificates is not valid: {error}") from None
     # Otherwise the number of unused bits of a signature could be changed, where they are zero.
@@ -187,6 +196,9 @@ def check_signatures(chain: Sequence[bytes]) -> None:
         raise ProtocolError(
             "the chain of certificates is not valid: a signature is not encoded as DER demands"
         )
+    for below, room in enumerate(rooms):
+        if room is None or room < below:
+            raise ProtocolError("the chain of certificates is not valid: it has a signer that may not sign")
 
 
 def make_authority(number: int, name: str, key: Ed25519PrivateKey) -> bytes:
@@ -198,13 +210,21 @@ def make_authority(number: int, name: str, key: Ed25519PrivateKey) -> bytes:
 
 
 def make_node(
-    number: int, name: str, key: Ed25519PublicKey, signer: bytes, signer_key: Ed25519PrivateKey
+    number: int,
+    name: str,
+    key: Ed25519PublicKey,
+    signer: bytes,
+    signer_key: Ed25519PrivateKey,
+    *,
+    is_worker: bool = False,
 ) -> bytes:
     """Return a node's certificate; LimitError if the signer is too far from the authority to sign."""
     issuer, room = _signer(signer)
-    builder = _builder(_subject(name, number), CertificateRole.NODE, number, key)
+    subject = _subject(name, number, _WORKER if is_worker else "")
+    builder = _builder(subject, CertificateRole.NODE, number, key)
     # The last certificate that fits the chain may sign nothing.
-    builder = _as_signer(builder, room - 1) if room else _as_no_signer(builder, _FOR_EVER)
+    may_sign = room and not is_worker
+    builder = _as_signer(builder, room - 1) if may_sign else _as_no_signer(builder, _FOR_EVER)
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     return _signed(builder.add_extension(usage, critical=False), issuer, signer_key)
 
@@ -226,7 +246,11 @@ def make_join(
 def _signer(certificate: bytes) -> tuple[x509.Certificate, int]:
     """Return the signer, and the number of certificates that may still follow below it."""
     read = x509.load_der_x509_certificate(certificate)
-    room = read.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
+    room = _room(read)
+    if room is None and card_of(certificate).is_worker:
+        raise NotPermittedError(
+            f"{card_of(certificate).name} is a worker and admits no nodes. Invite at another node."
+        )
     if room is None:
         raise LimitError(
             f"{card_of(certificate).name} is {limits.CHAIN_CERTIFICATES_MAX - 1} certificates away from the "
@@ -235,14 +259,17 @@ def _signer(certificate: bytes) -> tuple[x509.Certificate, int]:
     return read, room
 
 
-def _subject(name: str, number: int) -> x509.Name:
+def _room(certificate: x509.Certificate) -> int | None:
+    """Return the number of signers that may follow below a certificate's owner; None if it may not sign."""
+    return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
+
+
+def _subject(name: str, number: int, unit: str = "") -> x509.Name:
     # The number makes subjects distinct, because chains are built by them.
-    return x509.Name(
-        [
-            x509.NameAttribute(NameOID.COMMON_NAME, name),
-            x509.NameAttribute(NameOID.SERIAL_NUMBER, f"{number:016x}"),
-        ]
-    )
+    parts = {NameOID.COMMON_NAME: name, NameOID.SERIAL_NUMBER: f"{number:016x}"}
+    if unit:
+        parts[NameOID.ORGANIZATIONAL_UNIT_NAME] = unit
+    return x509.Name([x509.NameAttribute(kind, value) for kind, value in parts.items()])
 
 
 def _builder(

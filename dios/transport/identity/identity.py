@@ -275,17 +275,26 @@ def sign_node(identity: Identity, name: str, key: Ed25519PublicKey) -> tuple[byt
     return chain
 
 
-def prepare_node(identity: Identity, name: str, key: Ed25519PublicKey) -> tuple[bytes, ...]:
+def prepare_node(
+    identity: Identity, name: str, key: Ed25519PublicKey, *, is_worker: bool = False
+) -> tuple[bytes, ...]:
     """Return the chain of a new node with this key and name, which nothing records so far.
 
     Raises InvalidError for the name, ExistsError if a node of that name is known, LimitError if this node can
-    admit no more.
+    admit no more, NotPermittedError if it is a worker.
     """
     check_name(name)
     if any(member.name == name for member in identity.trust.known):
         raise name_taken(name)
     identity.trust.check_room()
-    return (make_node(_random_id(), name, key, identity.chain[0], identity.key()), *identity.chain)
+    return _signed(identity, _random_id(), name, key, is_worker=is_worker)
+
+
+def _signed(
+    identity: Identity, number: int, name: str, key: Ed25519PublicKey, *, is_worker: bool
+) -> tuple[bytes, ...]:
+    certificate = make_node(number, name, key, identity.chain[0], identity.key(), is_worker=is_worker)
+    return (certificate, *identity.chain)
 
 
 def name_taken(name: str) -> ExistsError:
@@ -310,7 +319,7 @@ def admit_here(identity: Identity, directory: Path, *, name: str) -> Identity:
 
 
 def renew(identity: Identity, certificate: bytes) -> tuple[bytes, ...]:
-    """Sign a known node's certificate again, with the same id, name and key; return its new chain.
+    """Sign a known node's certificate again, with the same id, name, key and role; return its new chain.
 
     It is for a node whose chain is long, or contains nodes that are gone. Raises NotPermittedError if that
     node is not known here, LimitError if this node can sign no more.
@@ -319,7 +328,7 @@ def renew(identity: Identity, certificate: bytes) -> tuple[bytes, ...]:
     if (card.number, card.key) not in {(known.node, known.key) for known in identity.trust.known}:
         raise NotPermittedError(f"{card.name} is not known here, or was revoked")
     key = public_key_of(certificate)
-    return (make_node(card.number, card.name, key, identity.chain[0], identity.key()), *identity.chain)
+    return _signed(identity, card.number, card.name, key, is_worker=card.is_worker)
 
 
 def adopt(identity: Identity, chain: tuple[bytes, ...]) -> Identity:

@@ -215,7 +215,7 @@ async def _admitted(
     number = connection.peer.node
     if connection.peer.role is not CertificateRole.JOIN:
         raise NotPermittedError("the peer is a node already and cannot join")
-    await trio.to_thread.run_sync(tokens.check, identity.folder, number)
+    is_worker = await trio.to_thread.run_sync(tokens.check, identity.folder, number)
     bodies = await connection.receive()
     if len(bodies) != 1:
         raise ProtocolError("the peer did not send one request to join")
@@ -233,14 +233,20 @@ async def _admitted(
     # name and the place are still free at its end; and to its end, so that what is counted is also recorded.
     async with identity.trust.admitting:
         with trio.CancelScope(shield=True):
-            chain = await _recorded(identity, asked.name, key, number, taken)
+            chain = await _recorded(identity, asked.name, key, number, taken, is_worker=is_worker)
     known = next(member for member in identity.trust.known if member.node == card_of(chain[0]).number)
     listed = (*(member for member in identity.trust.known if member is not known), known)
     return Admitted(chain, identity.secret, _most_important(identity.trust.statements), listed), known
 
 
 async def _recorded(
-    identity: Identity, name: str, key: Ed25519PublicKey, token: int, taken: Callable[[str], bool]
+    identity: Identity,
+    name: str,
+    key: Ed25519PublicKey,
+    token: int,
+    taken: Callable[[str], bool],
+    *,
+    is_worker: bool,
 ) -> tuple[bytes, ...]:
     """Count a use of the token, then record a node of this name; return its chain.
 
@@ -249,7 +255,7 @@ async def _recorded(
     """
     if taken(name):
         raise name_taken(name)
-    chain = prepare_node(identity, name, key)
+    chain = prepare_node(identity, name, key, is_worker=is_worker)
     await trio.to_thread.run_sync(tokens.use, identity.folder, token)
     # A node of this name may have connected meanwhile.
     if taken(name) or any(member.name == name for member in identity.trust.known):

@@ -104,8 +104,8 @@ def read(data: bytes, authority: bytes) -> Statement:
     chain = (*signed.chain, authority)
     cards = cards_of(chain)
     check_signatures(chain)
-    if cards[0].role is not CertificateRole.NODE:
-        raise ProtocolError("a statement was signed with a certificate that is no node's")
+    if cards[0].role is not CertificateRole.NODE or cards[0].is_worker:
+        raise ProtocolError("a statement was signed with a certificate that removes no nodes")
     try:
         public_key_of(chain[0]).verify(signed.signature, _signed_bytes(authority, signed.content))
     except InvalidSignature:

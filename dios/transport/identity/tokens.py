@@ -65,6 +65,7 @@ class _Row(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     number: Annotated[int, Meta(ge=0)]  # 64 bits, all that MessagePack has
     expires_s: Annotated[int, Meta(ge=0, le=2**53)]
     uses_left: Annotated[int, Meta(ge=0, le=limits.TOKEN_USES_MAX)]
+    for_worker: bool = False
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -72,11 +73,19 @@ _content: Final = msgspec.msgpack.Decoder(_TokenContent)
 _book: Final = msgspec.msgpack.Decoder(Annotated[tuple[_Row, ...], Meta(max_length=limits.TOKENS_MAX)])
 
 
-def issue(identity: Identity, *, uses: int = 1, valid_s: int = 3600, now_s: float | None = None) -> str:
+def issue(
+    identity: Identity,
+    *,
+    uses: int = 1,
+    valid_s: int = 3600,
+    for_worker: bool = False,
+    now_s: float | None = None,
+) -> str:
     """Return the text of a new token that admits ``uses`` nodes here within the next ``valid_s`` seconds.
 
-    ``now_s`` is this machine's clock, seconds since 1970. Raises InvalidError for numbers out of range,
-    LimitError if TOKENS_MAX tokens are valid or this node can admit no node.
+    With ``for_worker`` they are workers. ``now_s`` is this machine's clock, seconds since 1970. Raises
+    InvalidError for numbers out of range, LimitError if TOKENS_MAX tokens are valid or this node can admit no
+    node, NotPermittedError if it is a worker.
     """
     if not 1 <= uses <= limits.TOKEN_USES_MAX:
         raise InvalidError(f"an invitation admits 1 to {limits.TOKEN_USES_MAX} nodes, not {uses}")
@@ -84,7 +93,7 @@ def issue(identity: Identity, *, uses: int = 1, valid_s: int = 3600, now_s: floa
         raise InvalidError(f"an invitation is valid for 1 to {limits.TOKEN_VALID_S_MAX} s, not {valid_s}")
     expires_s = int(time.time() if now_s is None else now_s) + valid_s
     key = Ed25519PrivateKey.generate()
-    row = _Row(int.from_bytes(os.urandom(8), "big"), expires_s, uses)
+    row = _Row(int.from_bytes(os.urandom(8), "big"), expires_s, uses, for_worker)
     certificate = make_join(row.number, expires_s, key.public_key(), identity.chain[0], identity.key())
     with durable_files.locked(identity.folder):
         rows = _read(identity.folder, time.time())
@@ -127,10 +136,13 @@ def read(text: str) -> Token:
     return token
 
 
-def check(folder: Path, number: int, *, now_s: float | None = None) -> None:
-    """Raise NotPermittedError unless the token is in the list with uses left, and has not expired."""
+def check(folder: Path, number: int, *, now_s: float | None = None) -> bool:
+    """Return True if the token admits workers, False if it admits others.
+
+    Raises NotPermittedError unless it is in the list with uses left, and has not expired.
+    """
     with durable_files.locked(folder):
-        _find(_read(folder, time.time() if now_s is None else now_s), number)
+        return _find(_read(folder, time.time() if now_s is None else now_s), number).for_worker
 
 
 def use(folder: Path, number: int, *, now_s: float | None = None) -> None:
@@ -138,7 +150,7 @@ def use(folder: Path, number: int, *, now_s: float | None = None) -> None:
     with durable_files.locked(folder):
         rows = _read(folder, time.time() if now_s is None else now_s)
         row = _find(rows, number)
-        used = _Row(row.number, row.expires_s, row.uses_left - 1)
+        used = _Row(row.number, row.expires_s, row.uses_left - 1, row.for_worker)
         _write(folder, tuple(used if other is row else other for other in rows))
 
 

@@ -20,7 +20,7 @@ import trio
 from msgspec import Meta, Struct
 
 from dios import limits
-from dios.errors import DamagedError, LimitError, ProtocolError
+from dios.errors import DamagedError, LimitError, NotPermittedError, ProtocolError
 from dios.ids import NodeId
 from dios.transport.identity import durable_files, statements
 from dios.transport.identity.certificates import CertificateDetails, CertificateRole, card_of, key_of_pem
@@ -250,8 +250,13 @@ class Trust:
 
         The statement of the removed node becomes void. This node confirms the removals in it as its own,
         unless ``restore`` is set: then the nodes that it removed are members again. Returns the new
-        statement. Raises LimitError if this node removed NODES_REMOVED_BY_MEMBER_MAX nodes, OSError.
+        statement. Raises LimitError if this node removed NODES_REMOVED_BY_MEMBER_MAX nodes, NotPermittedError
+        if it is a worker, OSError.
         """
+        if self._own.is_worker:
+            raise NotPermittedError(
+                f"{self._own.name} is a worker and removes no nodes. Ask another node with --node."
+            )
         async with self._changing:
             statement = self._removal(node, restore=restore)
             await self._store(statement)

@@ -49,6 +49,11 @@ class PeerIdentity(NamedTuple):
         """The SHA-256 of the peer's public key."""
         return self.chain[0].key
 
+    @property
+    def is_worker(self) -> bool:
+        """True for a node that administers nothing."""
+        return self.chain[0].is_worker
+
 
 def frame_of(body: bytes) -> bytes:
     """Return a body with its length, as ``send_nowait`` takes it."""

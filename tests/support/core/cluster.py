@@ -321,9 +321,13 @@ class Cluster:
     """Some nodes, each connected with each, and what is under way between them."""
 
     def __init__(
-        self, racks: tuple[str, ...] = ("r1", "r1", "r2"), drifts: dict[int, int] | None = None
+        self,
+        racks: tuple[str, ...] = ("r1", "r1", "r2"),
+        drifts: dict[int, int] | None = None,
+        workers: tuple[int, ...] = (),
     ) -> None:
         self.now = 10_000_000 * MS
+        self.workers = workers
         self.drifts = drifts or {}  # how far the clock of a node is off, in ns
         self.wire: list[Parcel] = []
         self.wanted: set[tuple[NodeId, NodeId]] = set()
@@ -341,7 +345,10 @@ class Cluster:
     def connect(self, node: ClusterNode, other: ClusterNode) -> None:
         """Tell ``node`` that it is connected with ``other``."""
         name, address = f"n{other.node}", f"10.0.0.{other.node}:7117"
-        node.step(events.PeerUp(node.now, other.node, other.epoch, name, other.rack, address))
+        is_worker = other.node in self.workers
+        node.step(
+            events.PeerUp(node.now, other.node, other.epoch, name, other.rack, address, is_worker=is_worker)
+        )
         if node.removed:
             self.post(node, other.node, Removal(tuple(sorted(node.removed))))
 

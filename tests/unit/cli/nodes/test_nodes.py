@@ -46,6 +46,7 @@ def test_programs_get_every_field() -> None:
         "rack": "r1",
         "address": "h:1",
         "status": "suspect",
+        "worker": False,
         "since": 5,
         "draining": True,
         "fitness": "fit",
