@@ -393,7 +393,7 @@ def test_a_tokens_key_states_nothing(tmp_path: Path) -> None:
     token = tokens.read(tokens.issue(n1))
     chain = (token.certificate, *n1.chain)
     statement = statements.make(chain, token.key, 1, {}, {})
-    with pytest.raises(ProtocolError, match="no node's"):
+    with pytest.raises(ProtocolError, match="removes no nodes"):
         merge(n1.trust, statement.data)
 
 
