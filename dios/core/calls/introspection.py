@@ -15,7 +15,7 @@ from dios.core.model import disclosure
 from dios.core.model.records import Holder, Provenance, Session, Task
 from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
-from dios.errors import NoSuchTaskError, NotPermittedError, shortened
+from dios.errors import NoSuchTaskError, shortened
 from dios.ids import TaskId
 from dios.wire import messages
 from dios.wire.types import Flag, ObjectType, Permission
@@ -100,9 +100,7 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
 def shutdown(step: Step, task: Holder, seq: int, call: messages.Shutdown) -> None:
     """Stop the node. Only the principal that runs it and root may do so."""
     del call
-    rights.refuse_pure(task)
-    if not rights.is_nodes_own(step.state, task):
-        raise NotPermittedError("only the node's own user and root may stop it")
+    rights.require_nodes_own(step.state, task, "stop it")
     step.audit(task, "shutdown", "ok", task.object.fingerprint)
     step.answer(task, seq, messages.Done(1))
     step.emit(effects.BeginShutdown())

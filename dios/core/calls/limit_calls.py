@@ -19,7 +19,7 @@ from dios.core.model.accounts import Account
 from dios.core.model.records import Holder, PhysicalObject, Task
 from dios.core.model.secrecy import Label
 from dios.core.step import Step
-from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError
+from dios.errors import InvalidError, NoSuchTaskError
 from dios.ids import Principal, TaskId
 from dios.wire import messages
 from dios.wire.messages import Bound
@@ -84,9 +84,7 @@ def _in_steps(row: messages.LimitRow) -> messages.LimitRow:
 @handles(messages.SetLimits)
 def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> None:
     """Set limits of one account. The store keeps those of principals and durable groups."""
-    rights.refuse_pure(task)
-    if not rights.is_nodes_own(step.state, task):
-        raise NotPermittedError("only the node's own user and root may set limits")
+    rights.require_nodes_own(step.state, task, "set limits")
     label = ""
     secrecy: Label = ()
     if call.scope is Scope.TASK:

@@ -14,7 +14,7 @@ from dios.core.events import LabelsStored
 from dios.core.model.records import Holder, Pending
 from dios.core.remote import forwarding, node_list, remote_calls, removals
 from dios.core.step import Step
-from dios.errors import Code, InvalidError, NotPermittedError
+from dios.errors import Code, InvalidError
 from dios.wire import messages, node_labels
 from dios.wire.types import NodeWish
 
@@ -48,9 +48,7 @@ def retry_list(step: Step, row: Pending) -> None:
 @handles(messages.SetNode)
 def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None:
     """Drain, undrain or forget a node. The node itself drains, and notifies all others."""
-    rights.refuse_pure(task)
-    if not rights.is_nodes_own(step.state, task):
-        raise NotPermittedError("only the nodes' own user and root may drain, undrain or forget nodes")
+    rights.require_nodes_own(step.state, task, "drain, undrain or forget nodes")
     cluster = step.state.cluster
     if cluster is None:
         raise InvalidError("this node belongs to no cluster; `dios-node init` creates one")
@@ -79,9 +77,7 @@ def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None
 @handles(messages.LabelNode)
 def label_node(step: Step, task: Holder, seq: int, call: messages.LabelNode) -> None:
     """Set and remove labels of a node. The node itself changes and stores them, and notifies all others."""
-    rights.refuse_pure(task)
-    if not rights.is_nodes_own(step.state, task):
-        raise NotPermittedError("only the nodes' own user and root may label nodes")
+    rights.require_nodes_own(step.state, task, "label nodes")
     cluster = step.state.cluster
     if cluster is None:
         raise InvalidError("this node belongs to no cluster; `dios-node init` creates one")

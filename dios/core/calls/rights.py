@@ -113,12 +113,15 @@ def is_nodes_own(state: State, task: Holder) -> bool:
 
     No task of a worker does, because a worker administers no other node.
     """
-    if task.principal not in {state.node_owner, "uid:0"}:
-        return False
+    return task.principal in {state.node_owner, "uid:0"} and not _is_workers(state, task)
+
+
+def _is_workers(state: State, task: Holder) -> bool:
+    """Return True for a task of another node that is a worker, or of which this node knows nothing."""
     if not task.home or state.cluster is None:
-        return True
+        return False
     peer = state.cluster.peers.get(task.home)
-    return peer is not None and not peer.is_worker
+    return peer is None or peer.is_worker
 
 
 def sees_exact_sums(state: State, task: Holder) -> bool:
@@ -140,7 +143,8 @@ def require_nodes_own(state: State, task: Holder, action: str) -> None:
     """Raise NotPermittedError unless the caller acts for the node's own user or for root."""
     refuse_pure(task)
     if not is_nodes_own(state, task):
-        raise NotPermittedError(f"only the node's own user and root may {action}")
+        at = " here, and no task of a worker" if _is_workers(state, task) else ""
+        raise NotPermittedError(f"only the node's own user and root may {action}{at}")
 
 
 def refuse_pure(task: Holder) -> None:

@@ -325,17 +325,17 @@ def brand_for(step: Step, task: Holder, wanted: Brand) -> Brand:
             raise NotPermittedError("a pure task may only start pure tasks")
         if step.state.restricted:
             return Brand.PURE
-        if not rights.is_nodes_own(step.state, task):
-            # An unconfined task would have the rights of the node's user instead of the caller's.
-            raise NotPermittedError(
-                "only the node's own user and root may start tasks outside the sandbox; run it pure, "
-                "or start a node of your own"
-            )
         here = step.require_cluster().here if isinstance(task, RemoteTask) else None
         if here is not None and not here.limbo_from_nodes:
             # The other node alone says for whom it asks, and its word would be enough to become this user.
             raise NotPermittedError(
                 f"{here.name} starts tasks outside the sandbox only for users of its own machine. "
                 "Run it pure, or at your own node, or ask that node's owner to set `limbo_from_nodes = yes`"
+            )
+        if not rights.is_nodes_own(step.state, task):
+            # An unconfined task would have the rights of the node's user instead of the caller's.
+            raise NotPermittedError(
+                "only the node's own user and root may start tasks outside the sandbox; run it pure, "
+                "or start a node of your own"
             )
     return wanted

@@ -407,6 +407,4 @@ def report(step: Step, task: Holder, seq: int, call: messages.Report) -> None:
 
 def require_cluster_user(step: Step, task: Holder) -> None:
     """Raise NotPermittedError unless the caller acts for the nodes' own user or for root."""
-    rights.refuse_pure(task)
-    if not rights.is_nodes_own(step.state, task):
-        raise NotPermittedError("only the nodes' own user and root may make calls of the scheduler")
+    rights.require_nodes_own(step.state, task, "make calls of the scheduler")
