@@ -29,6 +29,8 @@ def test_a_worker_runs_tasks_and_administers_nobody(tmp_path: Path) -> None:
         assert person.types("dios run job.py --on w1 --node n1").stdout == "done\n"
         assert person.types("dios run job.py --on n1 --node w1").stdout == "done\n"
 
+        assert "w1 of cluster" in (report := person.types("dios doctor -v --data w1").stdout)
+        assert "a worker, which administers no other node" in " ".join(report.split())
         assert "worker" in person.types("dios-node invite --data w1", status=1).stderr
         assert "worker" in person.types("dios node forget n1 --yes --node w1", status=1).stderr
         for act in ("drain n1", "label n1 gpu=yes"):

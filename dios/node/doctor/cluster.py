@@ -141,12 +141,13 @@ def _identity(settings: Settings) -> DoctorFinding:
         advice = "run `dios-node init` to make a cluster, or `dios-node start --join` to join one"
         return test.result("none yet: the node accepts no other nodes", advice)
     room = limits.CHAIN_CERTIFICATES_MAX - len(own.chain)
+    role = ", a worker, which administers no other node" if own.card.is_worker else ""
     detail = (
-        f"{own.name} of cluster {own.cluster.hex()[:16]}; its certificate does not expire, and has "
+        f"{own.name} of cluster {own.cluster.hex()[:16]}{role}; its certificate does not expire, and has "
         f"{len(own.chain) - 1} others above it"
     )
     advice = ""
-    if room <= _CHAIN_ROOM_LOW:
+    if room <= _CHAIN_ROOM_LOW and not role:
         advice = (
             f"admit new nodes elsewhere: below this node there is room for {room} more in a row. "
             "`dios-node invite` at a node that was in the cluster earlier"
