@@ -36,6 +36,7 @@ _PERMISSIONS_MAX: Final = 16
 """The most attempts of a session to make one fork: a signal ends an attempt."""
 
 _ENDED: Final = "the session ended before it could be forked"
+_CANCELLED: Final = "the fork was cancelled"
 _NAMES_CHARS_MAX: Final = 400
 _GIVEN: Final = frozenset(range(4))
 """The descriptors of a task: standard input, its console twice, and its socket."""
@@ -188,18 +189,23 @@ class SessionFamilies:
         self._permit_next(family)
 
     def cancel(self, number: int) -> None:
-        """Forget the order of a fork for which the daemon does not wait any more."""
-        for fork in [early for early in self._early if early.order.id == number]:
-            self._early.remove(fork)
-            fork.close()
+        """Forget the order of a fork for which the daemon does not wait any more.
+
+        It forgets the fork when it hears that there is none.
+        """
         for family in list(self._families.values()):
             for fork in [*family.orders, *([family.present] if family.present else [])]:
                 if fork.order.id == number:
                     held = family.held.pop(fork.origin, None)
                     if held is not None:
                         family.listener.refuse(held[0], errno.ECANCELED)
-                    self._fail(family, fork, "the fork was cancelled")
+                    self._fail(family, fork, _CANCELLED)
                     return
+        for fork in [early for early in self._early if early.order.id == number]:
+            self._early.remove(fork)
+            fork.close()
+        if not self._reporter.pid_of(number):
+            self._reporter.send(CreateFailed(number, _CANCELLED))
 
     def expire(self) -> float | None:
         """End what has waited for too long; return the seconds until this has to be called again."""
