@@ -654,6 +654,10 @@ def test_the_session_does_not_learn_the_header(
     assert all(KEY not in reply for reply in said)
     result = box.run(LOOK)
     assert result.value_repr == "[]", result
+    # What is there is found.
+    assert box.run("kept = {1: ['-'.join(('p', 'lanted'))]}").ok
+    assert "p-lanted" in (box.run("found('-'.join(('p', 'lanted')))").value_repr or "")
+    assert box.run("del kept").ok
 
 
 def test_the_size_of_the_header_is_not_told(node: RunningNode) -> None:
