@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import time
 from collections.abc import Iterator
 from typing import cast
 
@@ -97,7 +98,7 @@ class Supervisor:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        monkeypatch.setattr(session_families.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
         self.daemon = Daemon()
         readable = os.eventfd(1)
         self.questions = Questions(readable)
