@@ -176,6 +176,36 @@ def test_the_order_of_a_failed_fork_gets_no_process(box: dios.Sandbox, node: Run
                 assert shown(fork, "1") == "1"
 
 
+def test_a_fast_timer_of_the_session_stops_no_fork(box: dios.Sandbox) -> None:
+    """Its signals come more often than the supervisor answers; each of many forks is made at once."""
+    shown(box, "import signal\nold = signal.signal(signal.SIGALRM, lambda *_: None); x = 1")
+    shown(box, "signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005) and None")
+    for _ in range(30):
+        with box.fork() as fork:
+            assert shown(fork, "x, signal.getitimer(signal.ITIMER_REAL)") == "(1, (0.0, 0.0))"
+
+
+SILENT = """
+import time
+from dios.host.process import session_fork
+session_fork.become_task = lambda: time.sleep(3600)
+"""
+
+
+def test_a_fork_that_stays_silent_is_waited_for_until_the_time_limit(
+    box: dios.Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor would wait longer. The session goes on, and the next fork does not wait."""
+    shown(box, SILENT)
+    with monkeypatch.context() as patch:
+        patch.setattr(box, "_timeout", 1.0)
+        with pytest.raises(SessionForkError, match="did not start in time"):
+            box.fork()
+    shown(box, "import importlib; x = importlib.reload(session_fork) and 1")
+    with box.fork() as fork:
+        assert shown(fork, "x") == "1"
+
+
 @pytest.mark.parametrize("name", ["large", "larger"])
 def test_an_input_that_was_read_without_a_copy_refuses_no_fork(box: dios.Sandbox, name: str) -> None:
     """Neither one that is a file, too, nor one that is too large for that; each session reads it again."""

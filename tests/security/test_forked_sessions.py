@@ -89,6 +89,11 @@ async def until_processes(pool: ZygotePool, wanted: set[int]) -> None:
         await trio.sleep(0.02)
 
 
+def known_children(pool: ZygotePool) -> set[int]:
+    """The numbers of all children that the daemon has in its tables."""
+    return {number for link in pool._all_links() for number in link.children}
+
+
 def mounts_of(pid: int) -> int:
     """The number of mounts that a process has."""
     return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
@@ -195,6 +200,20 @@ async def test_a_fork_that_never_becomes_a_task_ends_with_its_order(
         await until_processes(pool, before)
         with trio.fail_after(60):
             assert (await task.socket.recv(100)).startswith(b"refused")
+
+
+async def test_the_daemon_forgets_forks_that_were_cancelled(mechanisms: dict[str, Mechanism]) -> None:
+    """Nothing is left of orders that a session never obeyed."""
+    async with forkable(mechanisms) as (pool, task):
+        before = known_children(pool)
+        for _ in range(3):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pool.fork, Limits(memory_bytes=MEMORY), task)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+        child = await fork(pool, task)  # its report comes after those of the cancelled ones
+        assert known_children(pool) == before | {child.number}
+        child.close()
 
 
 @pytest.mark.parametrize("kind", ["deep", "wide", "sparse", "closed", "removed"])

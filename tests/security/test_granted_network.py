@@ -123,6 +123,8 @@ REFUSED = {
     "another host": "headers=[('Host', 'evil.example.org')]",
     "two hosts": "headers=[('Host', HOST), ('host', HOST)]",
     "a host with an underscore": "headers=[('_Host', 'evil.example.org')]",
+    "a host with a point": "headers=[('Host.', 'evil.example.org')]",
+    "a length with a point": "'POST', headers=[('Content.Length', '3')], length=1, body=[b'a']",
     "a value with a line": "headers=[('X', 'a\\r\\nHost: evil')]",
     "a value with half a line": "headers=[('X', 'a\\nHost: evil')]",
     "a value with a zero byte": "headers=[('X', 'a\\0')]",
@@ -529,6 +531,29 @@ def test_each_request_is_in_the_audit_log(node: RunningNode, server: tuple[int, 
         assert private not in text()
 
 
+def test_a_request_under_way_at_the_end_leaves_a_record(node: RunningNode) -> None:
+    """A server that never answers, and a session that ends meanwhile: the connection has its origin."""
+    arrived = threading.Event()
+
+    def keep(connection: socket.socket) -> None:
+        arrived.set()
+        while connection.recv(4096):
+            continue
+
+    with raw_server(keep) as port:
+        origin = f"http://127.0.0.1:{port}"
+        with dios.Sandbox(node=node.place, timeout=PATIENCE_S, network=[origin]) as box:
+            assert box.run(REACH).ok
+            assert box.run("lane.send(REQUEST, encode(RequestHead(0, 'PUT', '/theft', [], 5)))").ok
+            assert arrived.wait(PATIENCE_S)
+
+    def is_recorded() -> bool:
+        records = [path for path in (node.data / "audit").glob("*") if path.is_file()]
+        return any(f"127.0.0.1:{port} for {origin}" in path.read_text(errors="replace") for path in records)
+
+    wait_until(is_recorded, "it is recorded", PATIENCE_S)
+
+
 def test_nothing_is_left_after_the_session(node: RunningNode, server: tuple[int, list[str]]) -> None:
     """The gateway ends with its session, also one that is killed or leaves its process."""
     with dios.connect(node.place) as own:
@@ -584,7 +609,7 @@ def keyed(node: RunningNode, server: tuple[int, list[str]]) -> Iterator[tuple[di
             yield box, other
 
 
-SPELLINGS = ("Authorization", "authorization", "AUTHORIZATION", "X-Key", "x_key", "X_KEY")
+SPELLINGS = ("Authorization", "authorization", "AUTHORIZATION", "X-Key", "x_key", "X_KEY", "X.Key", "x!kEY")
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
@@ -629,6 +654,10 @@ def test_the_session_does_not_learn_the_header(
     assert all(KEY not in reply for reply in said)
     result = box.run(LOOK)
     assert result.value_repr == "[]", result
+    # What is there is found.
+    assert box.run("kept = {1: ['-'.join(('p', 'lanted'))]}").ok
+    assert "p-lanted" in (box.run("found('-'.join(('p', 'lanted')))").value_repr or "")
+    assert box.run("del kept").ok
 
 
 def test_the_size_of_the_header_is_not_told(node: RunningNode) -> None:

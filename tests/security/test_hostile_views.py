@@ -121,9 +121,10 @@ def test_an_agent_gets_bounded_text(said: dict[str, str], attack: str) -> None:
 
 
 # -- a kernel for notebooks ---------------------------------------------------------------------------
+TABLE = "a table with a script"
 CELLS = {
     **CODE,
-    "a table with a script": "import pandas; pandas.DataFrame({'<script>alert()</script>': ['<img src=x>']})",
+    TABLE: "import pandas; pandas.DataFrame({'<script>alert()</script>': ['<img src=x>']})",
     "a name that completes": f"globals()['x{EVIL}'] = 1; x_y = 2",
 }
 
@@ -150,6 +151,7 @@ def test_a_notebook_gets_harmless_text(person: Person) -> None:
             page = "".join(str(content.get("data")) for _, content in shown.messages).partition("text/html")[
                 2
             ]
+            assert page or name != TABLE, shown.messages
             assert "<script" not in page, name
             assert "<img" not in page, name
         completed = notebook.asks(notebook.client.complete("x", 1))

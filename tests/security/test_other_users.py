@@ -22,7 +22,9 @@ from dios.cli import main
 from dios.client.sync.node import Node, Task, connect
 from dios.host.audit.reader import AuditReader
 from dios.transport.unix.descriptors import refuse_descriptors
+from tests.support.node.confinement import mechanisms_or_skip
 from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
+from tests.support.wheels import make_wheel
 
 FRIEND = 65_533
 STRANGER = 65_532
@@ -107,23 +109,51 @@ def test_users_of_the_settings_reach_the_default_socket() -> None:
         with running_node(data, allowed_uids=str(FRIEND)) as started:
             assert _as_user(FRIEND, lambda: connect(data, groups=()).close()) == ""
             assert "may not connect" in _as_user(STRANGER, lambda: connect(data, groups=()).close())
-            names = [path.name for path in data.rglob("*") if path.is_file() or path.is_dir()]
-            assert {"node.toml", "audit", "store", "lock"} <= set(names)
-
-            def look() -> None:
-                for path in (data / name for name in names):
-                    with contextlib.suppress(PermissionError, FileNotFoundError):
-                        os.open(path, os.O_RDONLY)
-                        raise AssertionError(path)
-                with contextlib.suppress(PermissionError):
-                    raise AssertionError(list(data.iterdir()))
-
-            assert _as_user(FRIEND, look) == ""
+            assert (data / "node.toml").is_file()
+            _require_closed(data)
             assert exists(started.running.pid)
     except PermissionError as error:
         pytest.skip(f"this user cannot become another: errno {error.errno}")
     finally:
         shutil.rmtree(folder)
+
+
+def test_packages_of_a_user_are_closed_to_other_users(tmp_path: Path) -> None:
+    """A folder that the node makes when its socket is already open to others is as closed as the rest."""
+    mechanisms_or_skip()
+    make_wheel(tmp_path, "fruit", "1.0", {"fruit.py": ""})
+    folder = Path(tempfile.mkdtemp(prefix="dios-"))
+    folder.chmod(0o711)
+    data = folder / "data"
+    before = os.umask(0o022)  # that of most machines
+    try:
+        _as_user(FRIEND, lambda: None)
+        with running_node(data, allowed_uids=str(FRIEND)) as started:
+            with dios.Executor(1, node=started.place, packages=["fruit"], wheels=tmp_path) as executor:
+                assert executor.submit(os.path.exists, "/environment/fruit.py").result()
+            assert list(data.rglob("fruit.py"))
+            _require_closed(data)
+    except PermissionError as error:
+        pytest.skip(f"this user cannot become another: errno {error.errno}")
+    finally:
+        os.umask(before)
+        shutil.rmtree(folder)
+
+
+def _require_closed(data: Path) -> None:
+    """Require that another user lists nothing in a data directory, and opens no file or folder of it."""
+    paths = [path for path in data.rglob("*") if path.is_file() or path.is_dir()]
+    assert {"audit", "store", "lock"} <= {path.name for path in paths}
+
+    def look() -> None:
+        for path in paths:
+            with contextlib.suppress(PermissionError, FileNotFoundError):
+                os.open(path, os.O_RDONLY)
+                raise AssertionError(path)
+        with contextlib.suppress(PermissionError):
+            raise AssertionError(list(data.iterdir()))
+
+    assert _as_user(FRIEND, look) == ""
 
 
 def test_no_other_user_takes_every_place(node: RunningNode) -> None:

@@ -188,17 +188,33 @@ def finish(step: Step, row: Pending) -> None:
         return
     step.state.pending.remove(row)
     reference = next(target.held_by(row.task), None)
+    origin = _origin_of(row)
     if reference is None or target.zombie:
         failure = state.failure or messages.Failure(
             int(Code.ESTALE), "cannot create the stream: it was deleted before its socket was open"
         )
-        step.audit(row.task, "create", "failed", target.fingerprint, f"{target.type.name} {failure.message}")
+        detail = f"{target.type.name} {failure.message}{origin}"
+        step.audit(row.task, "create", "failed", target.fingerprint, detail)
         if reference is not None:
             lifetimes.drop_reference(step, reference)
         step.answer(row.task, row.seq, failure)
         return
-    step.audit(row.task, "create", "ok", target.fingerprint, f"{target.type.name} {target.address}")
+    step.audit(row.task, "create", "ok", target.fingerprint, f"{target.type.name} {target.address}{origin}")
     step.answer(row.task, row.seq, messages.Created(target.name, reference.public()))
+
+
+def _origin_of(row: Pending) -> str:
+    """Return the origin of a connection, for the audit log; empty for one that is limited to none.
+
+    A gateway that ends before it has recorded a request leaves the record of the connection alone.
+    """
+    call = row.call
+    network = row.task.table.find(call.network) if isinstance(call, messages.Create) else None
+    limited = None if network is None else network.object.state
+    if not isinstance(call, messages.Create) or not isinstance(limited, LimitedNetwork):
+        return ""
+    pairs = zip(limited.origins, limited.destinations, strict=True)
+    return " for " + " or ".join(origin for origin, place in pairs if place == call.address)
 
 
 def drop_cancelled_create(step: Step, row: Pending) -> None:

@@ -18,7 +18,7 @@ from dios.core.remote.continuations import LeaseReturned
 from dios.core.remote.lease_table import HERE, LeasedObject
 from dios.core.remote.peers import Cluster
 from dios.core.step import Step
-from dios.ids import ObjectId
+from dios.ids import NodeId, ObjectId
 from dios.wire import dcp, messages
 
 _MS: Final = 1_000_000
@@ -100,6 +100,7 @@ def returned(step: Step, then: LeaseReturned, answer: dcp.Answer) -> None:
     if record is None or record.round != then.round or isinstance(answer, messages.Failure):
         return
     leases.remove(record, then.node)
+    _judge(step, record, then.node)
     _let_go_on(step, then.object, record)
 
 
@@ -119,16 +120,23 @@ def time_passed(step: Step, cluster: Cluster) -> None:
 
 
 def _drop_ended(step: Step, target: ObjectId, record: LeasedObject) -> None:
-    """Drop the leases that have ended. A node that did not return one in time gets none for a while."""
+    """Drop the leases that have ended."""
     leases = step.require_cluster().leases
     ended = [node for node, ends in record.nodes.items() if ends <= step.now]
-    had_time = step.now - record.called_back >= limits.LEASE_RETURN_MS * _MS
     for node in ended:
         leases.remove(record, node)
-        if record.round and had_time:
-            leases.distrust(node, step.now)
+        _judge(step, record, node)
     if ended:
         _let_go_on(step, target, record)
+
+
+def _judge(step: Step, record: LeasedObject, node: NodeId) -> None:
+    """Grant a node no lease for a while if calls have waited longer for its lease than a return takes.
+
+    It makes no difference if the lease has ended, or has come back late.
+    """
+    if record.round and step.now - record.called_back >= limits.LEASE_RETURN_MS * _MS:
+        step.require_cluster().leases.distrust(node, step.now)
 
 
 def _let_go_on(step: Step, target: ObjectId, record: LeasedObject) -> None:

@@ -12,6 +12,7 @@ bounded by their number.
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 from typing import Final, Protocol
@@ -20,6 +21,8 @@ from dios import limits
 
 _ZERO: Final = (0, 0)
 _KERNEL_BYTES_PER_FILE: Final = 2 * limits.KIB
+_LAST_PIECE_BYTES: Final = 48 * limits.KIB
+"""The piece that enters the buffer of a socket when little room is left."""
 _ENDED_FIRST: Final = "1000"
 """The largest ``oom_score_adj``; that of other tasks is 500."""
 _OWN: Final = frozenset({b"RssAnon:", b"VmSwap:", b"VmPTE:"})
@@ -73,6 +76,7 @@ def apply_to_zygote(*, pure: bool) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, _ZERO)
     if pure:
         _lower(resource.RLIMIT_NPROC, process_numbers() // 2)
+        bytes_of_full_socket()  # its tasks cannot read it
 
 
 def give_memory_back_first(pid: int) -> None:
@@ -148,13 +152,26 @@ def _soften(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
+@functools.cache
+def bytes_of_full_socket() -> int:
+    """Return the memory that the kernel keeps for a socket with a full buffer, at most.
+
+    DESCRIPTOR_KERNEL_BYTES is that with the kernel's own settings. The owner of the machine may have set
+    larger buffers (``net.core.wmem_default``), and a task cannot make its own smaller.
+    """
+    try:
+        with open("/proc/sys/net/core/wmem_default", encoding="ascii") as file:  # noqa: PTH123 - no pathlib here
+            return max(int(file.read()) + _LAST_PIECE_BYTES, limits.DESCRIPTOR_KERNEL_BYTES)
+    except OSError:
+        return limits.DESCRIPTOR_KERNEL_BYTES
+
+
 def descriptors_for(memory_bytes: int) -> int:
     """Return the number of descriptors of a task whose memory no control group counts.
 
-    The kernel keeps up to DESCRIPTOR_KERNEL_BYTES for each (the full buffer of a socket), so that all of them
-    together keep about as much as the task's memory limit at most.
+    All of them as full sockets together keep about as much as the task's memory limit at most.
     """
-    number = memory_bytes // limits.DESCRIPTOR_KERNEL_BYTES
+    number = memory_bytes // bytes_of_full_socket()
     return min(max(number, limits.TASK_OPEN_FILES_MIN), limits.TASK_OPEN_FILES_UNCOUNTED_MAX)
 
 

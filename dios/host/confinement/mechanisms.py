@@ -37,9 +37,9 @@ LOST_WITHOUT: Final[Mapping[str, str]] = {
     "cgroup_memory": (
         f"a hostile pure task can exceed its memory limit for {limits.TASK_MEMORY_WATCH_MS} ms, until the "
         "node reads its memory again, the kernel can keep as much again for its sockets, pipes and event "
-        "queues, and it keeps an entry for each name that a task looks up in vain, without a bound and "
-        "after the task's end, until it needs the memory; the limit of a limbo task holds for each of its "
-        "processes alone"
+        "queues and 20 MiB for its mappings and threads, and it keeps an entry for each name that a task "
+        "looks up in vain, without a bound and after the task's end, until it needs the memory; the limit of "
+        "a limbo task holds for each of its processes alone"
     ),
     "cgroup_pids": "a limit of threads and processes does not hold for limbo tasks",
     FORKS: "sessions of a sandbox cannot be forked",

@@ -41,6 +41,8 @@ _log: Final = logging.getLogger(__name__)
 _ABOUT: Final = "about.json"
 _PACKAGES: Final = "packages"
 _TEMPORARY: Final = ".temporary"
+_MODE: Final = 0o700
+"""Of the folder of all: the users of a node can pass through its data directory. Tasks see a mount."""
 _ABOUT_VERSION: Final = 1
 _ABOUT_BYTES_MAX: Final = 1 * limits.MIB
 _WORD_CHARS_MAX: Final = 256
@@ -102,6 +104,7 @@ class EnvironmentStore:
         """Read the environments that are there, and remove what is not complete. May take long."""
         if not self._folder.exists():
             return
+        self._folder.chmod(_MODE)
         shutil.rmtree(self._folder / _TEMPORARY, ignore_errors=True)
         for place in sorted(self._folder.glob("*/*")):
             key = str(place.relative_to(self._folder))
@@ -225,7 +228,7 @@ class EnvironmentStore:
 
     def _check(self, manifest: Manifest) -> None:
         _require_python(manifest.python)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(_MODE, parents=True, exist_ok=True)
         if os.statvfs(self._folder).f_flag & os.ST_NOEXEC:
             raise _refused(
                 "this node can have no environments: its data directory is on a file system that is mounted "

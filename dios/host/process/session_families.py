@@ -32,10 +32,14 @@ HELD_S_MAX: Final = 30.0
 FORK_S_MAX: Final = 60.0
 """The time from the permission to fork until the fork has copied its files and is complete."""
 
+WAITED_FOR_S_MAX: Final = 20.0
+"""The same while another session of its family wants to fork: a hostile one keeps the others no longer."""
+
 _PERMISSIONS_MAX: Final = 16
 """The most attempts of a session to make one fork: a signal ends an attempt."""
 
 _ENDED: Final = "the session ended before it could be forked"
+_CANCELLED: Final = "the fork was cancelled"
 _NAMES_CHARS_MAX: Final = 400
 _GIVEN: Final = frozenset(range(4))
 """The descriptors of a task: standard input, its console twice, and its socket."""
@@ -71,7 +75,7 @@ class _Fork:
     console: int
     folder: int = -1
     child: int = 0
-    deadline: float = 0.0
+    permitted: float = 0.0
     permissions: int = 0
 
     def close(self) -> None:
@@ -188,34 +192,42 @@ class SessionFamilies:
         self._permit_next(family)
 
     def cancel(self, number: int) -> None:
-        """Forget the order of a fork for which the daemon does not wait any more."""
-        for fork in [early for early in self._early if early.order.id == number]:
-            self._early.remove(fork)
-            fork.close()
+        """Forget the order of a fork for which the daemon does not wait any more.
+
+        It forgets the fork when it hears that there is none.
+        """
         for family in list(self._families.values()):
             for fork in [*family.orders, *([family.present] if family.present else [])]:
                 if fork.order.id == number:
                     held = family.held.pop(fork.origin, None)
                     if held is not None:
                         family.listener.refuse(held[0], errno.ECANCELED)
-                    self._fail(family, fork, "the fork was cancelled")
+                    self._fail(family, fork, _CANCELLED)
                     return
+        for fork in [early for early in self._early if early.order.id == number]:
+            self._early.remove(fork)
+            fork.close()
+        if not self._reporter.pid_of(number):
+            self._reporter.send(CreateFailed(number, _CANCELLED))
 
     def expire(self) -> float | None:
         """End what has waited for too long; return the seconds until this has to be called again."""
         now, deadlines = time.monotonic(), []
         for family in list(self._families.values()):
+            ordered = {fork.origin for fork in family.orders}
             for pid, (question, deadline) in list(family.held.items()):
+                if pid in ordered:
+                    continue  # it waits for its turn
                 if deadline <= now:
                     del family.held[pid]
                     family.listener.refuse(question, errno.EAGAIN)
                 else:
                     deadlines.append(deadline)
-            fork = family.present
-            if fork is not None and fork.deadline <= now:
-                self._fail(family, fork, f"it was not complete within {FORK_S_MAX:.0f} s")
-            elif fork is not None:
-                deadlines.append(fork.deadline)
+            present, allowed_s = family.present, self._allowed_s(family)
+            if present is not None and present.permitted + allowed_s <= now:
+                self._fail(family, present, f"it was not complete within {allowed_s:.0f} s")
+            if family.present is not None:
+                deadlines.append(family.present.permitted + self._allowed_s(family))
         return max(0.0, min(deadlines) - now) if deadlines else None
 
     # -- questions --------------------------------------------------------------------------------
@@ -252,6 +264,12 @@ class SessionFamilies:
             family.held[question.thread] = question, time.monotonic() + HELD_S_MAX
             self._permit_next(family)
 
+    @staticmethod
+    def _allowed_s(family: _Family) -> float:
+        """Return the seconds that the present fork may take."""
+        is_waited_for = any(fork.origin in family.held for fork in family.orders)
+        return WAITED_FOR_S_MAX if is_waited_for else FORK_S_MAX
+
     def _permit_next(self, family: _Family) -> None:
         """Permit the next fork that has an order and a question, and only one fork at a time."""
         for fork in list(family.orders):
@@ -268,7 +286,7 @@ class SessionFamilies:
                 family.listener.refuse(question, errno.EBUSY)
                 self._fail(family, fork, reason)
                 continue
-            family.present, fork.deadline = fork, time.monotonic() + FORK_S_MAX
+            family.present, fork.permitted = fork, time.monotonic()
             self._let(family, fork, question)
 
     def _not_forkable(self, pid: int) -> str:

@@ -7,6 +7,7 @@ gets a socket of its own.
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -24,6 +25,16 @@ jemalloc's gives memory back later. That of Polars removes files of other proces
 _SET_NAME: Final = 15
 _FIRST_OWN: Final = 3
 _COPY_BYTES: Final = 1 << 20
+
+
+def begin_interrupts_thread() -> None:
+    """Make the calling thread the one that waits for interrupts: with its name, and without signals.
+
+    It must sleep while the session is forked: a thread that a signal wakes asks the first thread for the
+    interpreter's lock, and a fork would wait for ever for a thread that it does not have. Raise ``OSError``.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    name_thread(INTERRUPTS_THREAD)
 
 
 def name_thread(name: str) -> None:
@@ -55,10 +66,15 @@ def kind_of(descriptor: int) -> str:
 def fork() -> int:
     """Fork the calling session. Return 0 in the fork, and another number in the session.
 
-    In the fork, close everything that its origin has open, and then call ``become_task``. Raise ``OSError``:
-    with ECANCELED, EAGAIN or EBUSY if the supervisor refuses.
+    In the fork, close everything that its origin has open, and then call ``become_task``. Signals wait
+    meanwhile: the kernel would give up the call for each, such as for those of a fast timer. Raise
+    ``OSError``: with ECANCELED, EAGAIN or EBUSY if the supervisor refuses.
     """
-    return linux_calls.clone_sibling(policy.CLONE_OF_FORKS, linux_calls.tid_address())
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        return linux_calls.clone_sibling(policy.CLONE_OF_FORKS, linux_calls.tid_address())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def become_task() -> None:

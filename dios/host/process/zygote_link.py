@@ -249,7 +249,7 @@ class ZygoteLink:
             theirs.close()
             os.close(write_end)
         if reason:
-            self._children.pop(number, None)
+            self._children.pop(number, None)  # also if the zygote gave no answer
             child.close()
             raise OutOfMemoryError(f"cannot create the task's process: {reason}", call="run")
         return child
@@ -339,6 +339,9 @@ class ZygoteLink:
                 del self._children[message.id]
                 self._report_end(child)
         elif isinstance(message, ChildCreated | CreateFailed | LimitsLowered | TemplateLoaded):
+            if isinstance(message, CreateFailed):
+                # Its request may have been cancelled, so that nobody waits for this answer.
+                self._children.pop(message.id, None)
             if isinstance(message, TemplateLoaded) and message.reason and message.id in self._children:
                 # Its supervisor ends it. This records that the end is on request.
                 self._children[message.id].kill()

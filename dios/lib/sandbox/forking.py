@@ -52,10 +52,10 @@ def descriptors() -> set[OpenFile]:
     return set(_opened(most))
 
 
-def name_listener() -> None:
-    """Let the supervisor know the calling thread as the one that waits for interrupts."""
+def begin_interrupts_thread() -> None:
+    """Let the supervisor know the calling thread as the one that waits for interrupts; it gets no signals."""
     with contextlib.suppress(OSError):
-        session_fork.name_thread(session_fork.INTERRUPTS_THREAD)
+        session_fork.begin_interrupts_thread()
 
 
 def interrupt(thread: int) -> None:

@@ -257,7 +257,7 @@ class _Session:
     # -- interrupts -------------------------------------------------------------------------------
     def _listen(self, interrupts: RingReader, begun: threading.Event) -> None:
         """Turn the numbers of orders that come into signals to the thread that obeys them."""
-        forking.name_listener()
+        forking.begin_interrupts_thread()
         begun.set()
         while True:
             try:

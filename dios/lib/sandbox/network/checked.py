@@ -26,6 +26,7 @@ _METHOD: Final = re.compile(rf"[A-Z]{{1,{METHOD_CHARS_MAX}}}")
 _NO_METHODS: Final = frozenset({"CONNECT", "TRACE", "TRACK"})
 _TARGET: Final = re.compile(r"/[!\"$-~]*")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_SIGN: Final = re.compile(r"[^0-9a-z]")
 _VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 ADDED_HEADERS_MAX: Final = 16
 ADDED_CHARS_MAX: Final = 8192
@@ -85,7 +86,7 @@ def request_bytes(head: RequestHead, origin: Origin, added: Sequence[Header] = (
         _check_header(name, value)
         if _same(name) in ours:
             continue
-        if name.lower() != "host":
+        if name.lower() != "host":  # ``_check_header`` refuses what looks like it
             lines.append(f"{name}: {value}")
             continue
         hosts += 1
@@ -113,7 +114,7 @@ def checked_additions(given: Mapping[str, str]) -> list[Header]:
     for name, value in given.items():
         if type(name) is not str or not _NAME.fullmatch(name):
             raise InvalidError("the name of a header has letters, digits and '-'")
-        if _same(name) in _OURS | {"host", "-host"}:
+        if _same(name).strip("-") in _OURS | {"host"}:
             raise InvalidError(f"the header {name} belongs to the connection, and cannot be added")
         if type(value) is not str or not _ADDED.fullmatch(value):
             raise InvalidError(
@@ -128,8 +129,8 @@ def checked_additions(given: Mapping[str, str]) -> list[Header]:
 
 def _same(name: str) -> str:
     """Return the text that is equal for names which a server may take for the same header."""
-    # Some servers take "_" for "-".
-    return name.lower().replace("_", "-")
+    # Servers that make variables of headers take "_", and some of them any sign, for "-".
+    return _SIGN.sub("-", name.lower())
 
 
 def is_method(text: str) -> bool:
@@ -140,7 +141,8 @@ def is_method(text: str) -> bool:
 def _check_header(name: str, value: str) -> None:
     if not _NAME.fullmatch(name):
         raise _refused("a header whose name has other characters than names have")
-    if _same(name) in _OURS or name.lower() == "_host":
+    looks_like = _same(name).strip("-")
+    if looks_like in _OURS or (looks_like == "host" and name.lower() != "host"):
         raise _refused(f"the header {name}, which belongs to the connection")
     if not _VALUE.fullmatch(value):
         raise _refused(f"the value of the header {name}: it has a line break or another control character")

@@ -369,6 +369,24 @@ def test_a_limited_network_can_be_taken_back(network: Network) -> None:
     assert task.refused(call) == Code.EBADF
 
 
+def test_the_record_of_a_connection_names_its_origins(network: Network) -> None:
+    """It is made before anything is sent, so that a request of a gateway that was ended is in the log."""
+    right = limited(network, "http://a.b=10.0.0.5", "http://c.d=10.0.0.5", "http://e.f=10.0.0.6")
+    call = messages.Create(TYPES[0], name_kind=NameKind.ANONYMOUS, address="10.0.0.5:80", network=right.ref)
+    for arrived, outcome in (
+        (lambda target: events.NetworkOpened(network.node.now, target, "10.0.0.5:80"), "ok"),
+        (lambda target: events.NetworkFailed(network.node.now, target, int(Code.EPERM), "no"), "failed"),
+    ):
+        network.owner.send(call)
+        (asked,) = [
+            effect for effect in network.node.outcome.after if isinstance(effect, effects.OpenNetwork)
+        ]
+        network.node.step(arrived(asked.object))
+        (record,) = [effect for effect in network.node.outcome.after if isinstance(effect, effects.Audit)]
+        assert (record.action, record.outcome) == ("create", outcome)
+        assert record.detail.endswith(" for http://a.b or http://c.d")
+
+
 def test_requests_are_recorded_in_the_nodes_own_words(network: Network) -> None:
     """A record has method, origin, end and numbers; a refusal has no numbers, so that equal ones merge."""
     right = limited(network, "http://127.0.0.1", "https://intranet=10.0.0.5")

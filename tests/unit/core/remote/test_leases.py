@@ -15,7 +15,7 @@ from dios.ids import Principal
 from dios.wire import dcp, messages
 from dios.wire.messages import Bound
 from dios.wire.types import AcquireIov, Buffering, Flag, ObjectType, Permission, Resource, Semantics
-from tests.support.core.cluster import Citizen, Cluster, ClusterNode, Parcel
+from tests.support.core.cluster import MS, Citizen, Cluster, ClusterNode, Parcel
 from tests.support.core.harness import OWNER
 
 CONTENT = b"0123456789" * 10
@@ -419,6 +419,21 @@ def test_a_node_that_returns_no_lease_gets_none_for_a_while(scene: Scene) -> Non
     scene.read()
     scene.read()
     assert scene.is_served()
+
+
+def test_a_node_that_returns_its_lease_late_gets_none_for_a_while(scene: Scene) -> None:
+    """A node that keeps each lease until just before its end delays one write, and not all of them."""
+    scene.stops = is_call_back
+    begun, seq = scene.cluster.now, scene.begin_write()
+    scene.cluster.advance(limits.LEASE_RETURN_MS)
+    assert scene.keeper.answer(seq) is None
+    scene.stops = lambda parcel: False  # noqa: ARG005 - everything arrives
+    scene.here.take(scene.stopped[0])
+    scene.done(seq, messages.Committed)
+    assert scene.cluster.now < begun + limits.LEASE_MS * MS
+    scene.cluster.advance(limits.LEASE_PAUSE_MS + 1_000)
+    for _ in range(3):
+        assert not scene.is_served()
 
 
 def test_a_lost_call_back_is_repeated(scene: Scene) -> None:

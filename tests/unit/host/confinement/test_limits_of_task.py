@@ -92,6 +92,14 @@ def test_descriptors_follow_the_memory_limit(memory: int, descriptors: int) -> N
     assert limits_of_task.descriptors_for(memory) == descriptors
 
 
+def test_where_sockets_have_larger_buffers_a_task_has_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel keeps more for each: their number follows, down to the least that a task can use."""
+    assert limits_of_task.bytes_of_full_socket() >= limits.DESCRIPTOR_KERNEL_BYTES
+    monkeypatch.setattr(limits_of_task, "bytes_of_full_socket", lambda: limits.MIB)
+    assert limits_of_task.descriptors_for(1_000 * limits.MIB) == 1_000
+    assert limits_of_task.descriptors_for(limits.TASK_MEMORY_BYTES_MIN) == limits.TASK_OPEN_FILES_MIN
+
+
 def test_used_memory_is_private_memory() -> None:
     """Written private pages are counted; an ended process has none."""
     before = limits_of_task.used_bytes(os.getpid())
