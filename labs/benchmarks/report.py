@@ -144,7 +144,7 @@ def as_markdown(report: Report) -> str:
         "",
         f"{versions}.",
         "",
-        "Written by `make bench`; the methods, and the reasons of missed goals, are on the page",
+        "Written by `make bench`; the methods, and a link to the reasons of missed goals, are on the page",
         "[Benchmarks](../../../docs/benchmarks.md).",
         "Both sides of a row were measured in this run. A dash means that there is no goal.",
         "",

@@ -1,4 +1,4 @@
-"""Print the figures of docs/membership.md: ``python tests/sim/figures.py --seeds 100 --hours 2``.
+"""Print the figures of results/membership.md: ``python tests/sim/figures.py --seeds 100 --hours 2``.
 
 ``test_membership.py`` checks the guarantees with fewer seeds.
 """
@@ -94,7 +94,7 @@ def lonely(seeds: int) -> None:
 
 def main() -> None:
     """Print all figures in order."""
-    parser = argparse.ArgumentParser(description="The figures of docs/membership.md.")
+    parser = argparse.ArgumentParser(description="The figures of labs/benchmarks/results/membership.md.")
     parser.add_argument("--seeds", type=int, default=20, help="runs for each line")
     parser.add_argument("--hours", type=float, default=0.2, help="virtual hours without faults for two nodes")
     asked = parser.parse_args()
