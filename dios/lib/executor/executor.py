@@ -266,6 +266,8 @@ class Executor(concurrent.futures.Executor):
         if options.is_for_items and how.chunksize is None:
             how = how._replace(chunksize=1)
 
+        how = how._replace(trust=self._options.worker.trust)
+
         def submit(called: Function[object], *args: object) -> concurrent.futures.Future[list[object]]:
             return self.submit_call(options, cast("Function[list[object]]", called), args, {})
 
