@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import functools
 import gc
@@ -268,6 +269,11 @@ def test_a_failed_future_fails_the_calls_that_need_it(executor: dios.Executor) -
     failed = executor.submit(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         executor.submit(abs, executor.submit(abs, failed)).result(60)
+    waiting = executor.submit(abs, concurrent.futures.Future[int]())
+    needs_it = executor.submit(abs, waiting)
+    assert waiting.cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        needs_it.result(60)
 
 
 @dataclasses.dataclass

@@ -360,7 +360,7 @@ class _DataPickler(CallPickler):
         """Return how a worker gets the result of another call."""
         if not future.done():
             raise _WaitingError(future)
-        if isinstance(future, CallFuture):
+        if isinstance(future, CallFuture) and not future.cancelled():
             sent = None if self._by_value else future.as_sent()
             if isinstance(sent, bytes):
                 return worker_data.sent, (sent,)
