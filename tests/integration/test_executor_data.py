@@ -207,6 +207,9 @@ def test_put_without_an_executor_is_refused(executor: dios.Executor) -> None:
         dios.get(1)  # type: ignore[arg-type]
     with pytest.raises(dios.InvalidError, match="cannot be sent"):
         executor.put(threading.Lock())
+    for value in (executor.put(1), executor.submit(abs, -1)):
+        with pytest.raises(dios.InvalidError, match="put the value of that"):
+            executor.put([value])
 
 
 def test_a_reference_of_another_executor_is_sent_by_value(node: RunningNode, executor: dios.Executor) -> None:

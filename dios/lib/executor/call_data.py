@@ -418,6 +418,12 @@ class _StoredPickler(CallPickler):
         """Return a namespace without values: the calls with the reference bring them."""
         return BoundNamespace(frozenset())
 
+    def reducer_override(self, value: object) -> object:
+        """Refuse futures and references: no worker may be there to give them a value."""
+        if isinstance(value, ValueReference | concurrent.futures.Future):
+            raise TypeError(f"it has a {type(value).__name__} in it; put the value of that")
+        return super().reducer_override(value)
+
 
 def stored_reference(store: DataStore, value: object, main: MainContext) -> ValueReference[object]:
     """Store a value for ``put``. Raises InvalidError if it cannot be pickled."""

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Final, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -167,6 +167,11 @@ class Executor(concurrent.futures.Executor):
 
     def __repr__(self) -> str:
         return f"<Executor with {self._max_workers} workers>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an executor stays in its program: a call makes further calls with dios.current_executor()"
+        )
 
     @property
     def max_workers(self) -> int:
@@ -424,6 +429,9 @@ class ExecutorView(concurrent.futures.Executor):
 
     def __repr__(self) -> str:
         return f"<ExecutorView of {self._executor!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        self._executor.__reduce__()
 
     def with_options(self, **options: Unpack[OptionChanges]) -> ExecutorView:
         """Return an executor with further options, as ``Executor.with_options`` does."""
