@@ -7,6 +7,5 @@
   and ``kernel_history`` has its former cells.
 - ``mcp``: a server of the Model Context Protocol, whose tools run code in sandboxes; ``mcp_http`` serves
   them over HTTP.
-
-Dask needs no bridge: its scheduler may be any executor.
+- ``dask``: shuffles of Dask's tables as calls. Its scheduler may be any executor.
 """
