@@ -20,6 +20,7 @@ from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
 
 from dios.bridges.jupyter_specs import KernelOptions
+from dios.bridges.kernel_history import SESSION, Cell, CellHistory
 from dios.client.plain_text import plain_lines
 from dios.errors import DiosError
 from dios.installation import version
@@ -69,12 +70,16 @@ class SandboxKernel(Kernel):
     _box: Sandbox | None = None
     _runs = False
 
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]  # Jupyter's kernels have no types
+        self._history: Final = CellHistory()
+
     # -- cells ------------------------------------------------------------------------------------
     async def do_execute(
         self,
         code: str,
         silent: bool,  # noqa: FBT001 - as Jupyter's kernels have it
-        store_history: bool = True,  # noqa: ARG002, FBT001, FBT002 - the same
+        store_history: bool = True,  # noqa: FBT001, FBT002 - the same
         user_expressions: Content | None = None,  # noqa: ARG002 - the same
         allow_stdin: bool = False,  # noqa: ARG002, FBT001, FBT002 - the same
         *,
@@ -94,6 +99,9 @@ class SandboxKernel(Kernel):
             self._runs = False
         if not silent:
             self._show(result)
+            if store_history:
+                output = None if result.value_repr is None else shown(result.value_repr)
+                self._history.add(Cell(self.execution_count, code, output))
         failure = result.error
         if failure is None:
             done: Content = {"status": "ok", "execution_count": self.execution_count}
@@ -194,6 +202,28 @@ class SandboxKernel(Kernel):
             "cursor_end": cursor_pos,
             "metadata": {},
         }
+
+    async def do_history(
+        self,
+        hist_access_type: str,
+        output: bool,  # noqa: FBT001 - as Jupyter's kernels have it
+        raw: bool,  # noqa: ARG002, FBT001 - the same
+        session: int | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+        n: int | None = None,
+        pattern: str | None = None,
+        unique: bool = False,  # noqa: FBT001, FBT002 - the same
+    ) -> Content:
+        """Return former cells of this kernel, with the texts of their values if ``output`` is True."""
+        if hist_access_type == "range":
+            cells = self._history.in_range(session or 0, start, stop)
+        elif hist_access_type == "search":
+            cells = self._history.search(pattern, n, unique=unique)
+        else:
+            cells = self._history.tail(n)
+        rows = [(SESSION, number, (code, text) if output else code) for number, code, text in cells]
+        return {"status": "ok", "history": rows}
 
     async def do_is_complete(self, code: str) -> Content:
         """Return the state of typed code, for frontends with a prompt."""

@@ -165,7 +165,7 @@ def test_what_a_worker_may_not_send_is_refused(executor: dios.Executor) -> None:
             return os.system, ("true",)
 
     with pytest.raises(UntrustedResultError, match="system"):
-        executor.submit(Evil).result()
+        executor.submit(lambda: Evil()).result()  # noqa: PLW0108 - a class would be refused at once
     assert executor.submit(abs, -1).result() == 1
 
 
@@ -175,6 +175,10 @@ def test_what_cannot_be_sent_is_an_error_of_its_call(executor: dios.Executor) ->
         executor.submit(id, threading.Lock()).result()
     with pytest.raises(TypeError, match="pickle"):
         executor.submit(threading.Lock).result()
+    with pytest.raises(dios.InvalidError, match=r"dios\.current_executor"):
+        executor.submit(id, executor).result()
+    with pytest.raises(dios.InvalidError, match="a generator"):
+        executor.submit(lambda: (yield))
     assert executor.submit(abs, -1).result() == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import functools
 import gc
@@ -206,6 +207,9 @@ def test_put_without_an_executor_is_refused(executor: dios.Executor) -> None:
         dios.get(1)  # type: ignore[arg-type]
     with pytest.raises(dios.InvalidError, match="cannot be sent"):
         executor.put(threading.Lock())
+    for value in (executor.put(1), executor.submit(abs, -1)):
+        with pytest.raises(dios.InvalidError, match="put the value of that"):
+            executor.put([value])
 
 
 def test_a_reference_of_another_executor_is_sent_by_value(node: RunningNode, executor: dios.Executor) -> None:
@@ -268,6 +272,11 @@ def test_a_failed_future_fails_the_calls_that_need_it(executor: dios.Executor) -
     failed = executor.submit(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         executor.submit(abs, executor.submit(abs, failed)).result(60)
+    waiting = executor.submit(abs, concurrent.futures.Future[int]())
+    needs_it = executor.submit(abs, waiting)
+    assert waiting.cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        needs_it.result(60)
 
 
 @dataclasses.dataclass

@@ -234,6 +234,19 @@ def test_a_replaced_or_removed_file_leaves_no_object(files: DiosFileSystem, runn
         assert (len(files.find("analytics")), _objects(node)) == before
 
 
+def test_no_directory_is_moved_over_a_file_or_into_itself(files: DiosFileSystem) -> None:
+    """The file stays, also if the directory has no entry of its own."""
+    files.pipe({"analytics/over/file": b"f", "analytics/over/directory/inner": b"i"})
+    files.mkdir("analytics/over/made")
+    for directory in ("directory", "made"):
+        with pytest.raises((FileExistsError, NotADirectoryError)):
+            files.mv(f"analytics/over/{directory}", "analytics/over/file", recursive=True)
+        with pytest.raises(OSError, match="moved into itself"):
+            files.mv(f"analytics/over/{directory}", f"analytics/over/{directory}/deeper", recursive=True)
+    assert files.cat("analytics/over/file") == b"f"
+    assert files.cat("analytics/over/directory/inner") == b"i"
+
+
 def _objects(node: dios.Node) -> int:
     row = next(row for row in node.limits() if row.scope is dios.Scope.PRINCIPAL)
     return row.used[dios.Resource.OBJECTS]

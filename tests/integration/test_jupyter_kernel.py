@@ -204,6 +204,23 @@ def test_names_are_completed_in_the_session(notebook: Notebook) -> None:
     assert (reply["status"], reply["indent"]) == ("incomplete", "    ")
 
 
+def test_former_cells_are_in_the_history(notebook: Notebook) -> None:
+    """With the texts of their values, if a frontend asks for them; silent cells are not."""
+    notebook.runs("former = 7\nformer")
+    notebook.asks(notebook.client.execute("silent = 1", silent=True))
+    reply = notebook.asks(notebook.client.history(hist_access_type="tail", n=1, output=True))
+    assert isinstance(reply["history"], list)
+    session, number, cell = reply["history"][-1]
+    assert cell == ["former = 7\nformer", "7"]
+    reply = notebook.asks(
+        notebook.client.history(
+            hist_access_type="range", session=session, start=number, stop=number + 1, output=False
+        )
+    )
+    assert reply["history"] == [[session, number, "former = 7\nformer"]]
+    assert not notebook.asks(notebook.client.history(hist_access_type="search", pattern="silent*"))["history"]
+
+
 def test_a_restart_is_a_fresh_session(notebook: Notebook) -> None:
     """The variables of the former kernel are gone."""
     notebook.runs("before = 1")

@@ -357,6 +357,7 @@ VALUES: Final[Mapping[str, object]] = {**PLAIN, **ARRAYS, **PANDAS, **ARROW}
 
 REFUSED: Final[Mapping[str, Callable[[], object]]] = {
     "aligned records": lambda: np.zeros(2, dtype=np.dtype("i1,f8", align=True)),
+    "fields out of order": lambda: np.zeros(2, dtype="i1,i2")[["f1", "f0"]],
     "query that has not run": lambda: pl.DataFrame({"a": [1]}).lazy().select(pl.col("a") + 1),
     "python objects in polars": lambda: pl.Series("o", [object()], dtype=pl.Object),
     "run ends": lambda: pa.RunEndEncodedArray.from_arrays([2], pa.array([1])),

@@ -17,6 +17,7 @@ Read in this order:
 - ``remote_errors``: the exceptions of calls as bytes.
 - ``call_options``: time limits, repetitions and needs of calls; ``shared_executors`` keeps workers warm.
 - ``result_order``: ``map``; ``map_calls`` makes its calls in a worker, and ``progress`` shows their number.
+- ``declared_results``: functions that say that their result cannot be sent.
 - ``errors``: what calls and results can raise.
 - ``results``: the closed format of results, because no worker is trusted.
 - ``call_spans``: the spans of a traced call.

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import concurrent.futures
+import inspect
 import weakref
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from dios.lib.executor import actor_calls
+from dios.lib.executor.frames import Function
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.pool import Call, Pool
+
+
+class ActorOwner(Protocol):
+    """The executor of an actor."""
+
+    def require_sendable(self, fn: object) -> None:
+        """Raise an error if a function says that it returns what the executor refuses."""
 
 
 class Actor:
@@ -18,10 +27,10 @@ class Actor:
     handle is dropped and its calls have run. The executor, ``owner``, stays as long as the handle.
     """
 
-    def __init__(self, owner: object, pool: Pool, name: str) -> None:
+    def __init__(self, owner: ActorOwner, pool: Pool, cls: Function[object]) -> None:
         self._owner: Final = owner
         self._pool: Final = pool
-        self._name: Final = name
+        self._class: Final = cls
         self._submit(actor_calls.wait_ready)
         weakref.finalize(self, pool.close, cancel=False).atexit = False
 
@@ -32,10 +41,14 @@ class Actor:
         return ActorMethod(self, name)
 
     def __repr__(self) -> str:
-        return f"<Actor {self._name}>"
+        return f"<Actor {getattr(self._class, '__name__', 'object')}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an actor cannot be pickled: it belongs to the process that made it")
+
+    def _require_sendable(self, name: str) -> None:
+        if isinstance(self._class, type):
+            self._owner.require_sendable(inspect.getattr_static(self._class, name, None))
 
     def _submit(self, function: object, *args: object) -> concurrent.futures.Future[object]:
         future: CallFuture[object] = CallFuture()
@@ -58,6 +71,8 @@ class ActorMethod:
     def submit(self, /, *args: object, **kwargs: object) -> concurrent.futures.Future[object]:
         """Queue a call of the method, and return its future at once.
 
-        Raises ActorEndedError if the worker is gone, and RuntimeError after the end of the executor.
+        Raises ActorEndedError if the worker is gone, RuntimeError after the end of the executor, and what
+        ``Executor.submit`` raises for a method whose result cannot be sent.
         """
+        self._actor._require_sendable(self._name)  # noqa: SLF001 - the handle
         return self._actor._submit(actor_calls.call_method, self._name, args, kwargs)  # noqa: SLF001 - the handle

@@ -360,7 +360,7 @@ class _DataPickler(CallPickler):
         """Return how a worker gets the result of another call."""
         if not future.done():
             raise _WaitingError(future)
-        if isinstance(future, CallFuture):
+        if isinstance(future, CallFuture) and not future.cancelled():
             sent = None if self._by_value else future.as_sent()
             if isinstance(sent, bytes):
                 return worker_data.sent, (sent,)
@@ -417,6 +417,12 @@ class _StoredPickler(CallPickler):
     def brought(self, _names: frozenset[str]) -> BoundNamespace:
         """Return a namespace without values: the calls with the reference bring them."""
         return BoundNamespace(frozenset())
+
+    def reducer_override(self, value: object) -> object:
+        """Refuse futures and references: no worker may be there to give them a value."""
+        if isinstance(value, ValueReference | concurrent.futures.Future):
+            raise TypeError(f"it has a {type(value).__name__} in it; put the value of that")
+        return super().reducer_override(value)
 
 
 def stored_reference(store: DataStore, value: object, main: MainContext) -> ValueReference[object]:

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Final, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -26,6 +26,7 @@ from dios.lib.executor.actors import Actor
 from dios.lib.executor.call_data import stored_reference
 from dios.lib.executor.call_options import NO_NEEDS, NO_OPTIONS, CallOptions, Needs, OptionChanges
 from dios.lib.executor.call_spans import trace_call
+from dios.lib.executor.declared_results import require_sendable
 from dios.lib.executor.frames import Function
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.lifecycle import WorkerOptions
@@ -167,6 +168,11 @@ class Executor(concurrent.futures.Executor):
     def __repr__(self) -> str:
         return f"<Executor with {self._max_workers} workers>"
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an executor stays in its program: a call makes further calls with dios.current_executor()"
+        )
+
     @property
     def max_workers(self) -> int:
         """Return the largest number of workers for calls without needs of their own."""
@@ -177,8 +183,9 @@ class Executor(concurrent.futures.Executor):
 
         A reference of ``put`` or a future among the arguments becomes its value, for which the call waits.
         Any number of calls may wait; ``status()`` of a future returns its place among them and the reason why
-        it waits. A function or argument that cannot be pickled is the exception of the
-        future. Raises RuntimeError after ``shutdown``.
+        it waits. A function or argument that cannot be pickled is the exception of the future. Raises
+        RuntimeError after ``shutdown``, InvalidError for a function whose result no worker can send, such as
+        a generator, and UntrustedResultError if its annotation names a class that is not accepted.
         """
         return self.submit_call(self._call_options, fn, args, kwargs)
 
@@ -186,6 +193,7 @@ class Executor(concurrent.futures.Executor):
         self, options: CallOptions, fn: Function[T], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> CallFuture[T]:
         """Queue a call with some options."""
+        self.require_sendable(fn)
         self._main.take()
         future: CallFuture[T] = CallFuture(options.name)
         if active.recorder is not None:
@@ -193,6 +201,10 @@ class Executor(concurrent.futures.Executor):
         call = Call(cast("CallFuture[object]", future), fn, args, kwargs, options=options)
         self._pool_for(options.needs).submit(call)
         return future
+
+    def require_sendable(self, fn: object) -> None:
+        """Raise InvalidError or UntrustedResultError if a function says that it returns what is refused."""
+        require_sendable(fn, trust=self._options.worker.trust)
 
     @property
     def is_ended(self) -> bool:
@@ -255,8 +267,11 @@ class Executor(concurrent.futures.Executor):
             raise ValueError("chunksize must be >= 1.")
         if how.buffersize is not None and how.buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
+        self.require_sendable(fn)
         if options.is_for_items and how.chunksize is None:
             how = how._replace(chunksize=1)
+
+        how = how._replace(trust=self._options.worker.trust)
 
         def submit(called: Function[object], *args: object) -> concurrent.futures.Future[list[object]]:
             return self.submit_call(options, cast("Function[list[object]]", called), args, {})
@@ -303,7 +318,7 @@ class Executor(concurrent.futures.Executor):
         if self.is_ended:
             pool.close(cancel=True)
             raise RuntimeError("cannot make an actor after shutdown")
-        return Actor(self, pool, name)
+        return Actor(self, pool, cls)
 
     def stats(self) -> PoolStatistics:
         """Return numbers of calls (submitted, completed, failed, repeated, waiting, running) and workers."""
@@ -414,6 +429,9 @@ class ExecutorView(concurrent.futures.Executor):
 
     def __repr__(self) -> str:
         return f"<ExecutorView of {self._executor!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        self._executor.__reduce__()
 
     def with_options(self, **options: Unpack[OptionChanges]) -> ExecutorView:
         """Return an executor with further options, as ``Executor.with_options`` does."""

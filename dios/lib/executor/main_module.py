@@ -34,12 +34,15 @@ failures: Final[dict[str, BaseException]] = {}
 
 
 class Definition(msgspec.Struct, frozen=True, array_like=True):
-    """The value of a name, or of an attribute of a class, in the main module."""
+    """The values of names, or of attributes of classes, in the main module.
 
-    name: str
+    There are several if the values point at each other or share a part.
+    """
+
+    names: tuple[str, ...]
     rule: int
     data: bytes
-    """A pickle; with ``UNSENDABLE`` and ``REMOVED`` the reason as text."""
+    """A pickle of the list of the values; with ``UNSENDABLE`` and ``REMOVED`` the reason as text."""
 
 
 class BoundNamespace:

@@ -14,8 +14,8 @@ import enum
 import pickle
 import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
@@ -58,12 +58,16 @@ _DATA_BYTES_MAX: Final = MIB
 _CODE_BYTES_MAX: Final = 64 * MIB
 """The size of a function or a class with the values in it."""
 
-_NEVER_SENT: Final = Definition("", UNSENDABLE, b"")
+_NEVER_SENT: Final = Definition((), UNSENDABLE, b"")
 
 _SCALARS: Final = (int, float, complex, str, bytes, bool, type(None), ModuleType)
-_CONTAINERS: Final = (list, dict, set, bytearray, deque)
 _CODE: Final = (type, FunctionType, CACHED)
 _NOT_SHARED: Final = (type, FunctionType, ModuleType, enum.Enum)
+_IMMUTABLE: Final = (int, float, complex, str, bytes, tuple, frozenset)
+_HEAP_TYPE: Final = 1 << 9
+"""The flag of a class that Python code has made, whose objects may have slots."""
+_WITHOUT_STATE: Final = 2
+"""The parts of an object for pickle: a function and its arguments."""
 
 _NEW: Final[dict[type, Callable[[object], tuple[object, tuple[object, ...]]]]] = {
     _thread.LockType: lambda _: (_thread.allocate_lock, ()),
@@ -82,8 +86,42 @@ class _Sent:
     value: object = None
     state: object = None
     needs: set[str] = field(default_factory=set)
+    names: tuple[str, ...] = ()
+    """This name and those that were defined together with it."""
     is_large: bool = False
     stored: ValueReference[object] | None = None
+
+
+class _TogetherError(Exception):
+    """The value of a name points at one whose definition is in progress: they must be defined together."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name: Final = name
+        self.names: Final[set[str]] = set()
+        """The names in between."""
+
+
+class _ApartError(Exception):
+    """The values of some names can no longer be sent together."""
+
+
+class _Parts:
+    """The parts of the values that are defined in one step, and the names that share one."""
+
+    def __init__(self) -> None:
+        self.names: Final[set[str]] = set()
+        self.joined: Final[set[str]] = set()
+        """The names that turned out to belong together."""
+        self.overlaps: Final[list[set[str]]] = []
+        self._owners: Final[dict[int, tuple[object, str]]] = {}
+
+    def add(self, names: tuple[str, ...], parts: Iterable[object]) -> None:
+        """Add the parts of the values of some names."""
+        for part in parts:
+            _, owner = self._owners.setdefault(id(part), (part, names[0]))
+            if owner not in names and _has_state(part):
+                self.overlaps.append({owner, *names})
 
 
 class MainNames:
@@ -101,7 +139,15 @@ class MainNames:
         self._is_taken = False
         self._lock: Final = threading.RLock()
         self._sent: Final[dict[str, _Sent]] = {}
-        self._in_progress: Final[set[str]] = set()
+        self._in_progress: Final[list[tuple[str, ...]]] = []
+        self._together: Final[dict[str, tuple[str, ...]]] = {}
+        """The names that are defined at once, because their values point at each other or share a part."""
+        self._parts: _Parts | None = None
+        """The parts of the values that are being defined; None if no definition is in progress."""
+        self._versions: Final[Counter[str]] = Counter()
+        """The numbers of definitions in the log."""
+        self._loaded: Final[dict[str, dict[str, int]]] = {}
+        """For each name those whose values are parts of its own, with their versions when it was defined."""
         self._taken: Final[dict[str, Definition | None]] = {}
         """The latest definitions of the script's data, None for data that are sent with each call."""
         self._settled: Final[set[str]] = set()
@@ -118,7 +164,7 @@ class MainNames:
             except BaseException:
                 # Ctrl-C: the next call begins again. No worker has got anything.
                 self._is_taken = False
-                for kept in (self.log, self._sent, self._taken, self._settled):
+                for kept in (self.log, self._sent, self._together, self._taken, self._settled, self._loaded):
                     kept.clear()
                 self._history.clear()
                 raise
@@ -128,24 +174,16 @@ class MainNames:
             self._modules.add_imports(self._script.text, self._script.sent.package)
             sent = with_arguments(self._script.sent)
             self.log.append(frames.frame(frames.SCRIPT, msgspec.msgpack.encode(sent)))
-        for name, value in self._used_data():
-            if "." in name:
-                self._define_data(name, value)
-            else:
-                # The calls that need a name which cannot be sent fail, and no others.
-                with contextlib.suppress(InvalidError):
-                    self._need(name, set())
+        self._define_all(self._define_used)
 
     def renew(self) -> None:
         """Take the values again that have changed since ``take``."""
         with self._lock:
-            for name, value in self._used_data() if self._is_taken else ():
-                present = self._sent.get(name, _Sent())
-                sent = self._define_data(name, value)
-                if "." not in name:
-                    self._sent[name] = sent
-                if sent.is_large != present.is_large:
-                    self._settled.clear()
+            if self._is_taken:
+                self._settled.clear()
+                for name in self._used_data():
+                    self._sent.pop(name, None)
+                self._define_all(self._define_used)
 
     def need(self, name: str) -> frozenset[str]:
         """Define a name in the workers, with all names that it needs. Return those that are too large for it.
@@ -157,11 +195,15 @@ class MainNames:
         with self._lock:
             self.take()
             seen: set[str] = set()
-            self._need(name, seen)
+
+            def define() -> None:
+                seen.clear()
+                self._need(name, seen)
+
+            self._define_all(define)
             present = seen & self._sent.keys()
             large = frozenset(other for other in present if self._sent[other].is_large)
-            values = ((other, self.namespace.get(other)) for other in present)
-            if not large and not self._in_progress and all(self._is_replayed(*pair) for pair in values):
+            if not large and not self._in_progress and all(map(self._is_replayed, present)):
                 self._settled.add(name)
             return large
 
@@ -170,8 +212,15 @@ class MainNames:
         return qualname_in(self.namespace, function) == qualname and not any(map(self.need, names))
 
     def is_in_progress(self, name: str) -> bool:
-        """Return True while the definition of a name is made."""
-        return name in self._in_progress
+        """Return True while the definition of a name is made, of which the present value gets a copy.
+
+        Raises an exception of this module if both can be defined together.
+        """
+        if not any(name in names for names in self._in_progress):
+            return False
+        if self._can_join(self._in_progress[-1]):
+            raise _TogetherError(name)
+        return True
 
     def stored(self, name: str, store: DataStore) -> ValueReference[object] | None:
         """Return a large value of the script in a blob; None for one that is sent with each call."""
@@ -184,127 +233,222 @@ class MainNames:
         return sent.stored
 
     # -- with the lock ----------------------------------------------------------------------------
-    def _used_data(self) -> Iterator[tuple[str, object]]:
-        """Yield the names of data that functions of the script use, and the attributes of its classes."""
+    def _define_all(self, define: Callable[[], None]) -> None:
+        """Define names, and again together those whose values turn out to share a part."""
+        if self._parts is not None:
+            define()
+            return
+        self._parts = parts = _Parts()
+        try:
+            define()
+            while parts.overlaps:
+                joined = parts.joined
+                overlaps = parts.overlaps
+                self._parts = parts = _Parts()
+                parts.joined.update(joined)
+                for names in overlaps:
+                    self._join(names)
+                define()
+        finally:
+            self._parts = None
+
+    def _join(self, names: set[str]) -> None:
+        assert self._parts is not None, "the caller has begun"  # noqa: S101 - for the types
+        everything = {other for name in names for other in self._together.get(name, (name,))}
+        self._together.update(dict.fromkeys(everything, tuple(sorted(everything))))
+        self._parts.joined.update(everything)
+
+    def _define_used(self) -> None:
+        """Define the data that functions of the script use, and the attributes of its classes."""
+        assert self._parts is not None, "the caller has begun"  # noqa: S101 - for the types
+        for name in self._used_data():
+            # The calls that need a name which cannot be sent fail, and no others.
+            if name not in self._parts.names:
+                with contextlib.suppress(InvalidError):
+                    self._define_now(name)
+
+    def _used_data(self) -> Iterator[str]:
         used = frozenset() if self._names is None else self._names.used
         for name in sorted(used & self.namespace.keys()):
             value = self.namespace[name]
             if issubclass(type(value), type) and qualname_in(self.namespace, value) == name:
-                for attribute, part in _data_of(value):
-                    yield f"{name}.{attribute}", part
-            elif not self._is_code(value):
-                yield name, value
+                yield from (f"{name}.{attribute}" for attribute in _data_of(value))
+            elif not self._is_code(name):
+                yield name
+
+    def _value(self, name: str) -> object:
+        owner, _, attribute = name.rpartition(".")
+        return vars(self.namespace[owner])[attribute] if owner else self.namespace[name]
 
     def _need(self, name: str, seen: set[str]) -> None:
         if name in seen or name not in self.namespace:
             return
         seen.add(name)
-        value, former = self.namespace[name], self._sent.get(name)
-        sent = former
-        if sent is None or self._has_changed(name, sent, value):
+        if any(name in names for names in self._in_progress):
             # A value may refer to itself by its name.
-            self._sent[name] = _Sent()
-            self._in_progress.add(name)
-            try:
-                sent = self._sent[name] = self._define(name, value, is_new=former is None)
-            except BaseException:
-                # Workers have what they had.
-                del self._sent[name]
-                if former is not None:
-                    self._sent[name] = former
-                raise
-            finally:
-                self._in_progress.discard(name)
-        for other in sent.needs:
+            return
+        if name not in self._sent or self._has_changed(name):
+            self._define_now(name)
+        for other in self._sent[name].needs:
             self._need(other, seen)
 
-    def _is_replayed(self, name: str, value: object) -> bool:
+    def _define_now(self, name: str) -> None:
+        """Define a name, with those that must be defined together with it."""
+        while True:
+            names = self._together.get(name, (name,))
+            self._in_progress.append(names)
+            try:
+                sent = self._define(names)
+            except _TogetherError as error:
+                if self._can_join(names):
+                    error.names.update(names)
+                if error.name not in names:
+                    raise
+                self._join(error.names)
+            except _ApartError:
+                for other in names:
+                    del self._together[other]
+            else:
+                self._sent.update(sent)
+                if self._parts is not None:
+                    self._parts.names.update(names)
+                return
+            finally:
+                self._in_progress.pop()
+
+    def _can_join(self, names: tuple[str, ...]) -> bool:
+        """Return True for names that a worker gets by value, in one definition if needed."""
+        return self._names is None or not any(map(self._is_code, names))
+
+    def _is_replayed(self, name: str) -> bool:
         """Return True for what the script alone decides, which workers run."""
-        return self._names is not None and (name in self._names.replayed or not self._is_code(value))
+        return self._names is not None and (name in self._names.replayed or not self._is_code(name))
 
-    def _has_changed(self, name: str, sent: _Sent, value: object) -> bool:
-        if self._is_replayed(name, value) or sent.state is None:
-            return False
-        return sent.value is not value or sent.state != self._state_of(name, value)
-
-    def _state_of(self, name: str, value: object) -> object:
-        """Return something that is different after a change of a value: its parts or its pickle."""
-        if isinstance(value, _SCALARS):
+    def _has_changed(self, name: str) -> bool:
+        names = self._together.get(name, (name,))
+        sent = [self._sent[other] for other in names if other in self._sent]
+        if any(part.names != names for part in sent) or len(sent) < len(names):
             return True
-        if isinstance(value, FunctionType):
+        if all(map(self._is_replayed, names)) or sent[0].state is None:
+            return False
+        if any(part.value is not self._value(other) for part, other in zip(sent, names, strict=True)):
+            return True
+        self._in_progress.append(names)
+        try:
+            # First the parts that have names: workers may get others now.
+            for part in {part for other in names for part in self._loaded.get(other, ())}:
+                self.need(part)
+            state = self._state_of(names)
+        except (_TogetherError, _ApartError, InvalidError):
+            return True
+        finally:
+            self._in_progress.pop()
+        return state != sent[0].state or self._has_old_parts(names)
+
+    def _has_old_parts(self, names: tuple[str, ...]) -> bool:
+        """Return True if workers were sent another value of a part since these names were defined."""
+        return any(
+            self._versions[part] != version
+            for name in names
+            for part, version in self._loaded.get(name, {}).items()
+        )
+
+    def _state_of(self, names: tuple[str, ...]) -> object:
+        """Return something that is different after a change of values: their parts or their pickle."""
+        value = self._value(names[0])
+        if len(names) == 1 and isinstance(value, _SCALARS):
+            return True
+        if len(names) == 1 and isinstance(value, FunctionType):
             return value.__code__, value.__defaults__, value.__kwdefaults__
-        if isinstance(value, type):
+        if len(names) == 1 and isinstance(value, type):
             return {key: id(part) for key, part in vars(value).items()}
         try:
-            return pickled_definition(self, name, value).data
+            return self._pickled(names).data
         except NeedsDataError:
             return b""
 
-    def _define(self, name: str, value: object, *, is_new: bool) -> _Sent:
-        """Define a name by value, as far as workers do not have it from the script."""
-        if not self._is_code(value):
-            if self._names is not None:
-                return self._define_data(name, value)
-            rule = IF_MISSING if is_new else ALWAYS
-        else:
-            rule = IF_MISSING if self._is_replayed(name, value) else ALWAYS
-        if isinstance(value, ModuleType) and rule == IF_MISSING:
-            return _Sent()
-        sent = _Sent(value)
+    def _define(self, names: tuple[str, ...]) -> dict[str, _Sent]:
+        """Define names by value, as far as workers do not have them from the script."""
+        if self._names is not None and not any(map(self._is_code, names)):
+            return self._define_data(names)
+        is_replayed = all(map(self._is_replayed, names))
+        is_new = self._sent.keys().isdisjoint(names) and not any(map(self._is_code, names))
+        rule = IF_MISSING if is_replayed or is_new else ALWAYS
+        values = list(map(self._value, names))
+        if rule == IF_MISSING and isinstance(values[0], ModuleType):
+            return {name: _Sent(names=names) for name in names}
         try:
-            pickled = self._pickled(name, value)
+            pickled = self._pickled(names)
         except NeedsDataError:
-            return _Sent(is_large=True, state=b"")
+            return {name: _Sent(names=names, is_large=True, state=b"") for name in names}
         except InvalidError:
             # The script has it.
-            if not self._is_replayed(name, value):
+            if not is_replayed:
                 raise
-            sent.needs = set(names_in(value)) & self.namespace.keys()
+            needs = {other for value in values for other in names_in(value)} & self.namespace.keys()
         else:
-            sent.needs = pickled.names
-            self._append(Definition(name, rule, pickled.data), pickled.loaded)
-        sent.state = self._state_of(name, value)
-        return sent
+            needs = pickled.names
+            self._add_modules(pickled, values)
+            self._append(Definition(names, rule, pickled.data), pickled.loaded)
+        state = self._state_of(names)
+        return {name: _Sent(value, state, needs, names) for name, value in zip(names, values, strict=True)}
 
-    def _define_data(self, name: str, value: object) -> _Sent:
+    def _define_data(self, names: tuple[str, ...]) -> dict[str, _Sent]:
         """Define data that the script may make as well."""
-        sent = _Sent()
         try:
-            pickled = self._pickled(name, value)
+            pickled = self._pickled(names)
         except NeedsDataError:
-            sent.is_large = True
-            self._taken[name] = None
+            self._taken.update(dict.fromkeys(names))
+            return {name: _Sent(names=names, is_large=True) for name in names}
         except InvalidError as error:
-            former = self._taken.get(name, _NEVER_SENT)
-            is_first = former is not None and former.rule == UNSENDABLE
-            rule = UNSENDABLE if is_first else REMOVED
-            self._append_data(Definition(name, rule, str(error).encode(errors="replace")), set())
-        else:
-            sent.needs = pickled.names
-            self._append_data(Definition(name, IF_DIFFERENT, pickled.data), pickled.loaded)
-        return sent
+            for name in names:
+                former = self._taken.get(name, _NEVER_SENT)
+                is_first = former is not None and former.rule == UNSENDABLE
+                rule = UNSENDABLE if is_first else REMOVED
+                self._append_data(Definition((name,), rule, str(error).encode(errors="replace")), set())
+            return {name: _Sent(names=names) for name in names}
+        self._add_modules(pickled, ())
+        self._append_data(Definition(names, IF_DIFFERENT, pickled.data), pickled.loaded)
+        return {name: _Sent(needs=pickled.names, names=names) for name in names}
 
     def _append_data(self, definition: Definition, loaded: set[str]) -> None:
-        if self._taken.get(definition.name) != definition:
-            self._taken[definition.name] = definition
+        is_known = all(self._taken.get(name) == definition for name in definition.names)
+        if not is_known or self._has_old_parts(definition.names):
+            self._taken.update(dict.fromkeys(definition.names, definition))
             self._append(definition, loaded)
 
-    def _pickled(self, name: str, value: object) -> PickledDefinition:
-        pickled = pickled_definition(self, name, value)
-        modules = set(pickled.modules)
-        if self._script is None and isinstance(value, FunctionType):
-            # No source shows its imports.
-            modules |= {part.argval for part in dis.get_instructions(value) if part.opname == "IMPORT_NAME"}
-        self._modules.add(modules)
+    def _pickled(self, names: tuple[str, ...]) -> PickledDefinition:
+        assert self._parts is not None, "the caller has begun"  # noqa: S101 - for the types
+        try:
+            pickled = pickled_definition(self, names, list(map(self._value, names)))
+        except (InvalidError, NeedsDataError):
+            if self._parts.joined.issuperset(names) or len(names) == 1:
+                raise
+            raise _ApartError from None
+        if self._can_join(names):
+            self._parts.add(names, pickled.parts)
         return pickled
 
-    def _is_code(self, value: object) -> bool:
+    def _add_modules(self, pickled: PickledDefinition, values: Iterable[object]) -> None:
+        modules = set(pickled.modules)
+        for value in values if self._script is None else ():
+            if isinstance(value, FunctionType):
+                # No source shows its imports.
+                steps = dis.get_instructions(value)
+                modules |= {part.argval for part in steps if part.opname == "IMPORT_NAME"}
+        self._modules.add(modules)
+
+    def _is_code(self, name: str) -> bool:
+        value = self._value(name)
         code = (ModuleType, type, FunctionType)
         return issubclass(type(value), code) or bool(qualname_in(self.namespace, value))
 
     def _append(self, definition: Definition, loaded: set[str]) -> None:
         """Add a definition to the log, and remove those that no worker needs any more."""
-        unneeded = self._history.add(len(self.log), definition.name, loaded)
+        self._versions.update(definition.names)
+        versions = {part: self._versions[part] for part in loaded}
+        self._loaded.update(dict.fromkeys(definition.names, versions))
+        unneeded = self._history.add(len(self.log), definition.names, loaded)
         self.log.append(frames.frame(frames.DEFINE, msgspec.msgpack.encode(definition)))
         for place in unneeded:
             self.log[place] = b""
@@ -315,58 +459,88 @@ class _History:
 
     def __init__(self) -> None:
         self._latest: Final[dict[str, int]] = {}
+        self._names: Final[dict[int, tuple[str, ...]]] = {}
         self._loaded: Final[dict[int, set[str]]] = {}
         """The names that must be there when a definition is loaded."""
         self._users: Final[dict[str, set[int]]] = {}
         """The same by the names."""
-        self._replaced: Final[dict[int, tuple[str, int]]] = {}
-        """The name of each older definition that stays, and the place of the next one of this name."""
+        self._replaced: Final[dict[int, dict[str, int]]] = {}
+        """Of each older definition that stays, the names that have a later one, and the places of these."""
 
-    def add(self, place: int, name: str, loaded: set[str]) -> list[int]:
-        """Add the definition of a name, and return the places of those that are not needed any more."""
-        owner, _, _ = name.rpartition(".")
-        self._loaded[place] = loaded | ({owner} if owner else set())
+    def add(self, place: int, names: tuple[str, ...], loaded: set[str]) -> list[int]:
+        """Add the definition of some names, and return the places of those that are not needed any more."""
+        owners = {owner for name in names if (owner := name.rpartition(".")[0])}
+        self._names[place] = names
+        self._loaded[place] = loaded | owners
         for other in self._loaded[place]:
             self._users.setdefault(other, set()).add(place)
-        former = self._latest.get(name)
-        self._latest[name] = place
-        if former is not None:
-            self._replaced[former] = name, place
+        for name in names:
+            former = self._latest.get(name)
+            self._latest[name] = place
+            if former is not None:
+                self._replaced.setdefault(former, {})[name] = place
         unneeded: list[int] = []
         while (last := next(filter(self._is_unneeded, self._replaced), None)) is not None:
             unneeded.append(last)
-            del self._replaced[last]
+            del self._replaced[last], self._names[last]
             for other in self._loaded.pop(last):
                 self._users[other].discard(last)
         return unneeded
 
     def clear(self) -> None:
         """Forget all definitions."""
-        for kept in (self._latest, self._loaded, self._users, self._replaced):
+        for kept in (self._latest, self._names, self._loaded, self._users, self._replaced):
             kept.clear()
 
     def _is_unneeded(self, place: int) -> bool:
-        name, following = self._replaced[place]
-        return not any(place < user < following for user in self._users.get(name, ()))
+        following = self._replaced[place]
+        return len(following) == len(self._names[place]) and not any(
+            place < user < following[name] for name in following for user in self._users.get(name, ())
+        )
 
 
-def _data_of(cls: type) -> Iterator[tuple[str, object]]:
-    """Yield the data among the attributes of a class."""
+def _data_of(cls: type) -> Iterator[str]:
+    """Yield the names of the data among the attributes of a class."""
     for name, value in () if isinstance(cls, enum.EnumMeta) else list(vars(cls).items()):
         if not (name.startswith("__") or callable(value) or hasattr(type(value), "__get__")):
-            yield name, value
+            yield name
 
 
-def _shared_values(namespace: dict[str, object], name: str) -> dict[int, str]:
-    """Return the first names of values that can change, by their ids; without that of a definition itself."""
+def _is_mutable(kind: type) -> bool:
+    """Return True for a type whose objects may be changed, as far as that shows."""
+    if issubclass(kind, _NOT_SHARED):
+        return False
+    may_have_slots = bool(kind.__flags__ & _HEAP_TYPE) and not issubclass(kind, _IMMUTABLE)
+    return _is_unhashable(kind) or kind.__dictoffset__ != 0 or may_have_slots
+
+
+def _is_unhashable(kind: type) -> bool:
+    """Return True for a type whose objects may be changed, so that they have no hash."""
+    return getattr(kind, "__hash__", None) is None
+
+
+def _has_state(value: object) -> bool:
+    """Return True for a value that consists of more than a function and arguments by which pickle makes it.
+
+    Otherwise it is made anew in any case, as an object for a name: a logger, a path.
+    """
+    if _is_unhashable(type(value)):
+        return True
+    try:
+        reduced = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:  # noqa: BLE001 - code of the value's class
+        return True
+    return isinstance(reduced, tuple) and len(reduced) > _WITHOUT_STATE
+
+
+def _shared_values(namespace: dict[str, object], names: Container[str]) -> dict[int, str]:
+    """Return the first names of values that can change, by their ids; without those of the definition."""
     shared: dict[int, str] = {}
     for other, value in list(namespace.items()):
         # Reading an attribute of a proxy may raise anything.
-        kind = type(value)
-        is_object = kind.__dictoffset__ != 0 and not issubclass(kind, _NOT_SHARED)
-        if other != "__builtins__" and (is_object or issubclass(kind, _CONTAINERS)):
+        if other != "__builtins__" and _is_mutable(type(value)):
             shared.setdefault(id(value), other)
-    return {key: other for key, other in shared.items() if other != name}
+    return {key: other for key, other in shared.items() if other not in names}
 
 
 def _variable(variable: ContextVar[object]) -> tuple[object, ...]:
@@ -378,35 +552,43 @@ def _variable(variable: ContextVar[object]) -> tuple[object, ...]:
 
 # -- pickles of definitions -------------------------------------------------------------------------
 class PickledDefinition(NamedTuple):
-    """The pickle of the value of a name."""
+    """The pickle of the values of names that are defined together."""
 
     data: bytes
     names: set[str]
-    """The names of the main module that it needs."""
+    """The names of the main module that they need."""
     modules: set[str]
     loaded: set[str]
     """Those of the names that must be there when it is loaded."""
+    parts: list[object]
+    """The objects in it that may be changed."""
 
 
-def pickled_definition(main: MainContext, name: str, value: object) -> PickledDefinition:
-    """Return the pickle of the value of a name.
+def pickled_definition(
+    main: MainContext, names: tuple[str, ...], values: Sequence[object]
+) -> PickledDefinition:
+    """Return the pickle of the list of the values of some names.
 
     Raises NeedsDataError for large data, and InvalidError for what cannot be pickled.
     """
-    is_code = issubclass(type(value), _CODE)
+    is_code = any(issubclass(type(value), _CODE) for value in values)
     file = _BoundedFile(_CODE_BYTES_MAX if is_code else _DATA_BYTES_MAX)
-    pickler = _DefinitionPickler(file, main, name, value)
+    pickler = _DefinitionPickler(file, main, names, values)
+    content = list(values)
+    subject = f"{' and '.join(names)} of the main module"
     try:
-        with named_errors(f"{name} of the main module", NeedsDataError):
-            pickler.dump(value)
+        with named_errors(subject, NeedsDataError, _TogetherError):
+            pickler.dump(content)
     except NeedsDataError:
         if not is_code:
             raise
         raise InvalidError(
-            f"{name} of the main module cannot be sent to a worker: it has {_CODE_BYTES_MAX // MIB} MiB, a "
+            f"{subject} cannot be sent to a worker: it has {_CODE_BYTES_MAX // MIB} MiB, a "
             "future or a reference in it. Give these to the function as arguments"
         ) from None
-    return PickledDefinition(file.getvalue(), pickler.names, pickler.modules, pickler.loaded)
+    pickled_parts = (part for _, part in pickler.memo.copy().values() if part is not content)
+    parts = [part for part in pickled_parts if _is_mutable(type(part))]
+    return PickledDefinition(file.getvalue(), pickler.names, pickler.modules, pickler.loaded, parts)
 
 
 class _BoundedFile(BytesFile):
@@ -428,24 +610,26 @@ class _BoundedFile(BytesFile):
 
 
 class _DefinitionPickler(InlinePickler):
-    """Pickles the value of a name by value, and the other names of the main module by name.
+    """Pickles the values of some names by value, and the other names of the main module by name.
 
     Locks are parts of functions, of classes, and of what waits for something. A worker gets locks of its own.
     """
 
-    def __init__(self, file: BytesFile, main: MainContext, name: str, value: object) -> None:
+    def __init__(
+        self, file: BytesFile, main: MainContext, names: tuple[str, ...], values: Sequence[object]
+    ) -> None:
         super().__init__(file, main)
-        self._name: Final = name
+        self._names: Final = names
         self._context: Final = main
-        self._shared: Final = _shared_values(main.namespace, name)
-        self._is_code: Final = issubclass(type(value), _CODE)
-        self._has_locks: Final = issubclass(type(value), _WITH_LOCKS)
+        self._shared: Final = _shared_values(main.namespace, names)
+        self._is_code: Final = any(issubclass(type(value), _CODE) for value in values)
+        self._has_locks: Final = any(issubclass(type(value), _WITH_LOCKS) for value in values)
         self.loaded: Final[set[str]] = set()
 
     def is_named(self, qualname: str) -> bool:
         """Return True for what another definition makes."""
         name = qualname.partition(".")[0]
-        if not super().is_named(qualname) or name == self._name:
+        if not super().is_named(qualname) or name in self._names:
             return False
         self.loaded.add(name)
         return True
@@ -461,7 +645,7 @@ class _DefinitionPickler(InlinePickler):
     def persistent_id(self, value: object) -> str | None:
         """Return the name of a value that has one: two names, or a default argument, may share it."""
         name = self._shared.get(id(value))
-        if name is None or name in self._context.need(name) or self._context.is_in_progress(name):
+        if name is None or self._context.is_in_progress(name) or name in self._context.need(name):
             return None
         self.names.add(name)
         self.loaded.add(name)

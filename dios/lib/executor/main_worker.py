@@ -108,51 +108,62 @@ class WorkerMain(ProcessMain):
             failures.update((name, error) for name in bound_names(part.body) if name not in self.namespace)
 
     def define(self, definition: Definition) -> None:
-        """Set a name, or an attribute of a class, by the rule of its definition.
+        """Set names, or attributes of classes, by the rule of their definition.
 
-        If that fails, the name is absent: a value that the script made here is not that of the program.
+        If that fails, they are absent: a value that the script made here is not that of the program.
         """
         if definition.rule == UNSENDABLE:
-            failures[definition.name] = _reason(definition)
+            failures.update(dict.fromkeys(definition.names, _reason(definition)))
             return
-        owner, _, name = definition.name.rpartition(".")
-        holder: object = None
         try:
-            holder = main_attribute(owner) if owner else self._module
             if definition.rule == REMOVED:
-                raise _reason(definition)  # noqa: TRY301 - the name is absent, as after other failures
-            present = vars(holder).get(name, _ABSENT)
-            if present is _ABSENT or self._is_replaced(definition, present):
-                loaded = [_Unpickler(io.BytesIO(definition.data)).load()]
-                if definition.rule != IF_DIFFERENT or not self._is_changed(definition, present, loaded):
-                    setattr(holder, name, loaded[0])
-            failures.pop(definition.name, None)
-        except BaseException as error:  # noqa: BLE001 - the calls that need the name report it
-            failures[definition.name] = error
-            with contextlib.suppress(Exception):
-                delattr(holder, name)
+                raise _reason(definition)  # noqa: TRY301 - the names are absent, as after other failures
+            present = [vars(_holder(name)).get(_attribute(name), _ABSENT) for name in definition.names]
+            if _ABSENT in present or self._is_replaced(definition, present):
+                loaded = _Unpickler(io.BytesIO(definition.data)).load()
+                for place, name in enumerate(definition.names):
+                    is_data = definition.rule == IF_DIFFERENT
+                    if not is_data or not self._is_changed(name, present[place], loaded, place):
+                        setattr(_holder(name), _attribute(name), loaded[place])
+            for name in definition.names:
+                failures.pop(name, None)
+        except BaseException as error:  # noqa: BLE001 - the calls that need the names report it
+            for name in definition.names:
+                failures[name] = error
+                with contextlib.suppress(Exception):
+                    delattr(_holder(name), _attribute(name))
 
     def bind(self, name: str, value: object) -> None:
         """Set a name to a large value, unless it has an equal one from the script."""
         if name not in self.namespace or not _are_equal(self.namespace[name], value):
             self.namespace[name] = value
 
-    def _is_changed(self, definition: Definition, present: object, loaded: list[object]) -> bool:
+    def _is_changed(self, name: str, present: object, loaded: list[object], place: int) -> bool:
         """Return True after changing a value in place; False if the name must be set.
 
         It must if the program has the loaded value under another name too, if parts of the loaded value refer
         to it, or if the program has two values where the script of this worker made one for two names.
         """
-        first = next((name for name, other in self.namespace.items() if other is present), definition.name)
-        return first == definition.name and is_alone(loaded) and _changed_in_place(present, loaded[0])
+        first = next((other for other, value in self.namespace.items() if value is present), name)
+        return first == name and is_alone(loaded, place) and _changed_in_place(present, loaded[place])
 
-    def _is_replaced(self, definition: Definition, value: object) -> bool:
+    def _is_replaced(self, definition: Definition, values: list[object]) -> bool:
         if definition.rule != IF_DIFFERENT:
             return definition.rule == ALWAYS
         try:
-            return pickled_definition(self, definition.name, value).data != definition.data
+            return pickled_definition(self, definition.names, values).data != definition.data
         except (NeedsDataError, InvalidError):
             return True
+
+
+def _holder(name: str) -> object:
+    """Return the module, or the class that has an attribute."""
+    owner = name.rpartition(".")[0]
+    return main_attribute(owner) if owner else sys.modules[MAIN]
+
+
+def _attribute(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _reason(definition: Definition) -> InvalidError:

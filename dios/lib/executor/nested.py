@@ -19,6 +19,7 @@ from dios.errors import InvalidError
 from dios.lib.executor import frames
 from dios.lib.executor.archives import Archive
 from dios.lib.executor.call_pickles import encode_arguments, pickled_whole
+from dios.lib.executor.declared_results import require_sendable
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.local_modules import LocalModules
 from dios.lib.executor.main_module import MainContext
@@ -112,8 +113,9 @@ class _KnownModules(LocalModules):
 class WorkerExecutor(concurrent.futures.Executor):
     """The executor of the caller, for a call in one of its workers. ``shutdown`` does nothing."""
 
-    def __init__(self, worker: NestedWorker, main: MainContext) -> None:
+    def __init__(self, worker: NestedWorker, main: MainContext, *, trust: bool) -> None:
         self._worker: Final = worker
+        self._trust: Final = trust
         self._pickled: Final = partial(pickled_whole, main=main)
         self._modules: Final = _KnownModules()
 
@@ -122,9 +124,11 @@ class WorkerExecutor(concurrent.futures.Executor):
     ) -> concurrent.futures.Future[T]:
         """Send ``fn(*args, **kwargs)`` as a nested call, and return its future at once.
 
-        Raises InvalidError for a function or an argument that cannot be pickled, and RuntimeError in other
-        threads than that of the call.
+        Raises InvalidError for a function or an argument that cannot be pickled, what ``Executor.submit``
+        raises for a function whose result cannot be sent, and RuntimeError in other threads than that of the
+        call.
         """
+        require_sendable(fn, trust=self._trust)
         function = self._pickled(fn, "the function").data
         arguments, _ = encode_arguments(args, kwargs, self._modules, self._pickled)
         future: NestedFuture[T] = NestedFuture(self._worker)
@@ -140,9 +144,9 @@ class WorkerExecutor(concurrent.futures.Executor):
 _current: list[WorkerExecutor] = []
 
 
-def enter_worker(worker: NestedWorker, main: MainContext) -> None:
+def enter_worker(worker: NestedWorker, main: MainContext, *, trust: bool) -> None:
     """Make the executor of this worker the result of ``current_executor``."""
-    _current.append(WorkerExecutor(worker, main))
+    _current.append(WorkerExecutor(worker, main, trust=trust))
 
 
 def is_in_worker() -> bool:

@@ -10,13 +10,15 @@ from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from dios.lib.executor import map_calls
+from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.frames import Function
 from dios.lib.executor.progress import Progress
+from dios.lib.executor.remote_errors import decode_exception
 
 T = TypeVar("T")
 
-Submit = Callable[[Function[object], Function[object], list[object]], "Future[list[object]]"]
-"""Submits a function of ``map_calls`` with the function and the items of a chunk."""
+Submit = Callable[[Function[object], Function[object], list[object], bool], "Future[list[object]]"]
+"""Submits a function of ``map_calls`` with its arguments."""
 
 _CHUNK_S: Final = 0.02
 """The calls of one chunk take about this time together."""
@@ -43,6 +45,8 @@ class MapOptions(NamedTuple):
     chunksize: int | None
     buffersize: int | None
     progress: bool
+    trust: bool = False
+    """True if exceptions are loaded without a check."""
 
 
 class OrderedResults(Iterator[T], Generic[T]):
@@ -77,6 +81,8 @@ class OrderedResults(Iterator[T], Generic[T]):
         self._size = options.chunksize or 1
         self._values: Final[list[object]] = []
         """The results that are here, the next one last."""
+        self._error: BaseException | None = None
+        """The exception of the call after those of the results that are here."""
         self._unused: Final = unused
         self._progress: Progress | None = None
         total = None
@@ -104,6 +110,7 @@ class OrderedResults(Iterator[T], Generic[T]):
             self._fill()
         except BaseException:
             self.close()
+            self._error = None
             raise
         return cast("T", self._values.pop())
 
@@ -145,7 +152,7 @@ class OrderedResults(Iterator[T], Generic[T]):
     # -- items to calls -----------------------------------------------------------------------------
     def _submit_chunk(self, part: list[object]) -> Future[list[object]]:
         called = map_calls.with_items if self._is_single else map_calls.with_tuples
-        future = self._submit(called, self._fn, part)
+        future = self._submit(called, self._fn, part, self._options.trust)
         self._pending.append((future, len(part)))
         self._ahead += len(part)
         return future
@@ -160,7 +167,8 @@ class OrderedResults(Iterator[T], Generic[T]):
             place += len(part)
             if future.exception() is None and size == _TRIED[-1]:
                 most = max(1, (len(items) - place) // (4 * workers))
-                self._size = min(most, _size_for(cast("float", future.result()[-1]) / size))
+                seconds = cast("float", future.result()[-1])
+                self._size = min(most, _size_for(seconds / size)) if seconds != map_calls.FAILED else 1
         for start in range(place, len(items), self._size):
             self._submit_chunk(items[start : start + self._size])
         return len(items)
@@ -183,24 +191,43 @@ class OrderedResults(Iterator[T], Generic[T]):
     # -- results --------------------------------------------------------------------------------------
     def _receive(self) -> None:
         """Wait for the results of the next chunk. Raise StopIteration if there is none."""
+        if self._error is not None:
+            raise _plain_error(self._error)
         if not self._pending:
             raise StopIteration
         future, count = self._pending.popleft()
         left = None if self._deadline is None else self._deadline - time.monotonic()
         try:
             values = future.result(left)
-        except BaseException:
+        except BaseException as error:
             future.cancel()
+            if isinstance(error, StopIteration):
+                raise _plain_error(error) from error
             raise
         finally:
             # Otherwise the frame of this call and the exception would refer to each other.
             del future
         seconds = cast("float", values.pop())
-        if self._options.chunksize is None:
+        if seconds == map_calls.FAILED:
+            encoded = values.pop()
+            if not isinstance(encoded, bytes):
+                raise UntrustedResultError("the worker sent no exception of a call: make the calls again")
+            self._error = decode_exception(encoded, trust=self._options.trust, deadline=self._deadline)
+            count = len(values)
+        elif self._options.chunksize is None:
             self._size = min(_CHUNK_ITEMS_MAX, _size_for(seconds / count))
         if self._progress is not None:
             self._progress.add(count)
         self._values[:] = reversed(values)
+
+
+def _plain_error(error: BaseException) -> BaseException:
+    """Return an exception of a call; for StopIteration, which would end the results, a RuntimeError."""
+    if not isinstance(error, StopIteration):
+        return error
+    replaced = RuntimeError("a call of map raised StopIteration")
+    replaced.__cause__ = error
+    return replaced
 
 
 def _size_for(seconds: float) -> int:

@@ -75,7 +75,7 @@ class SlowCalls:
         """Return the durations of a function's calls, and the number of calls in one: ``map`` has chunks."""
         items = 1
         if function is map_calls.with_items or function is map_calls.with_tuples:
-            function, part = cast("tuple[Function[object], list[object]]", args)
+            function, part, *_ = cast("tuple[Function[object], list[object], bool]", args)
             items = max(1, len(part))
         for known, ended in self._ended:
             # A bound method is a new object each time.

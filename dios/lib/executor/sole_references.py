@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 
-def is_alone(holder: Sequence[object]) -> bool:
-    """Return True if nothing refers to the value in a list of one but the list."""
+def is_alone(holder: Sequence[object], place: int = 0) -> bool:
+    """Return True if nothing refers to the value in this place of a list but the list, once."""
     fresh = [object()]
-    return sys.getrefcount(holder[0]) == sys.getrefcount(fresh[0])
+    return sys.getrefcount(holder[place]) == sys.getrefcount(fresh[0])

@@ -134,7 +134,7 @@ class _Worker:
     def run(self, movable: Node | None) -> None:
         """Make the calls that come; leave the node ``movable`` between two calls if it asks for that."""
         sys.stdout = sys.stderr = self._shown
-        enter_worker(self, self._main)
+        enter_worker(self, self._main, trust=self._trust)
         look_at = 0.0
         while True:
             self._obey(*self._next(None))

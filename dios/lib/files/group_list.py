@@ -159,20 +159,24 @@ class GroupList:
     def move(self, pairs: Mapping[str, str]) -> None:
         """Give files and directories other paths, in one write: no object changes, and no byte is copied.
 
-        A file that has the new path of another one is replaced. Raises FileNotFoundError if an old path does
-        not exist, and the errors of ``FileTree.require_room``.
+        A file that has the new path of another one is replaced, but not by a directory. Raises OSError for a
+        directory that is to be in itself, FileNotFoundError if an old path does not exist, and the errors of
+        ``FileTree.require_room``.
         """
 
         def change(tree: FileTree) -> list[CatalogueEntry]:
             moved: dict[int, CatalogueEntry] = {}
             for old, new in pairs.items():
+                if tree.is_directory(old) and new.startswith(f"{old}/"):
+                    raise OSError(22, "a directory cannot be moved into itself", new)
                 entry = tree.files.get(old) or tree.explicit_directories.get(old)
                 if entry is not None:
                     directory = is_directory(entry)
                     moved[id(entry)] = msgspec.structs.replace(entry, file=f"{new}/" if directory else new)
                 elif not tree.is_directory(old):
                     raise FileNotFoundError(2, "there is no such file or directory", old)
-            gone = {id(tree.files[new]) for new in pairs.values() if new in tree.files} - moved.keys()
+            replaced = (new for old, new in pairs.items() if old in tree.files)
+            gone = {id(tree.files[new]) for new in replaced if new in tree.files} - moved.keys()
             kept = [entry for entry in tree.entries if id(entry) not in gone and id(entry) not in moved]
             rest = FileTree(kept)
             for entry in moved.values():

@@ -37,6 +37,7 @@ class Point:
 
 
 point = None
+left, right = Point(1), Point(2)
 content = open(__file__).read().splitlines()[0][:10]
 
 
@@ -93,6 +94,10 @@ def sized(n):
     return len(words) + n
 
 
+def get_pair():
+    return left.other is right, right.other is left, left.shared is right.shared
+
+
 def set_in_main():
     global number
     number = 5
@@ -109,6 +114,7 @@ QUESTIONS = {
     "a list": lambda: call(get_items),
     "class attributes": lambda: call(get_options),
     "an object of a class of the script": lambda: call(get_point),
+    "two objects that point at each other": lambda: call(get_pair),
     "a file that the script reads": lambda: call(get_content),
     "an array": lambda: calls(get_array, (), ()),
     "a large array": lambda: calls(get_large, (), ()),
@@ -126,6 +132,8 @@ if __name__ == "__main__":
     placeholder = {"set": [1, (2, 3)]}
     set_in_main()
     point = Point(4)
+    left.other, right.other = right, left
+    left.shared = right.shared = ["a list without a name"]
     array += 1
     large = np.arange(1_000_000)
     words = [str(n) * 20 for n in range(200_000)]

@@ -46,7 +46,13 @@ def described(dtype: Dtype) -> object:
         raise refusal(f"an array of the type {dtype}")
     if _has_extras(dtype):
         raise refusal(f"an array of the type {dtype}, which has more than names and numbers")
-    return _described(np.dtype(dtype.descr) if dtype.type is np.record else dtype)
+    try:
+        return _described(np.dtype(dtype.descr) if dtype.type is np.record else dtype)
+    except ValueError:
+        raise refusal(
+            f"an array of the type {dtype}, whose fields are out of order or overlap "
+            "(numpy.lib.recfunctions.repack_fields puts them in order)"
+        ) from None
 
 
 def _has_extras(dtype: Dtype) -> bool:

@@ -169,7 +169,10 @@ def _dataclass_parts(value: object) -> Iterable[object]:
     for name in set(own).difference(names, _TYPING):
         if not isinstance(getattr(kind, name, None), functools.cached_property):
             raise refusal(f"an object of {name_of(kind)} with an attribute {name} in addition to its fields")
-    return description_of(kind, *names), *(getattr(value, name) for name in names)
+    try:
+        return description_of(kind, *names), *(getattr(value, name) for name in names)
+    except AttributeError as error:
+        raise refusal(f"an object of {name_of(kind)} with a field that has no value ({error})") from None
 
 
 # -- named tuples and enumerations ------------------------------------------------------------------

@@ -105,6 +105,9 @@ _MODULES: Final = {
 }
 """The modules with forms: their codes, and the package that they need and import when they are loaded."""
 
+LIBRARIES: Final = frozenset(package for _, package in _MODULES.values() if package)
+"""The packages whose types may have forms that are not loaded yet."""
+
 _MODULE_OF_CODE: Final = {code: name for name, (codes, _) in _MODULES.items() for code in codes}
 
 FORM_OF_CODE: Final[dict[int, Form]] = {}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from types import ModuleType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -391,7 +391,7 @@ def test_changed_values_are_sent_again_on_request(tmp_path: Path, monkeypatch: p
     assert len(pair.names.log) == sent
     pair.run("table['b'] = 2; number = 6; Config.level = 3")
     pair.names.renew()
-    assert len(pair.names.log) == sent + 3
+    assert len(pair.names.log) == sent + 4, "the second name of the table follows its first one"
     assert pair.call("read") == ({"a": [1], "b": 2}, True, 6, 3, [], [1], "fallback")
     assert pair.call("default") == [0, "of a call"]
 
@@ -509,6 +509,105 @@ def test_a_failing_statement_is_replaced_by_its_value(
     assert pair.call("use") == ([1, 2], "__main__", str(tmp_path / "program.py"), "asked")
     assert pair.call("is_main") is True, "a value of the main program"
     assert not running_script()
+
+
+# -- values that belong together --------------------------------------------------------------------
+TOGETHER: Final = """
+import logging
+class Node:
+    def __init__(self): self.n = 0
+class Slots:
+    __slots__ = ("other",)
+class Config:
+    shared = None
+a, b, c, d = Node(), Node(), Node(), Node()
+first, second, holder = Slots(), Slots(), [None]
+first.other = second.other = None
+left, right, third = Node(), Node(), Node()
+def circle(): return a.other is b, b.other is c, c.other is a, d.other is a
+def slots(): return first.other is second, second.other is first, holder[0] is first
+def parts():
+    left.part.append(2)
+    return left.part is right.part, right.part, Config.shared is right.part, third.part is left
+def loggers(): return left.log is right.log, left.log is logging.getLogger("x")
+"""
+CHANGES: Final = """
+a.other, b.other, c.other, d.other = b, c, a, a
+first.other, second.other, holder[0] = second, first, first
+left.part = right.part = Config.shared = [1]
+third.part = left
+left.log = right.log = logging.getLogger("x")
+"""
+
+
+@pytest.mark.parametrize("guard", [f"{GUARD}\n    pass\n", ""], ids=["script", "no script"])
+@pytest.mark.parametrize("name", ["circle", "slots", "parts", "loggers"])
+def test_values_that_point_at_each_other_or_share_a_part_stay_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str, name: str
+) -> None:
+    """In each worker, at each call, and after further changes, as in the program."""
+    expected = {
+        "circle": (True, True, True, True),
+        "slots": (True, True, True),
+        "parts": (True, [1, 2], True, True),
+        "loggers": (True, True),
+    }
+    pair = Pair(monkeypatch, TOGETHER + guard, tmp_path / "program.py" if guard else None)
+    pair.run(CHANGES)
+    assert pair.call(name) == expected[name]
+    size = len(pair.names.log)
+    pair.new_worker()
+    assert pair.call(name) == expected[name]
+    pair.names.renew()
+    assert len(pair.names.log) == size, "nothing is sent twice"
+    pair.run(CHANGES + "a.n = d.n = left.n = third.n = 5")
+    pair.names.renew()
+    if not (guard or name == "loggers"):
+        assert pair.call(name) == expected[name]
+    pair.new_worker()
+    assert pair.call(name) == expected[name]
+
+
+def test_values_join_and_part_as_the_program_changes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot be sent any more does not concern the one that it pointed at."""
+    pair = Pair(monkeypatch, TOGETHER + "def names(): return left.n, right.n\n")
+    pair.run("a.other = b\ndef pair(): return a.other is b, getattr(b, 'other', None) is a\n")
+    assert pair.call("pair") == (True, False)
+    pair.run("b.other = a")
+    assert pair.call("pair") == pair.call("pair") == (True, True)
+    pair.run("def only(): return b.other\nb.other = None\na = (n for n in ())\n")
+    assert pair.call("only") is None
+    with pytest.raises(InvalidError, match="a of the main module cannot be sent"):
+        pair.call("pair")
+    pair.run("a = Node()\na.other, b.other = b, a\n")
+    assert pair.call("pair") == (True, True)
+
+
+def test_a_value_follows_its_changed_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list in a list, in a default argument and in a class is the one of its name again."""
+    pair = Pair(
+        monkeypatch,
+        "x = [1]\ny = [x]\ndef f(d=x): return d, y[0], C.k, x\nclass C:\n    k = x\n",
+    )
+    assert pair.call("f") == ([1],) * 4
+    pair.run("x.append(2)")
+    assert pair.call("f") == ([1, 2],) * 4
+
+
+def test_code_and_data_may_point_at_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class with its own objects, a function in a list that is its default argument, two closures."""
+    pair = Pair(
+        monkeypatch,
+        "class C:\n    def me(self): return type(self)\none = C()\nC.known = [one]\n"
+        "steps = []\ndef step(known=steps): return known is steps, known[0] is step\nsteps.append(step)\n"
+        "def make():\n    known = []\n    def add(x): known.append(x)\n    return add, lambda: known\n"
+        "add, get = make()\n"
+        "def f():\n    add(1)\n    return C.known[0] is one, one.me() is C, step(), get()\n",
+    )
+    assert pair.call("f") == (True, True, (True, True), [1])
+    size = len(pair.names.log)
+    assert pair.call("f") == (True, True, (True, True), [1, 1])
+    assert len(pair.names.log) == size, "nothing is sent twice"
 
 
 # -- without a script -------------------------------------------------------------------------------

@@ -30,7 +30,10 @@ class Caller:
         """Make a call, or leave it waiting."""
         future: Future[list[object]] = Future()
         if len(self.futures) < self._answers:
-            future.set_result(cast("list[object]", called(*args)))
+            try:
+                future.set_result(cast("list[object]", called(*args)))
+            except Exception as error:  # noqa: BLE001 - of the function of a test
+                future.set_exception(error)
         self.futures.append(future)
         return future
 
@@ -163,3 +166,46 @@ def test_results_are_not_kept_after_their_use() -> None:
     assert list(results) == list(range(20))
     assert not caller.unused
     assert caller.results(range(3)) not in caller.unused
+
+
+def halved(number: int, *_others: int) -> int:
+    """Return half of an even number."""
+    if number % 2:
+        raise ValueError(f"{number} is odd")
+    return number // 2
+
+
+def ended(number: int) -> int:
+    """Return a number below 2."""
+    if number == 2:
+        raise StopIteration(number)
+    return number
+
+
+@pytest.mark.parametrize("chunksize", [1, 4, None])
+@pytest.mark.parametrize("is_single", [True, False])
+def test_the_results_before_an_exception_are_there(chunksize: int | None, is_single: bool) -> None:  # noqa: FBT001 - a parameter
+    """Also those of its chunk, whose size the caller may not know; then the map ends."""
+    caller = Caller()
+    items = [0, 2, 4, 6, 8, 9, 10, 11]
+    iterables = (iter(items),) if is_single else (iter(items), items)
+    results = OrderedResults(
+        caller.submit, halved, iterables, OPTIONS._replace(chunksize=chunksize), caller.unused
+    )
+    values: list[int] = []
+    with pytest.raises(ValueError, match="9 is odd") as caught:
+        values.extend(results)
+    assert values == [0, 1, 2, 3, 4]
+    assert chunksize != 4 or "halved" in str(caught.value.__cause__)
+    assert list(results) == []
+
+
+@pytest.mark.parametrize("chunksize", [1, 4])
+def test_a_stop_iteration_of_a_call_does_not_shorten_the_results(chunksize: int) -> None:
+    """It is a RuntimeError, as in a generator."""
+    caller = Caller()
+    results = OrderedResults(
+        caller.submit, ended, (range(4),), OPTIONS._replace(chunksize=chunksize), caller.unused
+    )
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        list(results)
