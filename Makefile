@@ -59,7 +59,7 @@ runtime: $(RUNTIME_STAMP) ## Make .venv and install DIOS alone into it, for the 
 # It shows the progress of each stage, and the next call continues an interrupted one.
 SET_UP := tests/support/set_up.py
 # The versions and hashes of all packages; LOCK= installs the newest that pyproject.toml allows.
-LOCK ?= dev.lock
+LOCK := dev.lock
 LOCKED := $(if $(LOCK),--lock $(LOCK))
 
 # The runtime alone, which takes seconds.
