@@ -20,6 +20,7 @@ MUTANTS_VENV := .venv-mutants
 MUTANTS_STAMP := $(MUTANTS_VENV)/.set-up
 DIST_VENV := .venv-dist
 DIST_STAMP := $(DIST_VENV)/.set-up
+LOCK_VENV := .venv-lock
 
 # The system's interpreter comes first: one from a version manager lives in a home directory that a
 # sandboxed task, which runs as another user, may be unable to reach. PYTHON=... overrules.
@@ -46,7 +47,7 @@ MUTANTS ?= 300
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all test-extended lab docker fmt fmt-check lint type imports sim scale bench kept-bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons runtime kernels mutants
+.PHONY: help setup demo demo-evil test test-all test-extended lab docker fmt fmt-check lint type imports sim scale bench kept-bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom release slurm-test charts upgrade-test all clean docker-test test-pythons runtime kernels mutants lock
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,9 +58,12 @@ runtime: $(RUNTIME_STAMP) ## Make .venv and install DIOS alone into it, for the 
 
 # It shows the progress of each stage, and the next call continues an interrupted one.
 SET_UP := tests/support/set_up.py
+# The versions and hashes of all packages; LOCK= installs the newest that pyproject.toml allows.
+LOCK := dev.lock
+LOCKED := $(if $(LOCK),--lock $(LOCK))
 
 # The runtime alone, which takes seconds.
-$(RUNTIME_STAMP): pyproject.toml
+$(RUNTIME_STAMP): pyproject.toml $(LOCK)
 	@set -eu; \
 	chosen=; \
 	for python in $(CANDIDATES); do \
@@ -76,13 +80,13 @@ $(RUNTIME_STAMP): pyproject.toml
 		echo "On Debian or Ubuntu: apt install python3-venv   (or, for this version alone: python$$version-venv)" >&2; \
 		exit 1; \
 	fi; \
-	"$$chosen" $(SET_UP) $(VENV) --editable .
+	"$$chosen" $(SET_UP) $(VENV) $(LOCKED) --editable .
 	@touch $@
 
 # While packages are replaced the runtime may be incomplete.
 $(PACKAGES_STAMP): $(RUNTIME_STAMP) labs/pyproject.toml
 	@rm -f $(RUNTIME_STAMP)
-	@$(BIN)/python $(SET_UP) $(VENV) --editable . --editable ./labs --group dev
+	@$(BIN)/python $(SET_UP) $(VENV) $(LOCKED) --editable . --editable ./labs --group dev
 	@touch $(RUNTIME_STAMP) $@
 
 # Compiled kernels are kept, so that a stopped compilation continues.
@@ -96,7 +100,7 @@ kernels: setup ## Compile the scheduler's kernels, unless they are compiled.
 
 # The peers live in an environment of their own: what they pull in must not reach the product's.
 $(BENCH_STAMP): $(STAMP)
-	@$(BIN)/python $(SET_UP) $(BENCH_VENV) --editable . --editable './labs[bench]'
+	@$(BIN)/python $(SET_UP) $(BENCH_VENV) $(LOCKED) --editable . --editable './labs[bench]'
 	@touch $@
 
 # The guided fuzzer exists for some versions of Python only: without it the rest of fuzzing goes on.
@@ -105,6 +109,7 @@ $(FUZZ_STAMP): $(STAMP)
 		echo "atheris cannot be installed for this Python: the codec and the core are fuzzed without guidance only"
 	@touch $@
 
+# Of some packages that these two groups need there is no wheel, so no lock names them.
 # The generator of mutants reads the sources without importing them, too.
 $(MUTANTS_STAMP): $(STAMP) pyproject.toml
 	@$(BIN)/python $(SET_UP) $(MUTANTS_VENV) --group mutants
@@ -112,12 +117,27 @@ $(MUTANTS_STAMP): $(STAMP) pyproject.toml
 
 # The site's tools read the sources without importing them, so they need nothing of the product.
 $(SITE_STAMP): $(STAMP) pyproject.toml
-	@$(BIN)/python $(SET_UP) $(SITE_VENV) --group docs
+	@$(BIN)/python $(SET_UP) $(SITE_VENV) $(LOCKED) --group docs
 	@touch $@
 
 $(DIST_STAMP): $(STAMP) pyproject.toml
-	@$(BIN)/python $(SET_UP) $(DIST_VENV) --editable . --group dist
+	@$(BIN)/python $(SET_UP) $(DIST_VENV) $(LOCKED) --editable . --group dist
 	@touch $@
+
+# One version of each package for all environments, so that the conditions of uv say nothing more.
+CHOOSE := $(LOCK_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+	--only-binary :all: --generate-hashes --no-annotate --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+HOSTS_LOCK := dios/node/bringup/hosts.lock
+
+# It needs no other environment: none can be made while a package is missing in the lock.
+$(LOCK_VENV)/bin/uv:
+	@$(firstword $(wildcard $(BIN)/python) $(PYTHON) python3) $(SET_UP) $(LOCK_VENV) --lock dev.lock uv
+
+lock: $(LOCK_VENV)/bin/uv ## Add to dev.lock and hosts.lock the packages that pyproject.toml names (UPGRADE=1: the newest versions of all).
+	$(CHOOSE) --all-extras pyproject.toml --output-file $(HOSTS_LOCK)
+	$(CHOOSE) --all-extras pyproject.toml labs/pyproject.toml --group dev --group docs --group dist --group build --group lock \
+		--constraint $(HOSTS_LOCK) --no-emit-package dios-space --output-file dev.lock
+	sed -i 's/ ;.*\\$$/ \\/' $(HOSTS_LOCK) dev.lock
 
 demo: $(if $(UI),setup,runtime) ## Count the words of real files with sandboxed tasks (INPUT=path for yours, UI=1 with the dashboard).
 	@$(BIN)/python examples/demo.py $(if $(INPUT),--input "$(INPUT)") $(if $(UI),--ui)
@@ -277,6 +297,9 @@ dist-test: $(DIST_STAMP) ## Install the wheel of `make dist` into a new environm
 sbom: $(DIST_STAMP) ## List the packages of an environment with the wheel of `make dist` in CycloneDX's format: dist/*.cdx.json.
 	@PYTHONPATH=. $(DIST_VENV)/bin/python -m tests.lab.package sbom
 
+release: $(DIST_STAMP) ## Write the hashes of the files in dist/ to dist/SHA256SUMS, and sign them with KEY=~/.ssh/id_ed25519.
+	@PYTHONPATH=. $(DIST_VENV)/bin/python -m tests.lab.package release $(if $(KEY),--key "$(KEY)")
+
 charts: $(DIST_STAMP) ## Check the files for Kubernetes, Helm and Docker Compose by the schemas of these programs.
 	@PYTHONPATH=. $(DIST_VENV)/bin/python -m tests.lab.charts
 
@@ -288,5 +311,5 @@ changelog: setup ## Show what the next section of CHANGELOG.md will say (FOLD=1:
 all: fmt-check lint type imports docs site test-all sim ## Everything that CI checks.
 
 clean: ## Remove what setup, tests and demo made.
-	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) $(MUTANTS_VENV) $(DIST_VENV) site .pythons .fuzz .mutants .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) $(MUTANTS_VENV) $(DIST_VENV) $(LOCK_VENV) site .pythons .fuzz .mutants .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

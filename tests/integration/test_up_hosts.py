@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dios.installation import FILE_NAME, version
 from dios.node.bringup import on_host
 from tests.support.node import fake_ssh
 from tests.support.node.command_user import Person
@@ -86,6 +87,22 @@ def test_a_host_that_fails_leaves_a_stated_state(up: tuple[Person, str], options
     assert "`ssh nowhere true` must succeed" in failed
     assert "n1: reached; its node runs" in failed
     assert "nowhere: not reached" in failed
+
+
+def test_a_release_without_a_signature_reaches_no_host(
+    up: tuple[Person, str], place: Path, options: str
+) -> None:
+    """The command ends before anything is uploaded; a release needs the file of signers."""
+    person, _ = up
+    (place / "release").mkdir()
+    (place / "release" / f"{FILE_NAME}-{version()}-py3-none-any.whl").touch()
+    (place / "release" / "SHA256SUMS").touch()
+    (place / "signers").touch(0o600)
+    command = f"dios up --hosts n1,n2 --extras none --release {place}/release {options}"
+    failed = person.types(f"{command} --signers {place}/signers", status=1).stderr
+    assert f"cannot read {place}/release/SHA256SUMS.sig: No such file or directory" in failed
+    assert "n1: reached; its node runs" in failed
+    assert "belong together" in person.types(command, status=1).stderr
 
 
 @pytest.mark.extended

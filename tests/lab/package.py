@@ -1,15 +1,17 @@
-"""``make dist``, ``make dist-test`` and ``make sbom``: the packages of a release, as a user gets them.
+"""``make dist``, ``dist-test``, ``sbom`` and ``release``: the packages of a release, as a user gets them.
 
 ``dist`` builds a source archive, and the wheel from it, and checks both. ``try`` installs the wheel into a
 new environment and follows the README there. ``sbom`` lists all packages of that environment in CycloneDX's
-format.
+format. ``release`` writes the hashes of these files, and signs them.
 """
 
 from __future__ import annotations
 
 import argparse
 import email
+import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,11 +21,13 @@ import tempfile
 import tomllib
 import venv
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dios.installation import FILE_NAME
+from dios.installation import DISTRIBUTION, FILE_NAME
 from dios.node.bringup import wheel as own_wheel
+from dios.node.bringup.release import HASHES, NAMESPACE, SIGNATURE
 from tests.support.docs.typed_page import type_page
 from tests.support.node.command_user import Person
 
@@ -35,16 +39,20 @@ URLS: Final = frozenset({"Documentation", "Source", "Issues", "Changelog", "Secu
 CONTACT: Final = re.compile(r"^\*\*Contact:\*\* (.*)$", re.MULTILINE)
 WHEEL: Final = DIST / f"{FILE_NAME}-{VERSION}-py3-none-any.whl"
 SOURCE: Final = DIST / f"{FILE_NAME}-{VERSION}.tar.gz"
+PACKAGES: Final = DIST / f"{FILE_NAME}-{VERSION}.cdx.json"
 IN_SOURCE: Final = {
     "cluster",
     "dios",
     "docs",
     "examples",
     "CHANGELOG.md",
+    "dev.lock",
+    "hatch_build.py",
     "LICENSE",
     "README.md",
     "SECURITY.md",
 }
+LIST: Final = f"{FILE_NAME}-{VERSION}.dist-info/sboms/{DISTRIBUTION}.cdx.json"
 DEPLOY: Final = "dios/deploy/kubernetes/"
 OF_FORMAT: Final = {"PKG-INFO", "pyproject.toml", ".gitignore"}
 SUITES: Final = ("test", "tests", "benchmarks", "labs")
@@ -66,9 +74,9 @@ def require(condition: object, description: str) -> None:
         raise FailedError(description)
 
 
-def run(*command: str | Path) -> str:
+def run(*command: str | Path, stdin: str = "") -> str:
     """Run a tool; raise FailedError with its output if it fails."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, input=stdin, capture_output=True, text=True, check=False)
     require(
         done.returncode == 0, f"{command[0]} ended with status {done.returncode}\n{done.stdout}{done.stderr}"
     )
@@ -80,13 +88,15 @@ def build() -> None:
     """Build the archive and the wheel, and check them."""
     shutil.rmtree(DIST, ignore_errors=True)
     step("building the source archive, and the wheel from it")
-    run(sys.executable, "-m", "build", "--outdir", DIST)
+    # The tools that build are those of the lock, and the hook lists the packages of hosts.
+    os.environ["HATCH_BUILD_HOOKS_ENABLE"] = "true"
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST)
     require(set(DIST.iterdir()) == {WHEEL, SOURCE}, f"built: {sorted(DIST.iterdir())}")
     step("twine check --strict")
     run(sys.executable, "-m", "twine", "check", "--strict", WHEEL, SOURCE)
     step("the wheel from the archive is the wheel from the tree")
     with tempfile.TemporaryDirectory() as name:
-        run(sys.executable, "-m", "build", "--wheel", "--outdir", name)
+        run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", name)
         require((Path(name) / WHEEL.name).read_bytes() == WHEEL.read_bytes(), "the two wheels differ")
     check_wheel()
     check_source()
@@ -118,7 +128,7 @@ def check_wheel() -> None:
     require(tops == {"dios", described}, f"the wheel has {sorted(tops)}")
     strange = {name for name in names if set(name.split("/")[1:-1]) & {*SUITES, "__pycache__"}}
     require(not strange, f"the wheel has {sorted(strange)[:5]}")
-    for name in ("dios/py.typed", f"{described}/licenses/LICENSE", f"{described}/entry_points.txt"):
+    for name in ("dios/py.typed", f"{described}/licenses/LICENSE", f"{described}/entry_points.txt", LIST):
         require(name in names, f"the wheel has no {name}")
     require(metadata["Version"] == VERSION, f"the wheel says version {metadata['Version']}")
     require(metadata["License-Expression"] == "Apache-2.0", "the wheel says no licence")
@@ -187,7 +197,7 @@ def try_package() -> None:
 # -- sbom ---------------------------------------------------------------------------------------------
 def list_packages() -> None:
     """Write the list of all packages of an environment with the extra ``cluster``."""
-    target = DIST / f"{FILE_NAME}-{VERSION}.cdx.json"
+    target = PACKAGES
     with tempfile.TemporaryDirectory(prefix="dios-package-") as name:
         environment = installed(Path(name), "cluster")
         # The environment's own tools are no part of the product.
@@ -205,13 +215,38 @@ def list_packages() -> None:
     step(f"dist/{target.name}: {len(names)} packages, {told['bomFormat']} {told['specVersion']}")
 
 
+# -- release ------------------------------------------------------------------------------------------
+def sign(key: Path | None) -> None:
+    """Write the hashes of the files of the release; with a key, sign them by ssh-keygen."""
+    files = (SOURCE, WHEEL, PACKAGES)
+    missing = [path.name for path in files if not path.exists()]
+    require(not missing, f"dist/ has no {', '.join(missing)}: run make dist and make sbom first")
+    hashes = DIST / HASHES
+    lines = (f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
+    hashes.write_text("".join(lines))
+    (DIST / SIGNATURE).unlink(missing_ok=True)
+    if key is None:
+        step(f"dist/{HASHES} is not signed: give the key that signs releases, KEY=~/.ssh/id_ed25519")
+        return
+    run("ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", NAMESPACE, hashes)
+    words = ("-n", NAMESPACE, "-s", str(DIST / SIGNATURE))
+    step(run("ssh-keygen", "-Y", "check-novalidate", *words, stdin=hashes.read_text()).strip())
+
+
 def main() -> int:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(prog="make dist", description=__doc__)
-    works = {"dist": build, "try": try_package, "sbom": list_packages}
+    works: dict[str, Callable[[], None]] = {
+        "dist": build,
+        "try": try_package,
+        "sbom": list_packages,
+        "release": lambda: sign(chosen.key),
+    }
     parser.add_argument("work", choices=works)
+    parser.add_argument("--key", type=Path)
+    chosen = parser.parse_args()
     try:
-        works[parser.parse_args().work]()
+        works[chosen.work]()
     except FailedError as error:
         step(f"FAILED: {error}")
         return 1

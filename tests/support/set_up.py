@@ -1,9 +1,12 @@
 """Make a virtual environment and install into it, with progress; the Makefile calls it for each environment.
 
-``python set_up.py FOLDER ARGUMENT...`` needs the standard library alone; the arguments are those of
-``pip install``. On a terminal one line is rewritten. Elsewhere a line is printed at the start and the end of
-each stage, and every two seconds in between. The next call continues after an interruption: it makes an
-environment without a working pip again, and installs again the packages that are installed by half.
+``python set_up.py FOLDER [--lock FILE] ARGUMENT...`` needs the standard library alone; the arguments are
+those of ``pip install``. With a lock every package has the version and one of the hashes in it, and is a
+wheel, so that no code of a package runs before its hash was checked.
+
+On a terminal one line is rewritten. Elsewhere a line is printed at the start and the end of each stage, and
+every two seconds in between. The next call continues after an interruption: it makes an environment without a
+working pip again, and installs again the packages that are installed by half.
 """
 
 from __future__ import annotations
@@ -17,9 +20,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final
 
 _REPORT_S: Final = 2.0
@@ -31,6 +37,8 @@ _STOPPED: Final = 128 + signal.SIGINT
 _NAMED: Final = re.compile(r"(?:Collecting|Requirement already satisfied:|Processing) ([^\s<>=!~;\[(]+)")
 """The package that pip looks at."""
 _INSTALLS: Final = re.compile(r"Installing collected packages: (.+)")
+_PIP: Final = re.compile(r"^pip==(?:.*\\\n)*.*\n", re.MULTILINE)
+"""The lines of a lock about pip itself."""
 _TO_SHOW: Final = re.compile(r"WARNING|ERROR|DEPRECATION")
 _NO_SUCH_PLACE: Final = re.compile(r"WARNING: Location '.*' is ignored: it is neither a file nor a directory")
 """One of several places of a user's configuration has no such package; pip fails if none has it."""
@@ -154,19 +162,63 @@ def make_environment(folder: Path) -> None:
         run([sys.executable, "-m", "venv", "--clear", str(folder)])
 
 
-def install(folder: Path, arguments: Iterable[str]) -> None:
-    """Install what ``arguments`` of pip name into an environment."""
-    python = folder / "bin" / "python"
-    packages = next(folder.glob("lib/python*/site-packages"))
-    remove_half_installed(packages)
-    wanted = list(arguments)
-    if "--group" in wanted:
+def install(folder: Path, arguments: Sequence[str], lock: Path | None) -> None:
+    """Install what ``arguments`` of pip name into an environment, with the versions of ``lock``."""
+    remove_half_installed(_packages(folder))
+    if lock is not None:
+        _install_locked(folder, arguments, lock)
+        return
+    if "--group" in arguments:
         with Stage(f"upgrading pip in {folder}"):
-            run([str(python), "-m", "pip", "install", "--upgrade", "pip>=25.1"])
-    progress = Installation(packages)
-    words = ", ".join(argument for argument in wanted if not argument.startswith("--"))
-    with Stage(f"installing {words.replace('.', 'DIOS', 1)} into {folder}", progress.words):
-        run([str(python), "-m", "pip", "install", "--progress-bar", "off", *wanted], progress.read)
+            run([*_pip(folder), "--upgrade", "pip>=25.1"])
+    _install(folder, _names(arguments), arguments)
+
+
+def _install_locked(folder: Path, arguments: Sequence[str], lock: Path) -> None:
+    """Install with a lock; a project that stays a folder has no hash, so it is installed before the rest.
+
+    Earlier versions of pip take no hashes from constraints, so pip is replaced first.
+    """
+    with Stage(f"upgrading pip in {folder}"), NamedTemporaryFile("w") as own_lines:
+        own_lines.writelines(_PIP.findall(lock.read_text()))
+        own_lines.flush()
+        run([*_pip(folder), "--require-hashes", "--requirement", own_lines.name])
+    checked = ["--require-hashes", "--only-binary=:all:", "--constraint", str(lock)]
+    places = [place for option, place in pairwise(arguments) if option == "--editable"]
+    others = [word for word in arguments if word != "--editable" and word not in places]
+    if places:
+        _install(folder, "the tools that build DIOS", [*checked, "--group", "build"])
+        folders = [word for place in places for word in ("--editable", place.partition("[")[0])]
+        _install(folder, _names(arguments), ["--no-index", "--no-deps", "--no-build-isolation", *folders])
+    projects = [_name(place) for place in places]
+    _install(folder, _names(["its packages", *others]), [*checked, *projects, *others])
+
+
+def _install(folder: Path, words: str, arguments: Iterable[str]) -> None:
+    progress = Installation(_packages(folder))
+    with Stage(f"installing {words} into {folder}", progress.words):
+        run([*_pip(folder), "--progress-bar", "off", *arguments], progress.read)
+
+
+def _names(arguments: Iterable[str]) -> str:
+    words = ", ".join(argument for argument in arguments if not argument.startswith("--"))
+    return words.replace(".", "DIOS", 1)
+
+
+def _name(place: str) -> str:
+    """Return the name, with extras, of the project in a folder such as ``.[data]``."""
+    folder, bracket, extras = place.partition("[")
+    project = tomllib.loads((Path(folder) / "pyproject.toml").read_text())["project"]
+    return f"{project['name']}{bracket}{extras}"
+
+
+def _pip(folder: Path) -> list[str]:
+    return [str(folder / "bin" / "python"), "-m", "pip", "install"]
+
+
+def _packages(folder: Path) -> Path:
+    """Return the folder of an environment's packages."""
+    return next(folder.glob("lib/python*/site-packages"))
 
 
 def remove_half_installed(packages: Path) -> None:
@@ -199,12 +251,13 @@ def main() -> None:
     """Make the environment, then install into it."""
     parser = argparse.ArgumentParser(description="Make a virtual environment and install into it.")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--lock", type=Path)
     options, arguments = parser.parse_known_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
         make_environment(options.folder)
-        install(options.folder, arguments)
+        install(options.folder, arguments, options.lock)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C prints no traceback
         _print("stopped; the next `make` continues\n")

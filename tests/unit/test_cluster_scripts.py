@@ -5,7 +5,9 @@ Not for: running them with a real node, which ``make docker`` does.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -36,21 +38,40 @@ def told(tmp_path: Path) -> Path:
     return tmp_path
 
 
+PYTHON_WITH_VENV = """#!/bin/sh
+echo "$@" >>FOLDER/told
+case "$*" in
+  *"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/pip" ;;
+  wheel*) mkdir -p "$6" && echo a wheel >"$6/dios-1.whl" ;;
+  *) echo "$@" | sed -n 's/.*--requirement //p' | xargs -r cat >>FOLDER/requirements ;;
+esac
+"""
+
+
 def test_the_image_is_made_of_the_wheels_that_one_script_names(tmp_path: Path) -> None:
-    """The script asks Python for wheels of this tree with the extras of the image, and of the lister."""
+    """The script asks Python for wheels of this tree with the extras of the image, and of the lister.
+
+    Each of them is one of the lock, and is checked before it is unpacked.
+    """
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/told\nmkdir -p "$5"\n')
+    python.write_text(PYTHON_WITH_VENV.replace("FOLDER", str(tmp_path)))
     python.chmod(0o755)
     old = tmp_path / "wheels" / "image" / "old.whl"
     old.parent.mkdir(parents=True)
     old.touch()
     subprocess.run([str(CLUSTER / "wheels.sh"), str(python), str(tmp_path / "wheels")], check=True)
-    image, lister = (tmp_path / "told").read_text().splitlines()
-    requirement = Path(image.split()[-1].partition("[")[0])
-    assert image.startswith("-m pip wheel --wheel-dir ")
-    assert requirement.resolve() == CLUSTER.parent
-    assert " cyclonedx-bom" in lister
-    assert sorted(path.name for path in (tmp_path / "wheels").iterdir()) == ["image", "lister"]
+    _, pip, builder, own, image, lister = (tmp_path / "told").read_text().splitlines()
+    own_lines, of_image = (tmp_path / "requirements").read_text().rsplit("\n", 2)[:2]
+    assert re.fullmatch(r"pip==\S+( \\\n +--hash=sha256:[0-9a-f]{64})+", own_lines)
+    digest = hashlib.sha256(b"a wheel\n").hexdigest()
+    assert re.fullmatch(rf".*/image/dios-1\.whl\[[a-z,]+\] --hash=sha256:{digest}", of_image)
+    assert Path(own.split()[-1]).resolve() == CLUSTER.parent
+    assert own.startswith("wheel --no-index --no-deps --no-build-isolation ")
+    assert lister.endswith(" cyclonedx-bom")
+    for line in (pip, builder, image, lister):
+        assert " --require-hashes " in line
+    for line in (builder, image, lister):
+        assert f" --only-binary=:all: --constraint {CLUSTER.parent}/dev.lock " in line
     assert not old.exists()
 
 

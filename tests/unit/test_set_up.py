@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import subprocess
 import sys
@@ -11,11 +12,21 @@ from pathlib import Path
 import pytest
 
 from tests.support import set_up
+from tests.support.node.wheels import small_wheel
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 
+LOCK = """# made by a program
+iron==1 \\
+    --hash=sha256:00
+pip==26 \\
+    --hash=sha256:01 \\
+    --hash=sha256:02
+pip-tools==7 \\
+    --hash=sha256:03
+"""
 PIP = """
 import pathlib, signal, sys
 site = pathlib.Path(__file__).parents[1]
@@ -101,6 +112,70 @@ def test_an_interruption_ends_pip_and_says_that_the_next_call_continues(
     assert [line for line in rest.splitlines() if "packages installed" not in line] == [
         "stopped; the next `make` continues"
     ]
+
+
+def test_with_a_lock_nothing_comes_without_a_hash(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pip itself comes first, then the tools that build the folders, then these, and then all others.
+
+    A folder has no hash, and nothing is fetched for it.
+    """
+    (tmp_path / "lock").write_text(LOCK)
+    (tmp_path / "iron").mkdir()
+    (tmp_path / "iron" / "pyproject.toml").write_text('[project]\nname = "iron-works"\n')
+    commands: list[list[str]] = []
+    pip_lines = []
+
+    def run(command: list[str], read: object = None) -> None:
+        commands.append(command[4:])
+        if "--requirement" in command:
+            pip_lines.append(Path(command[-1]).read_text())
+
+    monkeypatch.setattr(set_up, "run", run)
+    arguments = ["--editable", f"{tmp_path}/iron[data]", "--group", "dev"]
+    set_up.install(folder, arguments, tmp_path / "lock")
+    checked = ["--require-hashes", "--only-binary=:all:", "--constraint", str(tmp_path / "lock")]
+    quiet = ["--progress-bar", "off"]
+    assert commands[0][:2] == ["--require-hashes", "--requirement"]
+    assert pip_lines == ["pip==26 \\\n    --hash=sha256:01 \\\n    --hash=sha256:02\n"]
+    assert commands[1:] == [
+        [*quiet, *checked, "--group", "build"],
+        [*quiet, "--no-index", "--no-deps", "--no-build-isolation", "--editable", f"{tmp_path}/iron"],
+        [*quiet, *checked, "iron-works[data]", "--group", "dev"],
+    ]
+    commands.clear()
+    set_up.install(folder, ["--group", "docs"], tmp_path / "lock")
+    assert commands[1:] == [[*quiet, *checked, "--group", "docs"]]
+
+
+@pytest.mark.parametrize("fault", ["another hash", "missing in the lock"])
+def test_pip_refuses_a_package_that_the_lock_does_not_have(
+    tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The locked pip takes hashes from constraints, also for the packages that others need."""
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    wheels = tmp_path / "wheels"
+    rows = [
+        (name, hashlib.sha256(small_wheel(wheels, name, "1", requires=more).read_bytes()).hexdigest())
+        for name, more in (("iron", ["coal>=1"]), ("coal", []))
+    ]
+    lock = tmp_path / "lock"
+    command = [sys.executable, "-m", "pip", "download", "--no-index", "--find-links", str(wheels)]
+    command += ["--dest", str(tmp_path / "there"), "--require-hashes", "--constraint", str(lock), "iron"]
+
+    def downloaded() -> str:
+        lock.write_text("".join(f"{name}==1 --hash=sha256:{digest}\n" for name, digest in rows))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stderr if done.returncode else ""
+
+    assert not downloaded()
+    if fault == "another hash":
+        rows[1] = ("coal", "0" * 64)
+        assert "DO NOT MATCH THE HASHES" in downloaded()
+    else:
+        rows.pop()
+        assert "In --require-hashes mode" in downloaded()
 
 
 def test_a_package_that_is_installed_by_half_is_installed_again(folder: Path) -> None:

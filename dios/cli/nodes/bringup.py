@@ -17,7 +17,7 @@ from dios.cli.common.results import OutputOptions
 from dios.cli.common.rows import Row
 from dios.cli.nodes.machines import UpOptions
 from dios.errors import DiosError, InvalidError
-from dios.node.bringup import hosts, kubernetes, slurm, ssh
+from dios.node.bringup import hosts, kubernetes, release, slurm, ssh
 from dios.node.bringup.answers import Stopped
 
 NODES_DEFAULT: Final = 3
@@ -48,8 +48,18 @@ def wanted_hosts(options: UpOptions, settings: Mapping[str, str]) -> hosts.Wante
         network=hosts.network_address(options.network) if options.network else "",
         extras=hosts.check_extras(extras),
         wheelhouse=options.wheelhouse,
+        lock=hosts.lock_of(options.lock, options.wheelhouse),
+        release=_release(options),
         settings=settings,
     )
+
+
+def _release(options: UpOptions) -> release.Place | None:
+    if options.release is None and options.signers is None:
+        return None
+    if options.release is None or options.signers is None:
+        raise InvalidError("--release and --signers belong together: give both, or neither")
+    return release.Place(options.release, options.signers)
 
 
 class HostsUpRow(Row):

@@ -18,8 +18,8 @@ _OPTIONS: Final = {
     HERE: {*_FOR_ALL_NODES, "--racks", "--dir"},
     COMPOSE: {"--delete"},
     HOSTS: {
-        *("--racks", "--prefix", "--port", "--network", "--extras", "--wheelhouse", "--ssh", "--delete"),
-        "settings",
+        *("--racks", "--prefix", "--port", "--network", "--extras", "--wheelhouse", "--lock", "--release"),
+        *("--signers", "--ssh", "--delete", "settings"),
     },
     SLURM: {*_FOR_ALL_NODES, "--dir", "--port", "--sbatch"},
     KUBERNETES: {*_FOR_ALL_NODES, "--namespace", "--image", "--storage"},
@@ -92,6 +92,17 @@ class _HostOptions(Options, section="With --hosts"):
     )
     wheelhouse: Path | None = option(
         "--wheelhouse DIR", "With --hosts: take dependencies from these wheels, not from the index."
+    )
+    lock: str | None = option(
+        "--lock FILE",
+        "With --hosts: dependencies have the versions and hashes in this file; default: those of this "
+        "version, unless --wheelhouse is given; or none.",
+    )
+    release: Path | None = option(
+        "--release DIR", "With --hosts: install the wheel of this release, if its signature is valid."
+    )
+    signers: Path | None = option(
+        "--signers FILE", "With --release: the keys that may sign it, as OpenSSH's allowed_signers."
     )
 
 

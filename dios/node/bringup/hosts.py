@@ -22,10 +22,11 @@ from dios.errors import DiosError, ExistsError, InvalidError
 from dios.installation import DISTRIBUTION, source
 from dios.node import cluster
 from dios.node.addresses import checked_address, checked_label
-from dios.node.bringup import wheel
+from dios.node.bringup import release, wheel
 from dios.node.bringup.answers import Looked, Message, Ready, Stopped, Token
-from dios.node.bringup.dependencies import Platform, gather, requirements
+from dios.node.bringup.dependencies import OWN_LOCK, Platform, gather, read_lock, requirements
 from dios.node.bringup.ssh import HostError, Ssh, Upload
+from dios.node.bringup.wheel import Wheel
 from dios.node.settings import KEYS, load
 from dios.wire.addresses import join_address
 
@@ -61,6 +62,8 @@ class Wanted:
     network: str = ""
     extras: str = EXTRAS_DEFAULT
     wheelhouse: Path | None = None
+    lock: Path | None = OWN_LOCK
+    release: release.Place | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -228,9 +231,12 @@ class Fleet:
 
     def _install(self, looked: Mapping[Host, Looked]) -> dict[Host, bool]:
         """Install the running version where it is missing; return for each host if that changed it."""
-        self._report("making the wheel of this version")
-        own, extras = wheel.of_running_version(), self._wanted.extras
+        own, extras = self._own_wheel(), self._wanted.extras
         given = {own.name: _digest(own.data), **_digests_of(self._wanted.wheelhouse)}
+        lock = None
+        if self._wanted.lock is not None:
+            lock = read_lock(self._wanted.lock)
+            given["lock"] = _digest(self._wanted.lock.read_bytes())
         names = {
             host: environment_name(given, extras=extras, python=answer.python)
             for host, answer in looked.items()
@@ -240,7 +246,12 @@ class Fleet:
         for answer in fresh.values():
             if (platform := _platform(answer)) not in gathered:
                 gathered[platform] = gather(
-                    own, platform, extras=extras, folder=self._wanted.wheelhouse, report=self._report
+                    own,
+                    platform,
+                    extras=extras,
+                    folder=self._wanted.wheelhouse,
+                    lock=lock,
+                    report=self._report,
                 )
 
         def work(host: Host) -> bool:
@@ -264,6 +275,13 @@ class Fleet:
             return reply.changed
 
         return dict(zip(looked, self._each(work, tuple(looked)), strict=True))
+
+    def _own_wheel(self) -> Wheel:
+        if self._wanted.release is not None:
+            self._report("checking the signature of the release")
+            return self._wanted.release.wheel()
+        self._report("making the wheel of the version that runs here, which has no signature")
+        return wheel.of_running_version()
 
     def _start(self, host: Host, looked: Looked, token: Token | None) -> Row:
         name, address = self._name(host, looked), self._address(looked)
@@ -360,8 +378,8 @@ def _digest(data: bytes) -> str:
 def environment_name(digests: Mapping[str, str], *, extras: str, python: str) -> str:
     """Return the name of an environment: the same for the same files, extras and version of Python.
 
-    The files are those that the user chose: this package, and a wheelhouse. A newer release of a dependency
-    on the index changes no environment.
+    The files are those that the user chose: this package, a wheelhouse and a lock. A newer release of a
+    dependency on the index changes no environment.
     """
     text = "\n".join([".".join(python.split(".")[:2]), extras, *sorted(digests.values())])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -379,6 +397,13 @@ def _digests_of(folder: Path | None) -> dict[str, str]:
             "with a network, and with the hosts' Python and kind of processor."
         )
     return {path.name: _digest(path.read_bytes()) for path in wheels}
+
+
+def lock_of(text: str | None, wheelhouse: Path | None) -> Path | None:
+    """Return the lock to use, or None for ``none``. Without ``text``, only a wheelhouse has none."""
+    if text is None:
+        return OWN_LOCK if wheelhouse is None else None
+    return None if text == "none" else Path(text)
 
 
 def check_extras(text: str) -> str:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from dios.node.bringup import hosts, wheel
+from dios.node.bringup import dependencies, hosts, wheel
 
 _PROGRAM = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -45,7 +45,10 @@ def install(prefix: Path, *, python: str) -> None:
     ``python`` is the version of the interpreter that the bootstrap finds.
     """
     package = wheel.of_running_version()
-    digests = {package.name: hashlib.sha256(package.data).hexdigest()}
+    digests = {
+        package.name: hashlib.sha256(package.data).hexdigest(),
+        "lock": hashlib.sha256(dependencies.OWN_LOCK.read_bytes()).hexdigest(),
+    }
     name = "env-" + hosts.environment_name(digests, extras="", python=python)
     folder = prefix / name / "bin"
     folder.mkdir(parents=True)

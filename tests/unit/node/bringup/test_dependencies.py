@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dios.node.bringup.dependencies import GatheringError, Platform, gather, requirements
+from dios.errors import InvalidError
+from dios.node.bringup.dependencies import OWN_LOCK, GatheringError, Platform, gather, read_lock, requirements
 from dios.node.bringup.ssh import Upload
 from dios.node.bringup.wheel import Wheel
 from tests.support.node.wheels import small_wheel
@@ -50,7 +51,7 @@ def test_the_wheels_are_those_that_the_host_needs(own: Wheel, tmp_path: Path) ->
         small_wheel(folder, "needed", "3.0", tag=tag)
     small_wheel(folder, "thing", "7.0")
     small_wheel(folder, "unneeded", "1.0")
-    wheels = gather(own, HOST, extras="web", folder=folder)
+    wheels = gather(own, HOST, extras="web", folder=folder, lock=None)
     assert {upload.name for upload in wheels} == {path.name for path in fitting}
     assert all((folder / upload.name).read_bytes() == upload.data for upload in wheels)
 
@@ -59,7 +60,7 @@ def test_a_missing_wheel_is_named_with_the_remedy(own: Wheel, tmp_path: Path) ->
     """The message names the platform, the package, and what to do with the folder."""
     small_wheel(tmp_path / "wheels", "other", "2.0")
     with pytest.raises(GatheringError, match=r"Python 3.11 on x86_64 with glibc 2.17: .*needed.*Fill it"):
-        gather(own, HOST, extras="x", folder=tmp_path / "wheels")
+        gather(own, HOST, extras="x", folder=tmp_path / "wheels", lock=None)
 
 
 def test_every_wheel_is_pinned_by_its_hash(own: Wheel) -> None:
@@ -69,3 +70,61 @@ def test_every_wheel_is_pinned_by_its_hash(own: Wheel) -> None:
         f"thing[web]==1.0 --hash=sha256:{hashlib.sha256(own.data).hexdigest()}",
         f"more==1.0+local --hash=sha256:{hashlib.sha256(b'bytes').hexdigest()}",
     ]
+
+
+def lock_of(path: Path, *wheels: Path) -> Path:
+    """Write a lock that names these wheels."""
+    names = [wheel.name.split("-") for wheel in wheels]
+    digests = [hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels]
+    path.write_text(
+        "".join(
+            f"{words[0]}=={words[1]} ; python_version > '3' \\\n    --hash=sha256:{'0' * 64} \\\n"
+            f"    --hash=sha256:{digest}\n"
+            for words, digest in zip(names, digests, strict=True)
+        )
+    )
+    return path
+
+
+def test_a_lock_chooses_the_versions(own: Wheel, tmp_path: Path) -> None:
+    """Newer wheels are left alone."""
+    locked = small_wheel(tmp_path / "wheels", "needed", "1.0")
+    small_wheel(tmp_path / "wheels", "needed", "2.0")
+    lock = read_lock(lock_of(tmp_path / "lock", locked))
+    assert lock.constraints == "needed==1.0 ; python_version > '3'\n"
+    (upload,) = gather(own, HOST, extras="", folder=tmp_path / "wheels", lock=lock)
+    assert upload == (locked.name, locked.read_bytes())
+
+
+def test_a_wheel_with_another_hash_is_not_uploaded(own: Wheel, tmp_path: Path) -> None:
+    """It has the name and the version of the locked one, and other bytes."""
+    locked = small_wheel(tmp_path / "released", "needed", "1.0")
+    small_wheel(tmp_path / "wheels", "needed", "1.0", files={"needed.py": "evil = True"})
+    lock = read_lock(lock_of(tmp_path / "lock", locked))
+    with pytest.raises(GatheringError, match=r"needed-1.0-py3-none-any.whl is not a wheel of the lock"):
+        gather(own, HOST, extras="", folder=tmp_path / "wheels", lock=lock)
+
+
+def test_a_package_that_the_lock_lacks_is_not_uploaded(own: Wheel, tmp_path: Path) -> None:
+    """The lock names all packages, also those that others need."""
+    wheels = [small_wheel(tmp_path / "wheels", name, "1.0") for name in ("needed", "more")]
+    lock = read_lock(lock_of(tmp_path / "lock", *wheels[:1]))
+    with pytest.raises(GatheringError, match=r"more-1.0-py3-none-any.whl is not a wheel of the lock"):
+        gather(own, HOST, extras="web", folder=tmp_path / "wheels", lock=lock)
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "needed>=1\n", "needed==1.0\nmore==1.0 --hash=sha256:" + "0" * 64]
+)
+def test_a_file_without_hashes_is_no_lock(tmp_path: Path, text: str | None) -> None:
+    """Each package needs a version and a hash; a file that is missing is said to be."""
+    path = tmp_path / "lock"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InvalidError, match=r"not a lock|cannot read the lock"):
+        read_lock(path)
+
+
+def test_this_version_has_a_lock() -> None:
+    """The lock that `dios up` uses unless another one is named can be read, and has what nodes need."""
+    assert {"trio", "msgspec", "cryptography", "numba"} <= read_lock(OWN_LOCK).digests.keys()

@@ -6,6 +6,7 @@ import pytest
 
 from dios.errors import InvalidError
 from dios.node.bringup import hosts
+from dios.node.bringup.dependencies import OWN_LOCK
 from dios.node.bringup.hosts import Host
 from dios.node.bringup.ssh import HostError, Ssh
 
@@ -27,6 +28,21 @@ def test_lists_that_are_none_are_refused(text: str) -> None:
     """A host is never an option of ssh; names are given once, and fit into tables."""
     with pytest.raises(InvalidError):
         hosts.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "wheelhouse", "lock"),
+    [
+        (None, None, OWN_LOCK),
+        (None, Path("wheels"), None),
+        ("none", None, None),
+        ("lock", None, Path("lock")),
+        ("lock", Path("wheels"), Path("lock")),
+    ],
+)
+def test_wheels_of_an_index_have_a_lock(text: str | None, wheelhouse: Path | None, lock: Path | None) -> None:
+    """Only wheels that the user gathered need none, unless the user says so."""
+    assert hosts.lock_of(text, wheelhouse) == lock
 
 
 def answering(folder: Path, script: str) -> Ssh:
