@@ -36,8 +36,8 @@ WAITED_FOR_S_MAX: Final = 20.0
 """The same while another session of its family wants to fork: a hostile one keeps the others no longer."""
 
 REFUSED_MAX: Final = 1_000
-"""The questions of a family that no honest session asks. A process that asks more is ended, because no limit of
-a task counts the time of the supervisor."""
+"""The questions of a family that no honest session asks. A process that asks more is ended, because no limit
+counts the time of the supervisor."""
 
 _PERMISSIONS_MAX: Final = 16
 """The most attempts of a session to make one fork: a signal ends an attempt."""
