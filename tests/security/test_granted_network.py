@@ -823,10 +823,7 @@ def test_a_fork_has_a_gateway_of_its_own(
         wait_until(lambda: new not in gateways(), "the gateway of the fork ends", PATIENCE_S)
 
     def recorded() -> bool:
-        lines = "".join(
-            path.read_text(errors="replace") for path in (node.data / "audit").glob("*") if path.is_file()
-        ).splitlines()
-        return any(new in line and f"GET {origin} 200" in line for line in lines)
+        return any(new in line and f"GET {origin} 200" in line for line in audited(node).splitlines())
 
     wait_until(recorded, "the request is recorded for the gateway of the fork", PATIENCE_S)
 
