@@ -16,6 +16,7 @@ import dios
 from dios.host.confinement import policy
 from dios.host.confinement.mechanisms import Mechanism
 from dios.host.confinement.notifications import FORKS
+from dios.host.process.session_families import REFUSED_MAX
 from dios.host.process.task_process import TaskProcess
 from dios.host.process.zygote_pool import ZygotePool
 from dios.wire.messages import Limits
@@ -268,6 +269,20 @@ async def test_no_process_is_made_without_an_order(mechanisms: dict[str, Mechani
         assert await attempt(child, "import_library") == "did:True"
         assert processes(pool) == before
         child.close()
+
+
+async def test_a_session_that_asks_without_end_is_ended(mechanisms: dict[str, Mechanism]) -> None:
+    """No limit of a task counts the work of the supervisor. Others of its family ask nothing, and go on."""
+    async with forkable(mechanisms) as (pool, task):
+        child = await fork(pool, task)
+        for _ in range(REFUSED_MAX):
+            assert await attempt(child, "report") == "refused:EPERM"
+        assert await attempt(child, "report") == ""
+        assert (await child.wait()).signal == signal.SIGKILL
+        child.close()
+        again = await fork(pool, task)
+        assert await attempt(again, "import_library") == "did:True"
+        again.close()
 
 
 async def test_a_session_reaches_no_process_by_its_number(mechanisms: dict[str, Mechanism]) -> None:

@@ -519,16 +519,13 @@ def test_each_request_is_in_the_audit_log(node: RunningNode, server: tuple[int, 
         )
         assert asked(box, "'CONNECT'").startswith("REFUSED")
 
-    def text() -> str:
-        return "".join(
-            path.read_text(errors="replace") for path in (node.data / "audit").glob("*") if path.is_file()
-        )
-
-    wait_until(lambda: f"PUT http://127.0.0.1:{port} 200, " in text(), "it is recorded", PATIENCE_S)
-    wait_until(lambda: f"OTHER http://127.0.0.1:{port}" in text(), "the refusal is recorded", PATIENCE_S)
-    assert f"NETWORK http://127.0.0.1:{port}" in text()
+    wait_until(lambda: f"PUT http://127.0.0.1:{port} 200, " in audited(node), "it is recorded", PATIENCE_S)
+    wait_until(
+        lambda: f"OTHER http://127.0.0.1:{port}" in audited(node), "the refusal is recorded", PATIENCE_S
+    )
+    assert f"NETWORK http://127.0.0.1:{port}" in audited(node)
     for private in ("private", "token", "secret", "hidden", "burden"):
-        assert private not in text()
+        assert private not in audited(node)
 
 
 def test_a_request_under_way_at_the_end_leaves_a_record(node: RunningNode) -> None:
@@ -547,11 +544,32 @@ def test_a_request_under_way_at_the_end_leaves_a_record(node: RunningNode) -> No
             assert box.run("lane.send(REQUEST, encode(RequestHead(0, 'PUT', '/theft', [], 5)))").ok
             assert arrived.wait(PATIENCE_S)
 
-    def is_recorded() -> bool:
-        records = [path for path in (node.data / "audit").glob("*") if path.is_file()]
-        return any(f"127.0.0.1:{port} for {origin}" in path.read_text(errors="replace") for path in records)
+    wait_until(lambda: f"127.0.0.1:{port} for {origin}" in audited(node), "it is recorded", PATIENCE_S)
 
-    wait_until(is_recorded, "it is recorded", PATIENCE_S)
+
+def test_no_request_is_hidden_by_the_end_of_its_gateway(node: RunningNode) -> None:
+    """A session ends its gateway by rubbish on another lane, while a server has a request."""
+    arrived = threading.Event()
+
+    def keep(connection: socket.socket) -> None:
+        arrived.set()
+        while connection.recv(4096):
+            continue
+
+    with raw_server(keep) as port:
+        origin = f"http://127.0.0.1:{port}"
+        with dios.Sandbox(node=node.place, timeout=PATIENCE_S, network=[origin]) as box:
+            assert box.run(REACH).ok
+            assert box.run("lane.send(REQUEST, encode(RequestHead(0, 'PUT', '/theft', [], 5)))").ok
+            assert arrived.wait(PATIENCE_S)
+            assert box.run("_Granted.lanes._free.get().send(REQUEST, b'rubbish')").ok
+            wait_until(lambda: f"PUT {origin} cancelled" in audited(node), "it is recorded", PATIENCE_S)
+
+
+def audited(node: RunningNode) -> str:
+    """The text of the audit log."""
+    files = [path for path in (node.data / "audit").glob("*") if path.is_file()]
+    return "".join(path.read_text(errors="replace") for path in files)
 
 
 def test_nothing_is_left_after_the_session(node: RunningNode, server: tuple[int, list[str]]) -> None:
@@ -805,10 +823,7 @@ def test_a_fork_has_a_gateway_of_its_own(
         wait_until(lambda: new not in gateways(), "the gateway of the fork ends", PATIENCE_S)
 
     def recorded() -> bool:
-        lines = "".join(
-            path.read_text(errors="replace") for path in (node.data / "audit").glob("*") if path.is_file()
-        ).splitlines()
-        return any(new in line and f"GET {origin} 200" in line for line in lines)
+        return any(new in line and f"GET {origin} 200" in line for line in audited(node).splitlines())
 
     wait_until(recorded, "the request is recorded for the gateway of the fork", PATIENCE_S)
 

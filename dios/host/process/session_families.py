@@ -35,6 +35,10 @@ FORK_S_MAX: Final = 60.0
 WAITED_FOR_S_MAX: Final = 20.0
 """The same while another session of its family wants to fork: a hostile one keeps the others no longer."""
 
+REFUSED_MAX: Final = 1_000
+"""The questions of a family that no honest session asks. A process that asks more is ended, because no limit
+counts the time of the supervisor."""
+
 _PERMISSIONS_MAX: Final = 16
 """The most attempts of a session to make one fork: a signal ends an attempt."""
 
@@ -95,6 +99,7 @@ class _Family:
     orders: deque[_Fork] = field(default_factory=deque)
     present: _Fork | None = None
     held: dict[int, tuple[Notification, float]] = field(default_factory=dict)
+    refused: int = 0
     killed: set[int] = field(default_factory=set)
     """Processes that were killed and are not reaped yet: with several threads that takes a while."""
 
@@ -253,7 +258,7 @@ class SessionFamilies:
     def _asked_to_fork(self, family: _Family, question: Notification) -> None:
         fork = family.present
         if question.argument != policy.FORK_WORD or question.thread not in family.members:
-            family.listener.refuse(question, errno.EPERM)
+            self._refuse(family, question)
         elif fork is not None and fork.origin == question.thread and not fork.child:
             # A signal made the kernel repeat the call. If it had made a process, that would be here.
             if self._strangers(family) or fork.permissions >= _PERMISSIONS_MAX:
@@ -263,6 +268,14 @@ class SessionFamilies:
         else:
             family.held[question.thread] = question, time.monotonic() + HELD_S_MAX
             self._permit_next(family)
+
+    @staticmethod
+    def _refuse(family: _Family, question: Notification) -> None:
+        """Refuse a question that no honest session asks, and end the process that asks too many."""
+        family.refused += 1
+        if family.refused > REFUSED_MAX and family.listener.is_waiting(question):
+            os.kill(question.thread, signal.SIGKILL)  # the number of a thread stands for its process
+        family.listener.refuse(question, errno.EPERM)
 
     @staticmethod
     def _allowed_s(family: _Family) -> float:
@@ -312,7 +325,7 @@ class SessionFamilies:
         fork, pid = family.present, question.thread
         try:
             if fork is None or pid in family.members or fork.child not in {0, pid}:
-                family.listener.refuse(question, errno.EPERM)
+                self._refuse(family, question)
                 return
             if not fork.child:
                 self._take_in(family, fork, question)

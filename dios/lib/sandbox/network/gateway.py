@@ -51,13 +51,19 @@ def serve() -> None:
     context = tls_context(node.input(AUTHORITIES).read_bytes().decode())
     added = _headers.decode(node.input(ADDED).read_bytes())
     ends = queue.SimpleQueue[BaseException | None]()
+    servers: list[_LaneServer] = []
     for number in range(records.LANES):
         requests = node.input(records.request_label(number))
         responses = node.input(records.response_label(number))
         lane = Lane(requests.reader, responses.writer)  # type: ignore[attr-defined]
         server = _LaneServer(node, lane, origins, context, added)
         threading.Thread(target=server.run, args=(ends,), name=f"lane {number}", daemon=True).start()
+        servers.append(server)
     failure = ends.get()
+    # The end of one lane is that of the process, and of requests on other lanes.
+    for server in servers:
+        with contextlib.suppress(DiosError):
+            server.record(RequestEnd.CANCELLED)
     if failure is not None:
         raise failure
 
@@ -80,6 +86,7 @@ class _LaneServer:
         self._context: Final = context
         self._added: Final = added
         self._uploading = False
+        self._unrecorded: Final[list[tuple[RequestHead, _Exchange]]] = []
 
     def run(self, ends: queue.SimpleQueue[BaseException | None]) -> None:
         """Serve requests until the other side ends, or something fails: ``ends`` gets None or the failure."""
@@ -107,6 +114,7 @@ class _LaneServer:
         exchange = _Exchange(
             self._node, self._network, self._origins[head.origin], self._context, self._check
         )
+        self._unrecorded.append((head, exchange))
         failure: RequestFailure | None = None
         held: tuple[int, bytes] | None = None
         try:
@@ -115,11 +123,11 @@ class _LaneServer:
             failure = RequestFailure(error.end, error.message)
         except DiosError:
             # The session ended, or broke the protocol.
-            self._record(head, RequestEnd.CANCELLED, exchange)
+            self.record(RequestEnd.CANCELLED)
             raise
         finally:
             exchange.close()
-        self._record(head, RequestEnd.ANSWERED if failure is None else failure.end, exchange)
+        self.record(RequestEnd.ANSWERED if failure is None else failure.end)
         self._drain()
         if held is not None:
             self._lane.send(*held)
@@ -197,7 +205,12 @@ class _LaneServer:
                 raise ProtocolError(f"a frame of kind {kind} was not due")
             self._uploading = kind == records.BODY
 
-    def _record(self, head: RequestHead, end: RequestEnd, exchange: _Exchange) -> None:
+    def record(self, end: RequestEnd) -> None:
+        """Record the end of the present request, if there is one without a record. Raise DiosError."""
+        try:
+            head, exchange = self._unrecorded.pop()
+        except IndexError:
+            return
         self._node.record_request(
             self._network,
             head.origin,
