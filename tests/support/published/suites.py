@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,8 +30,8 @@ def outcomes_of(
     arguments: Iterable[str],
     folder: Path,
     *,
-    plugin: str,
     environment: Mapping[str, str],
+    plugin: str = "chosen_cases",
     without: Iterable[str] = (),
     only: Iterable[str] = (),
 ) -> Outcomes:
@@ -80,6 +80,5 @@ def unpacked_source(requirement: str, folder: Path) -> Path:
     if run.returncode:
         pytest.skip(f"the source of {requirement} is not to be had: {run.stderr.strip()[-300:]}")
     (archive,) = folder.glob("*.tar.gz")
-    with tarfile.open(archive) as file:
-        file.extractall(folder, filter="data")
+    shutil.unpack_archive(archive, folder)
     return folder / archive.name.removesuffix(".tar.gz")
