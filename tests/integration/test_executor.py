@@ -256,6 +256,8 @@ def test_shutdown_and_cancel_are_those_of_the_standard_library(node: RunningNode
     wait_until(lambda: len(node.descendants()) <= len(before) + 1, "the worker has ended")
     with pytest.raises(ValueError, match="max_workers"):
         dios.Executor(0, node=node.place)
+    with pytest.raises(TypeError, match="integer"):
+        dios.Executor(2.5, node=node.place)  # type: ignore[arg-type]
 
 
 def test_modules_beside_the_program_are_sent_along(node: RunningNode, tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def outcomes_of(
     """
     report = folder / "report.xml"
     command = [
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull),
+        # Longer tracebacks would show the values of variables, whose memory a case may have unmapped.
+        *(sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-c", os.devnull),
         *(f"--rootdir={folder}", f"--junitxml={report}", f"--timeout={_CASE_S}"),
         *("-W", "default", "-p", f"{__package__}.{plugin}", "-p", f"{__package__}.chosen_cases"),
         *arguments,
