@@ -243,6 +243,8 @@ def test_killed_workers_fail_their_calls(node: RunningNode) -> None:
 
 def test_shutdown_and_cancel_are_those_of_the_standard_library(node: RunningNode) -> None:
     """Calls that wait can be cancelled; after the end none is accepted, and no process is left."""
+    with dios.Executor(1, node=node.place) as first:
+        first.submit(abs, -1).result(60)  # it starts what all tasks share
     before = node.descendants()
     executor = dios.Executor(1, node=node.place)
     slow = executor.submit(__import__("time").sleep, 0.5)
