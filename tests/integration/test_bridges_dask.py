@@ -64,6 +64,14 @@ def _rows(table: object) -> list[object]:
     return sorted(rows, key=repr)
 
 
+def test_bags_may_have_empty_parts(untrusted: dios.Executor) -> None:
+    """The calls of their reductions return a class of Dask."""
+    bag = db.from_sequence(range(9), npartitions=3)  # type: ignore[no-untyped-call]
+    with dask.config.set(scheduler=untrusted):
+        assert bag.filter(lambda number: number > 5).reduction(sum, sum).compute() == 21
+        assert dict(bag.filter(lambda number: number > 7).frequencies().compute()) == {8: 1}
+
+
 def test_bags_are_grouped_with_trust(node: RunningNode) -> None:
     """Between its calls there are iterators, which are no results of untrusted workers."""
     bag = db.from_sequence(range(9), npartitions=3)  # type: ignore[no-untyped-call]

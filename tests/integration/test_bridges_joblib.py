@@ -39,12 +39,11 @@ NOT_APPLICABLE: Final = {
     "test_initializer_reused": _MANAGER,
     "test_initializer_not_reused": _MANAGER,
     "test_auto_memmap_on_arrays_from_generator": _FILES,
-    "test_memmap_with_big_offset": _FILES,
     "test_memmapping_leaks": _FILES,
     "test_nested_parallelism_limit": _THREADS,
     "test_nested_backend_in_sequential[parallel_config-dios-None]": _DEFAULT,
     "test_nested_backend_in_sequential[parallel_backend-dios-None]": _DEFAULT,
-    "test_loky_reuse_workers": "it asks loky for its executor; workers here end with their Parallel",
+    "test_loky_reuse_workers": "it looks at loky's own executor, which no call uses here",
     "test_parallel_with_interactively_defined_bound_method_loky": "it expects the names of loky's processes"
     " on standard error",
 }

@@ -243,6 +243,8 @@ def test_killed_workers_fail_their_calls(node: RunningNode) -> None:
 
 def test_shutdown_and_cancel_are_those_of_the_standard_library(node: RunningNode) -> None:
     """Calls that wait can be cancelled; after the end none is accepted, and no process is left."""
+    with dios.Executor(1, node=node.place) as first:
+        first.submit(abs, -1).result(60)  # it starts what all tasks share
     before = node.descendants()
     executor = dios.Executor(1, node=node.place)
     slow = executor.submit(__import__("time").sleep, 0.5)
@@ -256,6 +258,8 @@ def test_shutdown_and_cancel_are_those_of_the_standard_library(node: RunningNode
     wait_until(lambda: len(node.descendants()) <= len(before) + 1, "the worker has ended")
     with pytest.raises(ValueError, match="max_workers"):
         dios.Executor(0, node=node.place)
+    with pytest.raises(TypeError, match="integer"):
+        dios.Executor(2.5, node=node.place)  # type: ignore[arg-type]
 
 
 def test_modules_beside_the_program_are_sent_along(node: RunningNode, tmp_path: Path) -> None:

@@ -279,6 +279,15 @@ def test_a_failed_future_fails_the_calls_that_need_it(executor: dios.Executor) -
         needs_it.result(60)
 
 
+def test_a_cancelled_call_keeps_no_executor(node: RunningNode) -> None:
+    """Also if it waits for a future that never ends."""
+    with dios.Executor(1, node=node.place) as executor:
+        future = executor.submit(abs, concurrent.futures.Future[int]())
+        assert executor.submit(abs, -1).result(60) == 1
+        assert future.cancel()
+    assert future.cancelled()
+
+
 @dataclasses.dataclass
 class Point:
     """A record of the caller that workers do not know by name."""

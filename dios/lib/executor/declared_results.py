@@ -15,7 +15,7 @@ import threading
 import types
 import typing
 from typing import Final, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from dios.errors import InvalidError
 from dios.lib.executor.errors import UntrustedResultError
@@ -52,6 +52,8 @@ load_forms_of("")  # those of the standard library
 _UNKNOWN: Final = object()
 _hints: Final[WeakKeyDictionary[object, object]] = WeakKeyDictionary()
 """The resolved return annotations of functions."""
+_accepted: Final[WeakSet[types.FunctionType]] = WeakSet()
+"""The functions that were accepted without trust, whose further calls are not looked at."""
 
 
 def require_sendable(function: object, *, trust: bool) -> None:
@@ -60,6 +62,8 @@ def require_sendable(function: object, *, trust: bool) -> None:
     Raises InvalidError for what no worker can send, such as a generator, and without ``trust``
     UntrustedResultError for an object of a class that the closed format refuses.
     """
+    if type(function) is types.FunctionType and function in _accepted:
+        return
     while type(function) is functools.partial:
         function = function.func
     function = getattr(function, "__func__", function) if type(function) is types.MethodType else function
@@ -73,6 +77,8 @@ def require_sendable(function: object, *, trust: bool) -> None:
     declared = _declared(function)
     if declared is not _UNKNOWN:
         _require(function, declared, trust=trust)
+    if isinstance(function, types.FunctionType) and not trust:
+        _accepted.add(function)
 
 
 def _declared(function: object) -> object:

@@ -6,6 +6,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import dataclasses
+import operator
 import os
 import sys
 import threading
@@ -99,7 +100,7 @@ class Executor(concurrent.futures.Executor):
         packages: Iterable[str] = (),
         wheels: str | os.PathLike[str] | None = None,
     ) -> None:
-        if max_workers is not None and max_workers <= 0:
+        if max_workers is not None and operator.index(max_workers) <= 0:
             raise ValueError("max_workers must be greater than 0")
         if idle_timeout is not None and not idle_timeout > 0:
             raise InvalidError("idle_timeout must be greater than 0, or None")

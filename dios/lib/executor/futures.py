@@ -85,6 +85,19 @@ class CallQueue(Protocol):
         ...
 
 
+def _call_back(
+    fn: Callable[[concurrent.futures.Future[T]], object], future: concurrent.futures.Future[T]
+) -> None:
+    """Call a callback. One that raises SystemExit does not end the thread of the executor."""
+    try:
+        fn(future)
+    except BaseException as error:
+        # The library logs exceptions.
+        if isinstance(error, Exception) or threading.current_thread() is threading.main_thread():
+            raise
+        raise RuntimeError(f"a callback of a future raised {error!r}") from error
+
+
 class CallFuture(concurrent.futures.Future[T]):
     """The result of a call. A hostile worker can delay only who asks for the result that it sent."""
 
@@ -118,7 +131,7 @@ class CallFuture(concurrent.futures.Future[T]):
         """Call ``fn(future)`` at the end of the call."""
         # An event loop that awaits this future is the only one to cancel it later.
         self._is_awaited = self._is_awaited or getattr(fn, "__module__", "") == "asyncio.futures"
-        super().add_done_callback(fn)
+        super().add_done_callback(lambda future: _call_back(fn, future))
 
     def cancel(self) -> bool:
         """Cancel a call that waits, and return True. A call that runs goes on, as in the standard library.

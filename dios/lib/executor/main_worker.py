@@ -119,7 +119,7 @@ class WorkerMain(ProcessMain):
             if definition.rule == REMOVED:
                 raise _reason(definition)  # noqa: TRY301 - the names are absent, as after other failures
             present = [vars(_holder(name)).get(_attribute(name), _ABSENT) for name in definition.names]
-            if _ABSENT in present or self._is_replaced(definition, present):
+            if any(value is _ABSENT for value in present) or self._is_replaced(definition, present):
                 loaded = _Unpickler(io.BytesIO(definition.data)).load()
                 for place, name in enumerate(definition.names):
                     is_data = definition.rule == IF_DIFFERENT

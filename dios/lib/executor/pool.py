@@ -549,7 +549,9 @@ class Pool:
 
     def _is_idle(self) -> bool:
         busy = any(worker.running or worker.family.calls for worker in self._workers)
-        return not (busy or self._queue or self._parked or self._leaving)
+        # A call that was cancelled may wait for a future that never ends.
+        parked = any(not call.future.cancelled() for call in self._parked)
+        return not (busy or self._queue or parked or self._leaving)
 
     def _end(self) -> None:
         with self._lock:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final, TypeVar, cast
 
+from dios.lib.executor.results.class_forms import permitted_class
 from dios.lib.executor.results.forms import (
     FORM_OF_TYPE,
     KEY_TYPES,
@@ -181,18 +182,16 @@ def _pattern(pattern: str | bytes, flags: int) -> object:
 
 
 # -- types ------------------------------------------------------------------------------------------
-def _type_parts(cls: type) -> Iterable[object]:
-    _type(cls.__module__, cls.__qualname__)
-    return cls.__module__, cls.__qualname__
-
-
 def _type(module: str, qualname: str) -> type:
-    """Return a type that has a form of this format."""
+    """Return a type that has a form of this format, or that the program has permitted."""
+    permitted = permitted_class(module, qualname)
+    if permitted is not None:
+        return permitted
     load_forms_of(module.partition(".")[0])
     for cls in chain(KEY_TYPES, FORM_OF_TYPE):
         if (cls.__module__, cls.__qualname__) == (module, qualname):
             return cls
-    raise refusal(f"{module}.{qualname}")
+    raise refusal(f"the class {module}.{qualname}")
 
 
 # -- others -----------------------------------------------------------------------------------------
@@ -382,7 +381,7 @@ FORMS: Final = (
     form(41, io.StringIO, _file_parts, (str, (str, _NONE), int), _text_file),
     form(42, io.BytesIO, _file_parts, (bytes, int), _bytes_file),
     form(43, array.array, _array_parts, (str, memoryview), _array),
-    form(47, type, _type_parts, (str, str), _type, is_key=True),
+    form(47, type, lambda cls: (cls.__module__, cls.__qualname__), (str, str), _type, is_key=True),
     form(44, tuple(_SEQUENCES.values()), _structure_parts, (str, tuple, dict), _structure, is_key=True),
 )
 

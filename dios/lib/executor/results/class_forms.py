@@ -319,7 +319,7 @@ _allowed: Final[dict[tuple[str, str], tuple[type, Decode | None]]] = {}
 
 
 def allow(cls: type, *, decode: Decode | None = None) -> None:
-    """Accept objects of ``cls`` in results of executors, in this process.
+    """Accept objects of ``cls``, and the class itself, in results of executors, in this process.
 
     ``decode`` gets the object's state (what ``__getstate__`` returns, usually its ``__dict__``) and returns
     the object; a hostile worker chooses the state, so check it there. Without ``decode`` the object gets the
@@ -335,6 +335,12 @@ def allow(cls: type, *, decode: Decode | None = None) -> None:
 def is_allowed(cls: type) -> bool:
     """Return True if the program accepts objects of a class."""
     return (cls.__module__, cls.__qualname__) in _allowed
+
+
+def permitted_class(module: str, qualname: str) -> type | None:
+    """Return the class of a name that the program accepts, if it accepts one."""
+    permitted = _allowed.get((module, qualname))
+    return None if permitted is None else permitted[0]
 
 
 def _object(items: list[object], reading: Reading) -> object:

@@ -381,6 +381,16 @@ def test_a_large_value_replaces_one_that_has_no_pickle(monkeypatch: pytest.Monke
     assert names["table"] is kept
 
 
+def test_values_without_an_ordinary_equality_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An array is compared by its pickle alone."""
+    source = f"import numpy as np\nx = np.zeros(2)\ndef use(): return x.tolist()\n{GUARD}\n    pass\n"
+    pair = Pair(monkeypatch, source, tmp_path / "program.py")
+    pair.run("x += 1")
+    assert pair.call("use") == [1.0, 1.0]
+
+
 def test_changed_values_are_sent_again_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a new series of calls, what the program has changed replaces what a call has changed."""
     pair = Pair(monkeypatch, SCRIPT, tmp_path / "program.py")

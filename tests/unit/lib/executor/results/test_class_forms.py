@@ -183,6 +183,16 @@ def test_records_that_could_run_code_are_refused(cls: type) -> None:
         reading(56, cls, *("x" for _ in names), names=names)()
 
 
+def test_a_class_is_a_value_if_it_is_permitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are refused by the caller, which alone knows what it permits."""
+    data = encode_result([Held, int])
+    with pytest.raises(UntrustedResultError, match=r"the class .*Held"):
+        decode_result(data, trust=False)
+    monkeypatch.setattr(class_forms, "_allowed", {})
+    allow(Held)
+    assert decode_result(data, trust=False) == [Held, int]
+
+
 def test_attributes_that_would_be_lost_are_refused() -> None:
     """A record or a named tuple with other attributes does not arrive without them."""
     record = Held(1)
