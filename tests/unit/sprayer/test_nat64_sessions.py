@@ -220,9 +220,11 @@ def check_tables(translator: Translator, filtering: str) -> list[Made]:
     ]
     assert sorted(ends) == sorted(outside)
     allowed = {
-        tuple(int(row[name]) for name in ("source_low", "source_port", "protocol", "target_low")): int(
-            row["entry"]["sessions"]
-        )
+        (
+            *(int(row[name]) for name in ("source_low", "source_port")),
+            row["protocol"] & 127,
+            row["target_low"],
+        ): int(row["entry"]["sessions"])
         for row in by_kind[PEER]
     }
     assert allowed == (peers if filtering == "address-dependent" else {})

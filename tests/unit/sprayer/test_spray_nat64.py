@@ -17,7 +17,20 @@ from dios.sprayer import INSIDE, OUTSIDE, MemoryEngine, Workers, halves
 from dios.sprayer.functions.nat64 import Nat64, four_of, read_prefix, six_of
 from dios.sprayer.memory_engine import SentFrame
 from dios.sprayer.packets.packet import address_of
-from tests.support.sprayer.frames import ACK, FIN, ICMP, ICMP6, RST, SYN, TCP, UDP, Made, ones_sum, read
+from tests.support.sprayer.frames import (
+    ACK,
+    FIN,
+    ICMP,
+    ICMP6,
+    RST,
+    SYN,
+    TCP,
+    UDP,
+    Made,
+    ones_sum,
+    parts_of,
+    read,
+)
 
 POOL = ("198.51.100.1", "198.51.100.2")
 CLIENT, SERVER = "2001:db8::5", "192.0.2.33"
@@ -245,6 +258,23 @@ def test_fragments_follow_their_first(shared: Translator, protocol: int) -> None
     lonely = renewed(back[:34] + bytes(len(back) - 34), name=99, parts=6)
     assert shared.give([lonely], OUTSIDE) == {}
     assert shared.causes()["fragment"] == before + 1
+
+
+def test_fragments_come_in_any_order() -> None:
+    """Later fragments wait for the first one on any core, both ways, also where it opens the session."""
+    translator = Translator()
+    packet = client(UDP, payload=bytes(range(200)))
+    parts = parts_of(packet.frame(), 64)
+    sent = translator.give(parts[::-1], INSIDE)
+    places = range(len(parts) - 1, -1, -1)
+    first = sent[places[0]].data
+    source, port = str(ipaddress.ip_address(first[26:30])), int.from_bytes(first[34:36])
+    seen = Made(source, SERVER, port, 80, UDP, payload=packet.payload)
+    assert b"".join(sent[place].data[34:] for place in places) == seen.transport()
+    sent = translator.give(parts_of(seen.other_way().frame(), 64)[::-1], OUTSIDE)
+    back = packet.other_way().transport()
+    assert b"".join(sent[place].data[62:] for place in places) == back
+    assert translator.causes() == {}
 
 
 def test_a_datagram_without_checksum_gets_one(shared: Translator) -> None:
