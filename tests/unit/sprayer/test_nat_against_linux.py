@@ -21,7 +21,19 @@ import pytest
 from dios.sprayer import INSIDE, OUTSIDE, MemoryEngine, Workers
 from dios.sprayer.functions.nat import Nat
 from tests.support.lab.namespaces import MachineNamespaces, NotHereError, run
-from tests.support.sprayer.frames import ACK, ESP, GRE, ICMP, SYN, TCP, UDP, Made, parts_of, read_packet
+from tests.support.sprayer.frames import (
+    ACK,
+    ESP,
+    GRE,
+    ICMP,
+    SYN,
+    TCP,
+    UDP,
+    Made,
+    ones_sum,
+    parts_of,
+    read_packet,
+)
 
 pytestmark = [pytest.mark.long, pytest.mark.extended]
 
@@ -29,10 +41,11 @@ OWN: Final = "198.51.100.1"
 CLIENTS: Final = ("10.0.0.5", "10.0.0.6")
 TARGETS: Final = ("203.0.113.1", "203.0.113.2")
 ROUNDS: Final = 300
-QUIET_S: Final = 0.03
-"""The time without a frame after which a packet counts as dropped by the kernel."""
+PATIENCE_S: Final = 20.0
 _ALL: Final = 3
 _HARDWARE: Final = {"in": "02:d1:05:03:00:01", "out": "02:d1:05:03:00:02"}
+_ROUTER: Final = bytes.fromhex("02d105040000")
+"""The hardware address of both interfaces of the kernel that translates."""
 _RULES: Final = (
     "add table ip n; add chain ip n p { type nat hook postrouting priority 100 ; }; "
     "add rule ip n p oifname out0 masquerade; "
@@ -71,7 +84,10 @@ def joined(packets: list[bytes]) -> Datagram | None:
     parts = sorted((struct.unpack(">H", packet[6:8])[0] & 0x1FFF, packet) for packet in packets)
     data = b"".join(packet[20 : struct.unpack(">H", packet[2:4])[0]] for _, packet in parts)
     head = parts[0][1][:20]
-    return Datagram(head[:2] + struct.pack(">H", 20 + len(data)) + head[4:6] + b"\0\0" + head[8:] + data)
+    head = (
+        head[:2] + struct.pack(">H", 20 + len(data)) + head[4:6] + b"\0\0" + head[8:10] + b"\0\0" + head[12:]
+    )
+    return Datagram(head[:10] + struct.pack(">H", ones_sum(head)) + head[12:] + data)
 
 
 class Ours:
@@ -96,10 +112,12 @@ class Linux:
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self.middle = stack.enter_context(contextlib.closing(MachineNamespaces("middle")))
         self.sockets: dict[int, socket.socket] = {}
+        self.marks = self.marked = 0
+        """The number of marks, and the port outside of their session."""
         for side, name in ((INSIDE, "in"), (OUTSIDE, "out")):
             space = stack.enter_context(contextlib.closing(MachineNamespaces(name)))
-            self.middle.batch([f"link add {name}0 type veth peer name e0 netns {space.pid}"])
-            self.middle.batch([f"link set {name}0 addrgenmode none", f"link set {name}0 up"])
+            own = f"link add {name}0 address {_ROUTER.hex(':')} type veth peer name e0 netns {space.pid}"
+            self.middle.batch([own, f"link set {name}0 addrgenmode none", f"link set {name}0 up"])
             space.batch(["link set e0 addrgenmode none", f"link set e0 address {_HARDWARE[name]}"])
             space.batch(["link set e0 arp off up"])
             with space.entered():
@@ -116,10 +134,6 @@ class Linux:
         )
         run(self.middle.inside("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"))
         self._masquerade()
-        self.hardware = {
-            side: run(self.middle.inside("cat", f"/sys/class/net/{name}0/address")).strip()
-            for side, name in ((INSIDE, "in"), (OUTSIDE, "out"))
-        }
 
     def _masquerade(self) -> None:
         if shutil.which("nft"):
@@ -138,19 +152,35 @@ class Linux:
 
     def forwarded(self, frames: list[bytes], side: int) -> list[bytes]:
         """Return the packets of IP that leave at the other side."""
-        there, here = bytes.fromhex(self.hardware[side].replace(":", "")), self.sockets[side]
         for frame in frames:
-            here.send(there + frame[6:])
+            self.sockets[side].send(_ROUTER + frame[6:])
+        mark = self.mark(side)
+        self.sockets[side].send(_ROUTER + mark.frame()[6:])
         other, packets = self.sockets[1 - side], []
-        while select.select([other], [], [], QUIET_S)[0]:
+        while select.select([other], [], [], PATIENCE_S)[0]:
             data = other.recv(4096)
-            if data[12:14] == b"\x08\0":
-                packets.append(data[14:])
-        select.select([here], [], [], 0)
+            if data[12:14] != b"\x08\0":
+                continue
+            if mark.payload in data:
+                self.marked = int.from_bytes(data[34:36]) if side == INSIDE else self.marked
+                self._drain(side)
+                return packets
+            packets.append(data[14:])
+        raise AssertionError("the kernel does not forward the packet behind the others")
+
+    def _drain(self, side: int) -> None:
+        """Forget what the kernel itself has answered to the sender."""
         with contextlib.suppress(BlockingIOError):
             while True:
-                here.recv(4096, socket.MSG_DONTWAIT)
-        return packets
+                self.sockets[side].recv(4096, socket.MSG_DONTWAIT)
+
+    def mark(self, side: int) -> Made:
+        """Return a packet of an open session: what came before it was forwarded by then, or never is."""
+        self.marks += 1
+        mark = Made(CLIENTS[1], TARGETS[1], 9, 9, UDP, payload=f"mark {self.marks}.".encode())
+        if side == INSIDE:
+            return mark
+        return replace(mark.other_way(), target=OWN, target_port=self.marked)
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +189,7 @@ def kernel() -> Iterator[Linux]:
     with contextlib.ExitStack() as stack:
         try:
             linux = Linux(stack)
+            linux.forwarded([], INSIDE)
         except (NotHereError, OSError) as error:
             pytest.skip(f"this machine cannot compare with its kernel: {error}")
         yield linux
