@@ -31,7 +31,7 @@ SECONDS = 400
 _TABLES = 512
 
 FUNCTIONS: dict[str, Callable[[], NetworkFunction]] = {
-    "NAT": lambda: Nat((*OUTSIDE4, *OUTSIDE6), range(1024, 1028), flows_max=_TABLES),
+    "NAT": lambda: Nat((*OUTSIDE4, *OUTSIDE6), range(1024, 1028), flows_max=64),
     "firewall": lambda: Firewall(flows_max=_TABLES),
     "monitor": lambda: Monitor(flows_max=_TABLES),
     "balancer": lambda: Balancer(

@@ -591,16 +591,18 @@ class MappingFunction(NetworkFunction):
             rows = flows.table[part][used]
             kinds = rows["entry"]["kind"]
             sessions = rows[kinds == INWARD]
-            by_end = Counter(_ends(sessions["entry"], sessions["protocol"], ("high", "low", "port")))
+            by_end = Counter(_ends(sessions["entry"], sessions["protocol"].tolist(), ("high", "low", "port")))
             names = ("source_high", "source_low", "source_port")
-            by_peer = Counter(_ends(sessions, sessions["protocol"], (*names, "target_high", "target_low")))
+            by_peer = Counter(
+                _ends(sessions, sessions["protocol"].tolist(), (*names, "target_high", "target_low"))
+            )
             counts = np.array(
                 [
                     by_end[end] if kind == MAPPING else by_peer[peer] if kind == PEER else 0
                     for kind, end, peer in zip(
                         kinds.tolist(),
-                        _ends(rows, rows["protocol"], names),
-                        _ends(rows, rows["protocol"] & 127, (*names, "target_high", "target_low")),
+                        _ends(rows, rows["protocol"].tolist(), names),
+                        _ends(rows, (rows["protocol"] & 127).tolist(), (*names, "target_high", "target_low")),
                         strict=True,
                     )
                 ],
@@ -610,10 +612,10 @@ class MappingFunction(NetworkFunction):
 
 
 def _ends(
-    rows: npt.NDArray[np.void], protocols: npt.NDArray[np.integer], names: Sequence[str]
+    rows: npt.NDArray[np.void], protocols: Sequence[int], names: Sequence[str]
 ) -> list[tuple[int, ...]]:
     """Return the fields of rows with their protocols."""
-    return list(zip(*(rows[name].tolist() for name in names), protocols.tolist(), strict=True))
+    return list(zip(*(rows[name].tolist() for name in names), protocols, strict=True))
 
 
 @no_refcount_kernel

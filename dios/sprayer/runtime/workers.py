@@ -257,6 +257,10 @@ class Workers:
                 idle = 0
             elif all(not self.turn(worker) for worker in range(self.cores)):
                 idle += 1
+        self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        """Drop the packets that wait, while no thread runs."""
         for worker in self.workers:
             if worker.waiting_marks[WAITING]:
                 drop_waiting(worker)
@@ -308,6 +312,7 @@ class Workers:
         for thread in self._threads:
             thread.join()
         self._threads = []
+        self._drop_waiting()
         self._manager.end()
         self.control[STOP] = 0
 

@@ -11,13 +11,14 @@ import numpy.typing as npt
 import pytest
 
 from dios.limits import SPRAYER_DATAGRAM_S
+from dios.sprayer.compile.intrinsics import uint64
 from dios.sprayer.packets.fragments import PASSES, REFUSED_PART, UNKNOWN, admit_fragment, make_datagrams
 from dios.sprayer.packets.packet import PACKET, Packets
 from tests.support.sprayer.frames import UDP, Made, parts_of
 from tests.support.sprayer.kernels import fresh
 
-SEED: Final = np.uint64(5)
-_Admit = Callable[[Packets, npt.NDArray[np.uint64], npt.NDArray[np.int64], np.uint64, int], int]
+SEED: Final = uint64(5)
+_Admit = Callable[[Packets, npt.NDArray[np.uint64], npt.NDArray[np.int64], int, int], int]
 
 
 @pytest.fixture(scope="module")

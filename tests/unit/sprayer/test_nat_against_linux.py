@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import pytest
 
@@ -156,7 +156,8 @@ class Linux:
             self.sockets[side].send(_ROUTER + frame[6:])
         mark = self.mark(side)
         self.sockets[side].send(_ROUTER + mark.frame()[6:])
-        other, packets = self.sockets[1 - side], []
+        other = self.sockets[1 - side]
+        packets: list[bytes] = []
         while select.select([other], [], [], PATIENCE_S)[0]:
             data = other.recv(4096)
             if data[12:14] != b"\x08\0":
@@ -211,12 +212,19 @@ def outcome(datagram: Datagram | None, *, inside: bool) -> Outcome | None:
     return Outcome(*ends, packet[9], port, bytes([seen.flags]) + seen.payload)
 
 
+class Translator(Protocol):
+    """The NAT here, or the kernel."""
+
+    def forwarded(self, frames: list[bytes], side: int) -> list[bytes]:
+        """Return the packets of IP that leave at the other side."""
+
+
 class Play:
     """Random packets for both, and what each of them sends outside for a flow."""
 
     def __init__(self, seed: int, ours: Ours, linux: Linux) -> None:
         self.chance = random.Random(seed)  # noqa: S311 - test data
-        self.sides = (ours, linux)
+        self.sides: tuple[Translator, Translator] = (ours, linux)
         self.flows: dict[Made, tuple[bytes, bytes]] = {}
         """A client's packet, and its translation by each."""
 

@@ -65,7 +65,7 @@ def outside_of(harness: Harness, packet: Made) -> Made:
     return replace(packet, source=seen.source, source_port=seen.source_port)
 
 
-def one(harness: Harness, packet: Made, side: int) -> SentFrame | None:
+def sent_of(harness: Harness, packet: Made, side: int) -> SentFrame | None:
     """Return what is sent of one packet."""
     return harness.give([packet], side).get(0)
 
@@ -111,7 +111,7 @@ def test_a_port_keeps_its_parity() -> None:
 
 
 def test_ports_cannot_be_guessed() -> None:
-    """Ports of mappings that are made one after the other are not neighbours."""
+    """Ports of mappings that are given one after the other are not neighbours."""
     harness = harness_of()
     ports = [outside_of(harness, client(UDP, port=2 * n)).source_port for n in range(1, 30)]
     assert sum(abs(a - b) <= 4 for a, b in pairwise(ports)) < 5
@@ -135,9 +135,9 @@ def test_a_filter_decides_who_comes_in(filtering: str) -> None:
     """Another port of a known address, and a stranger, to an existing mapping."""
     harness = harness_of(filtering=filtering)
     back = outside_of(harness, client()).other_way()
-    assert one(harness, back, OUTSIDE) is not None
-    port = one(harness, replace(back, source_port=99), OUTSIDE)
-    stranger = one(harness, replace(back, source="203.0.113.77"), OUTSIDE)
+    assert sent_of(harness, back, OUTSIDE) is not None
+    port = sent_of(harness, replace(back, source_port=99), OUTSIDE)
+    stranger = sent_of(harness, replace(back, source="203.0.113.77"), OUTSIDE)
     assert (port is None, stranger is None) == {
         "endpoint-independent": (False, False),
         "address-dependent": (False, True),
@@ -157,7 +157,7 @@ def test_two_ends_inside_meet_by_their_ends_outside(protocol: int, *, six: bool)
     for sender, receiver, to in ((here, there, other), (there, here, mine)):
         flags = SYN if sender is here else SYN | ACK
         packet = replace(sender, target=to.source, target_port=to.source_port, flags=flags, payload=b"hi")
-        sent = one(harness, packet, INSIDE)
+        sent = sent_of(harness, packet, INSIDE)
         assert sent is not None
         assert sent.back
         own = mine if sender is here else other
@@ -177,13 +177,13 @@ def test_an_own_port_of_nobody_is_unreachable(*, six: bool) -> None:
     """The sender inside of a datagram to a free port outside gets an ICMP error; nothing leaves."""
     harness = harness_of()
     packet = client(six=six, target=V6[0] if six else OUTER[0], target_port=9)
-    sent = one(harness, packet, INSIDE)
+    sent = sent_of(harness, packet, INSIDE)
     assert sent is not None
     assert sent.back
     head = 54 if six else 34
     assert tuple(sent.data[head : head + 2]) == ((1, 4) if six else (3, 3))
     assert sent.data[head + 8 :] == packet.packet()
-    assert one(harness, replace(packet, protocol=TCP), INSIDE) is None
+    assert sent_of(harness, replace(packet, protocol=TCP), INSIDE) is None
     assert harness.causes() == {"no_flow": 1}
 
 
@@ -193,14 +193,14 @@ def test_an_error_ends_no_mapping_and_refreshes_none() -> None:
     packet = client(ICMP, payload=b"12345678")
     seen = outside_of(harness, packet)
     error = Made("203.0.113.7", seen.source, protocol=ICMP, error_about=seen.packet()[:28])
-    assert one(harness, error, OUTSIDE) is not None
+    assert sent_of(harness, error, OUTSIDE) is not None
     assert after(harness, 59) == 4
-    assert one(harness, error, OUTSIDE) is not None
+    assert sent_of(harness, error, OUTSIDE) is not None
     assert outside_of(harness, packet) == seen
     assert after(harness, 59) == 4
-    assert one(harness, error, OUTSIDE) is not None
+    assert sent_of(harness, error, OUTSIDE) is not None
     assert after(harness, 2) == 0
-    assert one(harness, error, OUTSIDE) is None
+    assert sent_of(harness, error, OUTSIDE) is None
 
 
 @pytest.mark.parametrize("six", [False, True])
@@ -215,7 +215,7 @@ def test_errors_are_translated_both_ways(protocol: int, *, six: bool) -> None:
     packet = client(protocol, six=six, payload=b"12345678")
     seen = outside_of(harness, packet)
     size = 68 if six else 48
-    sent = one(
+    sent = sent_of(
         harness, Made(router_out, seen.source, protocol=kind, error_about=seen.packet()[:size]), OUTSIDE
     )
     assert sent is not None
@@ -225,7 +225,7 @@ def test_errors_are_translated_both_ways(protocol: int, *, six: bool) -> None:
         return
     # A router inside is hidden behind the address outside of the session.
     inward, back = replace(packet.other_way(), flags=ACK), replace(seen.other_way(), flags=ACK)
-    sent = one(
+    sent = sent_of(
         harness, Made(router_in, packet.target, protocol=kind, error_about=inward.packet()[:size]), INSIDE
     )
     assert sent is not None
@@ -244,13 +244,13 @@ def test_errors_with_wrong_sums_are_dropped() -> None:
     assert give_frames(harness, [bytes(frame)], OUTSIDE) == {}
     broken = bytearray(seen.packet())
     broken[10] ^= 1
-    assert one(harness, replace(error, error_about=bytes(broken)), OUTSIDE) is None
+    assert sent_of(harness, replace(error, error_about=bytes(broken)), OUTSIDE) is None
     assert harness.causes() == {"bad_sum": 2}
     # The transport checksum of the packet inside does not count.
     broken = bytearray(seen.packet())
     broken[-1] ^= 1
-    assert one(harness, replace(error, error_about=bytes(broken)), OUTSIDE) is not None
-    assert one(harness, error, OUTSIDE) is not None
+    assert sent_of(harness, replace(error, error_about=bytes(broken)), OUTSIDE) is not None
+    assert sent_of(harness, error, OUTSIDE) is not None
 
 
 def test_an_error_between_two_ends_inside_reaches_the_sender() -> None:
@@ -260,8 +260,8 @@ def test_an_error_between_two_ends_inside_reaches_the_sender() -> None:
     mine, other = outside_of(harness, here), outside_of(harness, there)
     packet = replace(here, target=other.source, target_port=other.source_port)
     got = replace(packet, source=mine.source, source_port=mine.source_port, target=INNER[1], target_port=5001)
-    assert one(harness, packet, INSIDE) is not None
-    sent = one(harness, Made(INNER[1], mine.source, protocol=ICMP, error_about=got.packet()), INSIDE)
+    assert sent_of(harness, packet, INSIDE) is not None
+    sent = sent_of(harness, Made(INNER[1], mine.source, protocol=ICMP, error_about=got.packet()), INSIDE)
     assert sent is not None
     assert sent.back
     expected = Made(other.source, INNER[0], protocol=ICMP, error_about=packet.packet())
@@ -276,7 +276,7 @@ def test_a_query_lives_for_a_minute(kind: int, reply: int) -> None:
     (frame,) = harness.give([packet], INSIDE).values()
     seen = replace(packet, source=address(frame.data[26:30]), source_port=int.from_bytes(frame.data[38:40]))
     assert frame.data == seen.frame()
-    sent = one(harness, replace(seen, source=TARGET, target=seen.source, kind=reply), OUTSIDE)
+    sent = sent_of(harness, replace(seen, source=TARGET, target=seen.source, kind=reply), OUTSIDE)
     assert sent is not None
     assert sent.data == replace(packet, source=TARGET, target=packet.source, kind=reply).frame()
     assert after(harness, 60) == 4
@@ -289,8 +289,8 @@ def test_both_ends_may_open_at_the_same_time() -> None:
     packet = client(TCP)
     seen = outside_of(harness, packet)
     for flags, side in ((SYN, OUTSIDE), (SYN | ACK, INSIDE), (SYN | ACK, OUTSIDE), (ACK, INSIDE)):
-        made = replace(packet if side == INSIDE else seen.other_way(), flags=flags)
-        assert one(harness, made, side) is not None
+        given = replace(packet if side == INSIDE else seen.other_way(), flags=flags)
+        assert sent_of(harness, given, side) is not None
     assert after(harness, 7440) == 4
     assert after(harness, 1) == 0
 
@@ -305,7 +305,7 @@ def test_an_unsolicited_connection_is_dropped_without_an_answer() -> None:
     assert (
         outside_of(harness, client(TCP, target="203.0.113.9", target_port=80)).source_port == seen.source_port
     )
-    assert one(harness, replace(stranger, flags=SYN | ACK), OUTSIDE) is not None
+    assert sent_of(harness, replace(stranger, flags=SYN | ACK), OUTSIDE) is not None
 
 
 def test_connections_live_as_long_as_their_state_says() -> None:
@@ -316,11 +316,11 @@ def test_connections_live_as_long_as_their_state_says() -> None:
     assert after(harness, 240) == 4
     assert after(harness, 1) == 0
     seen = outside_of(harness, packet)
-    assert one(harness, replace(seen.other_way(), flags=SYN | ACK), OUTSIDE) is not None
+    assert sent_of(harness, replace(seen.other_way(), flags=SYN | ACK), OUTSIDE) is not None
     assert after(harness, 7439) == 4
-    assert one(harness, replace(packet, flags=FIN | ACK), INSIDE) is not None
+    assert sent_of(harness, replace(packet, flags=FIN | ACK), INSIDE) is not None
     assert after(harness, 7439) == 4
-    assert one(harness, replace(seen.other_way(), flags=FIN | ACK), OUTSIDE) is not None
+    assert sent_of(harness, replace(seen.other_way(), flags=FIN | ACK), OUTSIDE) is not None
     assert after(harness, 240) == 4
     assert after(harness, 1) == 0
 
@@ -521,8 +521,10 @@ def test_other_protocols_have_their_address_translated(protocol: int, *, six: bo
     got = harness.give(back, OUTSIDE)
     expected = [replace(packet, source=packet.target, target=packet.source) for packet in packets]
     assert [got[n].data for n in range(8)] == [packet.frame() for packet in expected]
-    assert one(harness, replace(back[0], source="2001:db8:5::5" if six else "203.0.113.99"), OUTSIDE) is None
-    assert one(harness, replace(packets[0], target=own), INSIDE) is None
+    assert (
+        sent_of(harness, replace(back[0], source="2001:db8:5::5" if six else "203.0.113.99"), OUTSIDE) is None
+    )
+    assert sent_of(harness, replace(packets[0], target=own), INSIDE) is None
     assert harness.causes() == {"no_flow": 2}
     assert after(harness, 301) == 0
 
@@ -531,28 +533,30 @@ def test_ends_inside_share_no_address_with_one_target_without_ports() -> None:
     """A second end gets the next address, a third none; another target is possible with any of them."""
     harness = harness_of()
     packets = [client(ESP, source=f"10.0.0.{n}") for n in (5, 6, 7)]
-    sent = [one(harness, packet, INSIDE) for packet in packets]
+    sent = [sent_of(harness, packet, INSIDE) for packet in packets]
     assert sum(frame is None for frame in sent) == 1
     assert {frame.data[26:30] for frame in sent if frame} == {
         bytes(map(int, text.split("."))) for text in OUTER
     }
     assert harness.causes() == {"no_port": 1}
-    assert all(one(harness, replace(packet, target="203.0.113.50"), INSIDE) for packet in packets[:2])
+    assert all(sent_of(harness, replace(packet, target="203.0.113.50"), INSIDE) for packet in packets[:2])
 
 
 def test_an_error_about_another_protocol_reaches_the_sender() -> None:
     """An ICMP error about ESP has the addresses of the realm inside; other ICMP messages are dropped."""
     harness = harness_of()
     packet = client(ESP, payload=b"12345678")
-    sent = one(harness, packet, INSIDE)
+    sent = sent_of(harness, packet, INSIDE)
     assert sent is not None
     seen = replace(packet, source=address(sent.data[26:30]))
-    got = one(harness, Made("203.0.113.7", seen.source, protocol=ICMP, error_about=seen.packet()), OUTSIDE)
+    got = sent_of(
+        harness, Made("203.0.113.7", seen.source, protocol=ICMP, error_about=seen.packet()), OUTSIDE
+    )
     assert got is not None
     expected = Made("203.0.113.7", packet.source, protocol=ICMP, error_about=packet.packet())
     assert got.data == expected.frame()
-    assert one(harness, client(ICMP, kind=17), INSIDE) is None
-    assert one(harness, client(51), INSIDE) is None
+    assert sent_of(harness, client(ICMP, kind=17), INSIDE) is None
+    assert sent_of(harness, client(51), INSIDE) is None
     assert harness.causes() == {"protocol": 2}
 
 
@@ -566,7 +570,7 @@ def test_a_packet_that_does_not_fit_is_answered(*, six: bool) -> None:
     for long, side in ((packet, INSIDE), (replace(seen.other_way(), payload=bytes(1400)), OUTSIDE)):
         frame = bytearray(long.frame())
         if not six:
-            assert one(harness, long, side) is None
+            assert sent_of(harness, long, side) is None
             frame[20] |= 0x40
             frame[24:26] = b"\0\0"
             frame[24:26] = struct.pack(">H", ones_sum(bytes(frame[14:34])))
@@ -606,10 +610,10 @@ def test_a_firewall_passes_fragments_and_other_protocols_by_its_rules() -> None:
     assert give_frames(harness, refused, INSIDE) == {}
     assert harness.causes() == {"refused": 1, "fragment": len(refused) - 1}
     gre = client(GRE, payload=b"data")
-    assert one(harness, replace(gre, source=gre.target, target=gre.source), OUTSIDE) is None
-    assert one(harness, gre, INSIDE) is not None
-    assert one(harness, replace(gre, source=gre.target, target=gre.source), OUTSIDE) is not None
-    assert one(harness, client(ESP), INSIDE) is None
+    assert sent_of(harness, replace(gre, source=gre.target, target=gre.source), OUTSIDE) is None
+    assert sent_of(harness, gre, INSIDE) is not None
+    assert sent_of(harness, replace(gre, source=gre.target, target=gre.source), OUTSIDE) is not None
+    assert sent_of(harness, client(ESP), INSIDE) is None
 
 
 def test_a_fragment_hides_no_ports_behind_an_extension() -> None:
@@ -630,11 +634,11 @@ def test_an_open_connection_outlives_five_minutes(name: str) -> None:
     if name == "balancer":
         function = Balancer((TARGET, 53), [("192.0.2.5", 80)], "192.0.2.254")
     harness = Harness(function, 1, 5)
-    sent = one(harness, packet, INSIDE)
+    sent = sent_of(harness, packet, INSIDE)
     assert sent is not None
     seen = read(sent.data)
     back = Made(seen.target, seen.source, seen.target_port, seen.source_port, flags=SYN | ACK)
-    assert one(harness, back, OUTSIDE) is not None
+    assert sent_of(harness, back, OUTSIDE) is not None
     assert after(harness, 7440) == 2
     assert after(harness, 1) == 0
 
