@@ -51,7 +51,7 @@ FUNCTION: Final = (
     "nat, firewall, balancer, monitor, redundancy, dpi, nat64, siit, synthetic."
 )
 READY: Final = (
-    "  nat         addresses, ports, flows_max, quic_ports\n"
+    "  nat         addresses, ports, flows_max, quic_ports, filtering, sessions_max, mtu\n"
     "  firewall    rules, flows_max, quic_ports\n"
     "  balancer    service, servers, inner, flows_max, quic_ports\n"
     "  monitor     flows_max\n"

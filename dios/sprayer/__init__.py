@@ -11,7 +11,8 @@ source and sink of frames). Then read the packages:
 - ``compile``: compilation of handlers, and the processor instructions that Numba lacks.
 - ``runtime``: the loop of each core, running a function, its statistics.
 - ``linux``: engines on packet sockets and AF_XDP sockets.
-- ``functions``: NAT, NAT64, firewall, load balancer, monitor, redundancy elimination, deep packet inspection.
+- ``functions``: NAT, NAT64, SIIT, firewall, load balancer, monitor, redundancy elimination, deep packet
+  inspection.
 
 ``memory_engine`` has frames in memory for tests, and ``pcap`` replays files with it.
 """

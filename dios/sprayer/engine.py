@@ -32,6 +32,10 @@ class Engine(Protocol):
         """The number of workers."""
 
     @property
+    def frees_in_order(self) -> bool:
+        """True if a frame that is not released stops later ones: then packets that wait are copied."""
+
+    @property
     def receive(self) -> int:
         """The address of the function that receives frames."""
 

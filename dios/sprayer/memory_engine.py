@@ -117,6 +117,8 @@ class MemoryEngine:
     core receives the same frames again, for figures. A frame may grow by ``grow`` bytes.
     """
 
+    frees_in_order: bool = True
+
     def __init__(
         self,
         frames: Sequence[bytes],

@@ -68,17 +68,22 @@ class NetworkFunction:
     """True if the end of a flow that is inside chooses the designated core.
 
     Keys of flows then have that end as their source (``inside_first(packet)``), and all flows of one source
-    have the same core.
+    have the same core. UDP and ICMP echoes are regular; ``regular_packets`` must call ``hand_over`` for a
+    packet that may open a flow.
     """
     state_in_flows = False
     """True if another host can continue with the entries of flows alone, so hosts can share the function."""
     takes_fragments = False
-    """True if ``regular_packets`` gets fragments, too, with the cause ``FRAGMENT`` and without ports."""
+    """True if ``regular_packets`` gets fragments, too, with the cause ``FRAGMENT`` and without ports.
+
+    ``fragments.admit_fragment`` fills in what they lack, and ``wait`` is for those whose first part has not
+    come; a function with flows sets their ``hash`` where it calls ``hand_over``.
+    """
     takes_protocols = False
     """True if ``regular_packets`` gets packets of other protocols than TCP, UDP and ICMP echoes, too.
 
-    They have the cause ``PROTOCOL``, which it must change, and no ports. ICMP errors about such packets are
-    among them.
+    They have the cause ``PROTOCOL``, which it must change, no ports and no ``hash``. ICMP errors about such
+    packets are among them.
     """
     quic_ports: Sequence[int] = ()
     """The UDP ports of QUIC servers whose packets with short headers are regular, and sprayed like TCP.
@@ -124,6 +129,12 @@ class NetworkFunction:
         known = self.__dict__.setdefault("_counters", [])
         known.append((names, counts))
         return counts
+
+    def continue_flows(self, tables: Sequence[Flows]) -> None:
+        """Repair flows that another host wrote before it ended, which may be in the middle of a change.
+
+        It is called with the tables of all cores, before the first packet. Not compiled.
+        """
 
     def own_networks(self) -> Sequence[str]:
         """Return the addresses and networks that no machine has, so neighbours are answered here."""

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from dios.limits import SPRAYER_BATCH
 from dios.sprayer.compile.intrinsics import array_at, call_at, callable_at, cycles, uint64
-from dios.sprayer.flows.five_tuple import hash_flow
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.nat import Nat
 from dios.sprayer.linux.af_packet import processors
@@ -179,7 +178,7 @@ def _fill(flows: Flows, packets: Packets, order: npt.NDArray[np.int64]) -> int:
         packet.source_low, packet.target_low = flow.source_low, flow.target_low
         packet.source_port, packet.target_port = flow.source_port, flow.target_port
         packet.protocol = 6
-        packet.hash = hash_flow(flow, flows.seed[0])
+        packet.hash = flows.hash_of(flow)
     flows.show()
     return held
 

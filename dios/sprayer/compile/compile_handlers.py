@@ -34,7 +34,9 @@ from dios.sprayer.network_function import HandlerError, NetworkFunction
 from dios.sprayer.packets.packet import Packets
 from dios.trusted_files import weakness
 
-_NOT_COMPILED: Final = frozenset({"prepare", "manage", "counters", "totals", "recent_alerts", "own_networks"})
+_NOT_COMPILED: Final = frozenset(
+    {"prepare", "manage", "counters", "totals", "recent_alerts", "own_networks", "continue_flows"}
+)
 """Methods that no handler calls: they stay Python, and the code that they use does not matter here."""
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from dios.kernels import no_refcount_kernel
 from dios.sprayer.compile.intrinsics import int64, uint64
-from dios.sprayer.packets.packet import DROP, FUNCTION, INSIDE, TO_CORE, Flow, Packet
+from dios.sprayer.packets.packet import DROP, FUNCTION, INSIDE, TO_CORE, WAIT, Flow, Packet
 
 MIX_KEY: Final = 0x9E3779B97F4A7C15
 _ONE: Final = uint64(MIX_KEY)
@@ -175,3 +175,13 @@ def hand_over(packet: Packet) -> None:
     ``connection_packets`` cannot be handed over; it is dropped.
     """
     packet.verdict = TO_CORE
+
+
+@no_refcount_kernel
+def wait(packet: Packet) -> None:
+    """Offer a packet of ``regular_packets`` to it again soon, up to ``SPRAYER_WAITING_S``, then drop it.
+
+    It is for fragments whose first part has not come, of functions with ``takes_fragments``. The packet is
+    the same the next time, with all fields that the function has set.
+    """
+    packet.verdict = WAIT

@@ -104,7 +104,24 @@ class Flows(NamedTuple):
         """Return a copy of a flow's entry on its designated core; it stays valid for a few calls."""
         self.show()
         hashed = self.hash_of(flow)
-        place = _find(self, flow, hashed, core_of_hash(hashed, self.cores))
+        place = _find(self, flow, hashed, core_of_hash(hashed, self.cores), True)
+        if place < 0:
+            return None
+        return self.copies[self.books[NEXT_COPY]]
+
+    def get_hashed_flow(self, flow: Flow, hashed: int) -> Kept | None:
+        """Return ``get_flow(flow)``, with its hash: ``packet.hash`` for the key of a regular packet."""
+        self.show()
+        place = _find(self, flow, hashed, core_of_hash(hashed, self.cores), True)
+        if place < 0:
+            return None
+        return self.copies[self.books[NEXT_COPY]]
+
+    def peek_flow(self, flow: Flow) -> Kept | None:
+        """Return a copy as ``get_flow`` does; the flow does not count as seen."""
+        self.show()
+        hashed = self.hash_of(flow)
+        place = _find(self, flow, hashed, core_of_hash(hashed, self.cores), False)
         if place < 0:
             return None
         return self.copies[self.books[NEXT_COPY]]
@@ -119,7 +136,7 @@ class Flows(NamedTuple):
             prefetch(self.table.ctypes.data + home * self.table.itemsize)
         for i in range(len(batch)):
             hashed = batch[i].hash
-            place = _find(self, get_five_tuple(batch[i]), hashed, core_of_hash(hashed, self.cores))
+            place = _find(self, get_five_tuple(batch[i]), hashed, core_of_hash(hashed, self.cores), True)
             self.hits[i] = place >= 0
             if place >= 0:
                 self.entries[i] = self.copies[self.books[NEXT_COPY]]
@@ -131,7 +148,7 @@ class Flows(NamedTuple):
         if core_of_hash(hashed, self.cores) != self.core:
             self.books[FOREIGN] += 1
             return None
-        place = _find(self, flow, hashed, self.core)
+        place = _find(self, flow, hashed, self.core, True)
         if place < 0:
             return None
         self.copies[0] = self.table[place].entry
@@ -178,7 +195,7 @@ class Flows(NamedTuple):
         if core_of_hash(hashed, self.cores) != self.core:
             self.books[FOREIGN] += 1
             return False
-        place = _find(self, flow, hashed, self.core)
+        place = _find(self, flow, hashed, self.core, True)
         if place < 0:
             return False
         _remove(self, place)
@@ -256,8 +273,8 @@ def _tag_of(hashed: int) -> int:
 
 
 @force_inlined_kernel
-def _find(flows: Flows, flow: Flow, hashed: int, core: int) -> int:
-    """Return the place of a flow in a core's table, or -1; its entry is copied, and marked as seen."""
+def _find(flows: Flows, flow: Flow, hashed: int, core: int, mark: bool) -> int:  # noqa: FBT001 - compiled
+    """Return the place of a flow in a core's table, or -1; its entry is copied, and with ``mark`` seen."""
     places = flows.words.size // flows.cores
     base, name = core * places, _tag_of(hashed)
     at = int64(hashed & uint64(places - 1))
@@ -280,7 +297,8 @@ def _find(flows: Flows, flow: Flow, hashed: int, core: int) -> int:
             if load_acquire(flows.words, base + at) != word:
                 continue
             if mine:
-                flows.seen[flows.core * flows.words.size + base + at] = flows.now
+                if mark:
+                    flows.seen[flows.core * flows.words.size + base + at] = flows.now
                 return base + at
             break
         at = (at + 1) & (places - 1)
@@ -374,7 +392,7 @@ add_methods(
     types.NamedTuple,
     {name: method for name, method in vars(Flows).items() if inspect.isfunction(method) and name[0] != "_"},
     Flows,
-    folded=("get_flow", "show"),
+    folded=("get_flow", "get_hashed_flow", "show"),
 )
 
 

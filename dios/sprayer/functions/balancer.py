@@ -30,11 +30,21 @@ from dios.limits import (
     SPRAYER_READ_RETRIES_MAX,
 )
 from dios.sprayer.compile.intrinsics import Words, fence, int64, load_acquire, store_release, uint64
-from dios.sprayer.flows.five_tuple import drop, get_five_tuple, hand_over, reverse, with_source, with_target
+from dios.sprayer.flows.five_tuple import (
+    drop,
+    get_five_tuple,
+    hand_over,
+    reverse,
+    wait,
+    with_source,
+    with_target,
+)
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.closing import track_closing
 from dios.sprayer.network_function import NetworkFunction, checked_quic_ports
+from dios.sprayer.packets.fragments import complete, make_datagrams
 from dios.sprayer.packets.packet import (
+    LATER_PART,
     NO_FLOW,
     NO_PORT,
     NO_SERVER,
@@ -84,6 +94,7 @@ class Balancer(NetworkFunction):
         ("fins", "u1"),
         ("ids", "u1"),
     )
+    takes_fragments = True
 
     def __init__(
         self,
@@ -119,7 +130,8 @@ class Balancer(NetworkFunction):
             self.set_servers(servers)
 
     def prepare(self, cores: int) -> None:
-        """Create ports and counters for each core."""
+        """Create ports and counters for each core, and the table of fragmented datagrams."""
+        self.datagrams, self.locks = make_datagrams()
         self.next = np.zeros((cores, 16), np.int64)
         self.counts = self.counters(cores, "opened", "migrated", "ids_refused")
         self.lengths = np.zeros((cores, _LENGTHS), np.int64)
@@ -192,11 +204,24 @@ class Balancer(NetworkFunction):
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
         """Translate packets of known connections."""
         for packet in batch:
+            if packet.cause | packet.fragment:
+                done = complete(packet, self.datagrams, self.locks, flows.seed[0], flows.now, False)
+                if done == 0:
+                    continue
+                if done == 1:
+                    packet.hash = flows.hash_of(get_five_tuple(packet))
             flow = get_five_tuple(packet)
-            if packet.quic and flows.get_flow(flow) is None:
-                hand_over(packet)
-            else:
-                self.translate(packet, flow, flows)
+            if packet.quic | packet.fragment:
+                known = flows.get_flow(flow) is not None
+                if packet.fragment == LATER_PART and not known:
+                    wait(packet)
+                    continue
+                if packet.fragment != LATER_PART and (
+                    not known or (packet.fragment and packet.syn | packet.fin | packet.rst)
+                ):
+                    hand_over(packet)
+                    continue
+            self.translate(packet, flow, flows)
 
     def open(self, packet: Packet, flow: Flow, flows: Flows) -> None:
         """Choose a server, and a port that is not used with it."""
@@ -319,7 +344,7 @@ class Balancer(NetworkFunction):
 
     def translate(self, packet: Packet, flow: Flow, flows: Flows) -> None:
         """Replace the addresses of a packet of a known connection."""
-        entry = flows.get_flow(flow)
+        entry = flows.peek_flow(flow) if packet.error else flows.get_flow(flow)
         if entry is None:
             drop(packet, NO_FLOW)
             return

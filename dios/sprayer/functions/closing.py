@@ -1,6 +1,7 @@
 """Detection of closed connections, for all functions that store both directions of a connection; compiled.
 
-Connections that end without FIN or RST expire after ``idle_s``.
+Connections that end without FIN or RST expire after ``TCP_OPEN_S``, and those that were never accepted after
+``idle_s``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Final
 
 from dios.kernels import no_refcount_kernel
 from dios.sprayer.flows.flow_table import Flows
+from dios.sprayer.functions.tcp_states import TCP_OPEN_S
 from dios.sprayer.packets.packet import Flow, Packet
 
 CLOSED_S: Final = 10
@@ -28,8 +30,8 @@ def track_closing(packet: Packet, flow: Flow, other: Flow, flows: Flows) -> bool
         return False
     mine.fins = 0 if packet.opens else mine.fins | packet.fin
     closed = packet.opens == 0 and (packet.rst != 0 or (theirs is not None and mine.fins & theirs.fins != 0))
-    if closed or packet.opens:
-        seconds = flows.idle if packet.opens else CLOSED_S
+    if closed or packet.syn:
+        seconds = CLOSED_S if closed else flows.idle if packet.opens else TCP_OPEN_S
         flows.expire_after(flow, seconds)
         flows.expire_after(other, seconds)
     return closed

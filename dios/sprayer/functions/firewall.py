@@ -11,11 +11,22 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.sprayer.flows.five_tuple import drop, get_five_tuple, hand_over, reverse
+from dios.sprayer.flows.five_tuple import drop, get_five_tuple, hand_over, reverse, wait
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.closing import track_closing
 from dios.sprayer.network_function import NetworkFunction, checked_quic_ports
-from dios.sprayer.packets.packet import INSIDE, NO_FLOW, REFUSED, TABLE_FULL, Batch, Flow, Kept, Packet
+from dios.sprayer.packets.fragments import complete, make_datagrams
+from dios.sprayer.packets.packet import (
+    INSIDE,
+    LATER_PART,
+    NO_FLOW,
+    REFUSED,
+    TABLE_FULL,
+    Batch,
+    Flow,
+    Kept,
+    Packet,
+)
 
 OPENED, TURNED_AWAY = range(2)
 _FULL: Final = 2**64 - 1
@@ -31,15 +42,17 @@ class Rule(NamedTuple):
     """A network of IPv4 or IPv6; ``::/0`` matches any address of both."""
     target: str = "::/0"
     protocol: int = 0
-    """6, 17, 1 or 58; 0 for any."""
+    """The number of a protocol; 0 for any."""
     ports: tuple[int, int] = (0, 65_535)
-    """The first and the last target port."""
+    """The first and the last target port; protocols other than TCP and UDP have port 0."""
 
 
 class Firewall(NetworkFunction):
     """A firewall that passes connections that a rule allows, by default all that are opened from inside."""
 
     state_in_flows = True
+    takes_fragments = True
+    takes_protocols = True
     entry = (("fins", "u1"),)
 
     def __init__(
@@ -57,7 +70,8 @@ class Firewall(NetworkFunction):
         """(R, 6)"""
 
     def prepare(self, cores: int) -> None:
-        """Create counters for each core."""
+        """Create counters for each core, and the table of fragmented datagrams."""
+        self.datagrams, self.locks = make_datagrams()
         self.counts = self.counters(cores, "opened", "turned_away")
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
@@ -82,9 +96,21 @@ class Firewall(NetworkFunction):
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
         """Pass packets of known connections."""
         for packet in batch:
-            if flows.get_flow(get_five_tuple(packet)) is not None:
-                continue
-            if packet.quic:
+            if packet.cause | packet.fragment:
+                done = complete(packet, self.datagrams, self.locks, flows.seed[0], flows.now, True)
+                if done == 0:
+                    continue
+                if done == 1:
+                    packet.hash = flows.hash_of(get_five_tuple(packet))
+            if packet.error:
+                if flows.peek_flow(get_five_tuple(packet)) is None:
+                    drop(packet, NO_FLOW)
+            elif flows.get_flow(get_five_tuple(packet)) is not None:
+                if packet.fragment and packet.syn | packet.fin | packet.rst:
+                    hand_over(packet)
+            elif packet.fragment == LATER_PART:
+                wait(packet)
+            elif packet.opens:
                 hand_over(packet)
             else:
                 drop(packet, NO_FLOW)

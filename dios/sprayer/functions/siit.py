@@ -18,17 +18,12 @@ from dios.kernels import no_refcount_kernel
 from dios.sprayer.compile.intrinsics import int64, peek8, peek16, peek32, peek64, uint16, uint64
 from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source
 from dios.sprayer.flows.flow_table import Flows
-from dios.sprayer.functions.nat64 import (
-    MTU_MAX,
-    MTU_MIN,
-    four_of,
-    fragment_of,
-    is_authenticated,
-    read_prefix,
-    six_of,
-)
+from dios.sprayer.functions.mapping import is_authenticated
+from dios.sprayer.functions.nat64 import MTU_MAX, MTU_MIN, four_of, read_prefix, six_of
 from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.packets.fragments import fragment_header, fragment_of
 from dios.sprayer.packets.packet import (
+    BAD_SUM,
     FINE,
     FRAGMENT,
     INSIDE,
@@ -41,7 +36,14 @@ from dios.sprayer.packets.packet import (
     checked_address,
     halves,
 )
-from dios.sprayer.packets.translate import answer_with_error, error_to_four, error_to_six, to_four, to_six
+from dios.sprayer.packets.translate import (
+    answer_with_error,
+    error_to_four,
+    error_to_six,
+    has_right_sums,
+    to_four,
+    to_six,
+)
 
 ERRORS, FRAGMENTS, TRANSLATED, OTHERS = range(4)
 _EXTENSIONS: Final = (0, 43, 44, 51, 60, 135, 139, 140)
@@ -68,7 +70,6 @@ class Siit(NetworkFunction):
         own = checked_address(address, 4)
         self.own = np.array([halves(own)[1]], np.uint64)
         """(1,) the lower half."""
-        self.none = np.zeros(0, np.uint64)
         self.mtu = mtu
         self.prefix, self.prefix_bits = read_prefix(prefix)
         self._own = [own]
@@ -85,12 +86,10 @@ class Siit(NetworkFunction):
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
         """Translate each packet."""
         for packet in batch:
-            part = int64(0)
             if packet.cause == FRAGMENT:
-                part = read_part(packet)
                 self.counts[flows.core, FRAGMENTS] += 1
                 packet.cause = FINE
-                if part < 0:
+                if not read_part(packet):
                     drop(packet, FRAGMENT)
                     continue
             other = packet.protocol not in (1, 6, 17, 58) or packet.cause == PROTOCOL
@@ -104,12 +103,14 @@ class Siit(NetworkFunction):
                     continue
             if (packet.version == 6) != (packet.side == INSIDE):
                 drop(packet, NO_ADDRESS)
+            elif packet.error and not has_right_sums(packet):
+                drop(packet, BAD_SUM)
             elif packet.version == 4:
                 self.inward(packet, flows.core)
             elif is_authenticated(packet):
                 drop(packet, PROTOCOL)
             else:
-                self.outward(packet, part, flows.core)
+                self.outward(packet, flows.core)
 
     def inward(self, packet: Packet, core: int) -> None:
         """Translate a packet of IPv4."""
@@ -136,11 +137,11 @@ class Siit(NetworkFunction):
             cause = to_six(packet, old, new)
         self.count(packet, cause, core)
 
-    def outward(self, packet: Packet, part: int, core: int) -> None:
+    def outward(self, packet: Packet, core: int) -> None:
         """Translate a packet of IPv6, whose addresses must stand for addresses of IPv4."""
         old = get_five_tuple(packet)
-        source, _ = four_of(packet.source_high, packet.source_low, self.prefix, self.prefix_bits, self.none)
-        target, _ = four_of(packet.target_high, packet.target_low, self.prefix, self.prefix_bits, self.none)
+        source = four_of(packet.source_high, packet.source_low, self.prefix, self.prefix_bits)
+        target = four_of(packet.target_high, packet.target_low, self.prefix, self.prefix_bits)
         if source == 0 or target == 0:
             drop(packet, NO_ADDRESS)
             return
@@ -150,7 +151,7 @@ class Siit(NetworkFunction):
             # A router between may have any address; then the error comes from the translator (RFC 6791).
             here = packet.address + packet.network
             high, low = peek64(here + 8), peek64(here + 16)
-            router, _ = four_of(high, low, self.prefix, self.prefix_bits, self.none)
+            router = four_of(high, low, self.prefix, self.prefix_bits)
             outer = with_source(new, uint64(0), self.own[0] if router == 0 else router, old.source_port)
             cause = error_to_four(packet, outer, reverse(old), reverse(new), self.mtu)
         elif peek8(packet.address + packet.network + 7) < 2:
@@ -159,6 +160,7 @@ class Siit(NetworkFunction):
             return
         else:
             self.next[core, _NAME] += 1
+            part = fragment_header(packet) if packet.fragment else int64(0)
             cause = to_four(packet, old, new, self.next[core, _NAME], part)
         self.count(packet, cause, core)
 
@@ -189,11 +191,12 @@ def passes(protocol: int) -> bool:
 
 
 @no_refcount_kernel
-def read_part(packet: Packet) -> int:
-    """Fill in the ports of a first fragment; return as ``fragment_of`` does."""
-    part, _, start = fragment_of(packet)
-    packet.source_port = packet.target_port = uint16(0)
-    if part >= 0 and start == 0 and packet.protocol in (6, 17):
+def read_part(packet: Packet) -> bool:
+    """Fill in the ports of a first fragment; return False if it is invalid."""
+    _, start, _ = fragment_of(packet)
+    if start == 0 and packet.protocol in (6, 17):
+        if int64(packet.end) - int64(packet.transport) < 8:
+            return False
         packet.source_port = peek16(packet.address + packet.transport)
         packet.target_port = peek16(packet.address + packet.transport + 2)
-    return part
+    return bool(start >= 0)

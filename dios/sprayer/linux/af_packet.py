@@ -51,6 +51,8 @@ class AfPacketEngine:
     Raises InvalidError for invalid options or interfaces, NotPermittedError without the needed privileges.
     """
 
+    frees_in_order: Final = True
+
     def __init__(
         self,
         pairs: Sequence[tuple[str, str]],

@@ -55,6 +55,8 @@ class AfXdpEngine:
     Raises InvalidError for invalid options or interfaces, NotPermittedError without the needed privileges.
     """
 
+    frees_in_order: Final = False
+
     def __init__(
         self,
         pairs: Sequence[tuple[str, str]],

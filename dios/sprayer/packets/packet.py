@@ -28,8 +28,9 @@ PACKET: Final = np.dtype(
         *((name, "u1") for name in ("version", "protocol", "syn", "ack", "fin", "rst", "opens", "error")),
         *((name, "u1") for name in ("side", "home", "verdict", "cause")),
         ("room", "u2"),  # number of bytes of its place, from the first byte of the frame, that may be used
-        ("quic", "u1"),
-        *((f"reserved_{size}", f"u{size}") for size in (1, 2, 4)),
+        *((name, "u1") for name in ("quic", "fragment")),
+        ("slot", "u2"),  # where the bytes of a packet that waits are copied, from 1; 0 for the engine's place
+        ("since", "u4"),  # when it began to wait, in seconds
     ]
 )
 """A descriptor: 96 bytes. Offsets (``network`` to ``inner_transport``) count from the frame's first byte."""
@@ -79,6 +80,10 @@ class Packet(Protocol):
     """The maximum length to which the frame may grow; 0 if the engine does not report it."""
     quic: int
     """0, ``QUIC_LONG`` or ``QUIC_SHORT``: the header of a packet of a function's ``quic_ports``."""
+    fragment: int
+    """0 for a whole packet, ``FIRST_PART`` or ``LATER_PART``; a later part has no transport header."""
+    slot: int
+    since: int
 
 
 class Kept(Protocol):
@@ -128,6 +133,10 @@ BACK: Final = 2
 """Send it out of the interface at which it came in."""
 TO_CORE: Final = 3
 """Hand it over to ``connection_packets`` on the designated core of its flow."""
+WAIT: Final = 4
+"""Offer it to ``regular_packets`` of this core again, for a limited time."""
+FIRST_PART: Final = 1
+LATER_PART: Final = 2
 HANDLE: Final = 2
 """In the table of causes: to the function's ``regular_packets``, with the cause."""
 
@@ -187,7 +196,7 @@ CAUSES: Final = (
     FrameCause(
         "routed", "a source route that has not ended: its addresses are not those of the flow", DROP, DROP
     ),
-    FrameCause("protocol", "neither TCP, UDP, ICMP echo nor an ICMP error", DROP, FORWARD),
+    FrameCause("protocol", "neither TCP, UDP, an ICMP echo or timestamp, nor an ICMP error", DROP, FORWARD),
     FrameCause("neighbour", "neighbour and multicast discovery of IPv6", FORWARD, FORWARD),
     FrameCause("bad_flags", "TCP flags that no packet of a connection has", DROP, DROP),
     FrameCause("to_itself", "source and target are equal", DROP, DROP),

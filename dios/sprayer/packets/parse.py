@@ -10,7 +10,7 @@ from __future__ import annotations
 from dios.kernels import no_refcount_kernel
 from dios.limits import SPRAYER_EXTENSIONS_MAX, SPRAYER_FRAME_BYTES_MAX
 from dios.sprayer.compile.intrinsics import int64, peek8, peek16, peek32, peek64, uint64
-from dios.sprayer.flows.five_tuple import get_five_tuple, hash_flow
+from dios.sprayer.flows.five_tuple import get_five_tuple, hash_by_source, hash_flow, inside_first
 from dios.sprayer.packets.packet import (
     BAD_FLAGS,
     BAD_HEADER,
@@ -35,27 +35,32 @@ _IN_MAPPED = uint64(0xFFFF << 32)
 
 
 @no_refcount_kernel
-def parse(packet: Packet, seed: int) -> int:
+def parse(packet: Packet, seed: int, by_inside_end: int = 0) -> int:
     """Fill in a descriptor that has ``address``, ``length`` and ``side``; return ``FINE`` or the cause.
 
     For any other cause the remaining fields are undefined. ``PROTOCOL`` alone leaves those of IP: addresses,
-    ``protocol``, ``transport``, ``end``, and of an ICMP error ``error`` and ``inner``. ``seed`` (uint64) is
-    the seed of the hash.
+    ``protocol``, ``transport``, ``end``, and of an ICMP error ``error`` and ``inner``; ``FRAGMENT`` leaves
+    addresses and ``end``. ``seed`` (uint64) is the seed of the hash; with ``by_inside_end`` the end that is
+    inside chooses the core in it.
     """
     packet.verdict = FORWARD
     packet.cause = FINE
+    packet.slot = 0
     for_ip = _ethernet(packet)
     if for_ip < 0:
         return -for_ip
     packet.syn = packet.ack = packet.fin = packet.rst = packet.opens = packet.error = 0
-    packet.inner = packet.inner_transport = packet.quic = 0
+    packet.inner = packet.inner_transport = packet.quic = packet.fragment = 0
     fault = _internet(packet, packet.network, packet.length, for_ip)
     if fault != FINE:
         return fault
     same = packet.source_high == packet.target_high and packet.source_low == packet.target_low
     if same and packet.source_port == packet.target_port:
         return SAME_ENDPOINTS
-    packet.hash = hash_flow(get_five_tuple(packet), seed)
+    if by_inside_end:
+        packet.hash = hash_by_source(inside_first(packet), seed)
+    else:
+        packet.hash = hash_flow(get_five_tuple(packet), seed)
     return FINE
 
 
@@ -214,6 +219,18 @@ def _udp(packet: Packet, at: int) -> int:
 
 
 @no_refcount_kernel
+def is_query(kind: int, version: int) -> bool:
+    """Return True for the type of an ICMP query with an identifier: an echo, or with IPv4 a timestamp."""
+    return bool(kind in (8, 13) if version == 4 else kind == 128)
+
+
+@no_refcount_kernel
+def is_reply(kind: int, version: int) -> bool:
+    """Return True for the type of an answer to such a query."""
+    return bool(kind in (0, 14) if version == 4 else kind == 129)
+
+
+@no_refcount_kernel
 def _icmp(packet: Packet, at: int) -> int:
     here = packet.address + at
     if at + 8 > packet.end:
@@ -222,11 +239,11 @@ def _icmp(packet: Packet, at: int) -> int:
     packet.payload = at + 8
     packet.source_port = packet.target_port = 0
     four = packet.version == 4
-    if kind == (8 if four else 128):
+    if is_query(kind, packet.version):
         packet.source_port = peek16(here + 4)
         packet.opens = 1
         return FINE
-    if kind == (0 if four else 129):
+    if is_reply(kind, packet.version):
         packet.target_port = peek16(here + 4)
         return FINE
     if kind in (3, 11, 12) if four else kind in (1, 2, 3, 4):
@@ -265,9 +282,9 @@ def _error(packet: Packet, at: int) -> int:
         packet.source_port, packet.target_port = peek16(there + 2), peek16(there)
     elif packet.protocol == (1 if packet.version == 4 else 58):
         kind = peek8(there)
-        if kind == (8 if packet.version == 4 else 128):
+        if is_query(kind, packet.version):
             packet.target_port = peek16(there + 4)
-        elif kind == (0 if packet.version == 4 else 129):
+        elif is_reply(kind, packet.version):
             packet.source_port = peek16(there + 4)
         else:
             return PROTOCOL

@@ -21,7 +21,8 @@ from dios.sprayer.compile.intrinsics import (
     uint32,
     uint64,
 )
-from dios.sprayer.packets.packet import Packet
+from dios.sprayer.packets.packet import LATER_PART, Packet
+from dios.sprayer.packets.parse import is_query
 
 
 @no_refcount_kernel
@@ -86,6 +87,8 @@ def _change(packet: Packet, high: int, low: int, port: int, away: int) -> None:
     less = _put_address(network + place, high, low, version)
     if version == 4:
         adjust_checksum(network + 10, less, more)
+    if packet.fragment == LATER_PART:
+        return
     if packet.error:
         if version == 6:
             adjust_checksum(transport + 2, less, more)
@@ -97,14 +100,23 @@ def _change(packet: Packet, high: int, low: int, port: int, away: int) -> None:
             adjust_checksum(transport + 16, less + old, more + port)
         else:
             _adjust_udp(transport + 6, less + old, more + port)
+    elif packet.protocol not in (1, 58):
+        _adjust_other(packet, transport, less, more)
     else:
         if version == 6:
             adjust_checksum(transport + 2, less, more)
-        # The identifier of an echo request is its source port, that of a reply its target port.
-        if (peek8(transport) in (8, 128)) == (away == 0):
+        # The identifier of a query is its source port, that of a reply its target port.
+        if is_query(peek8(transport), version) == (away == 0):
             old = int64(peek16(transport + 4))
             poke16(transport + 4, uint16(port))
             adjust_checksum(transport + 2, old, port)
+
+
+@no_refcount_kernel
+def _adjust_other(packet: Packet, transport: int, less: int, more: int) -> None:
+    """Update the checksum of another protocol that covers addresses: of DCCP (33) and UDP-Lite (136)."""
+    if packet.protocol in (33, 136) and transport + 8 <= packet.address + packet.end:
+        _adjust_udp(transport + 6, less, more)
 
 
 @no_refcount_kernel
@@ -131,9 +143,14 @@ def _change_inside(packet: Packet, high: int, low: int, port: int, away: int) ->
             _adjust_udp(transport + 6, less + old, more + port)
             adjust_checksum(outer, sum_before, int64(peek16(transport + 6)))
         return
+    if packet.protocol not in (1, 58):
+        sum_before = int64(peek16(transport + 6))
+        _adjust_other(packet, transport, less, more)
+        adjust_checksum(outer, sum_before, int64(peek16(transport + 6)))
+        return
     if version == 6:
         _adjust_inside(transport + 2, outer, less, more)
-    if (peek8(transport) in (8, 128)) == (away == 0):
+    if is_query(peek8(transport), version) == (away == 0):
         old = int64(peek16(transport + 4))
         poke16(transport + 4, uint16(port))
         adjust_checksum(outer, old, port)

@@ -2,7 +2,7 @@
 
 The Ethernet header stays. Addresses and ports are chosen by the caller, so this is the same for translation
 with and without state. A checksum that was wrong before stays wrong, except for that of an ICMP error, which
-is checked, since its contents change in length.
+the caller checks, since its contents change in length.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dios.sprayer.compile.intrinsics import (
     uint32,
     uint64,
 )
-from dios.sprayer.packets.packet import BACK, BAD_SUM, FINE, FRAGMENT, PROTOCOL, TOO_LONG, Flow, Packet
+from dios.sprayer.packets.packet import BACK, FINE, FRAGMENT, PROTOCOL, TOO_LONG, Flow, Packet
 from dios.sprayer.packets.rewrite import address_words, adjust_checksum
 
 _LOW: Final = uint64(0xFFFFFFFF)
@@ -39,6 +39,8 @@ _DF_BYTES_MIN: Final = 1260
 _HOPS: Final = 64
 _ICMP_4: Final = 1
 _ICMP_6: Final = 58
+_TIMESTAMPS: Final = (13, 14)
+"""The types of queries and answers that only IPv4 has."""
 _PLATEAUS: Final = (65_535, 32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296, 68)
 """MTUs for routers that do not report theirs (RFC 1191, section 7.1)."""
 
@@ -188,6 +190,8 @@ def to_six(packet: Packet, old: Flow, new: Flow) -> int:
     first = parts & 0x1FFF == 0
     if parts and (old.protocol in (_ICMP_4, _ICMP_6) or (first and size < _least_first(old.protocol))):
         return int64(FRAGMENT)
+    if old.protocol == _ICMP_4 and peek8(at) in _TIMESTAMPS:
+        return int64(PROTOCOL)
     no_sum = old.protocol == 17 and first and peek16(at + 6) == 0
     if no_sum and parts:
         # It needs the whole datagram (RFC 7915, section 4.5).
@@ -246,13 +250,20 @@ def to_four(packet: Packet, old: Flow, new: Flow, name: int, fragment: int) -> i
 
 
 @no_refcount_kernel
-def has_right_icmp_sum(packet: Packet) -> bool:
-    """Return True if the checksum of an ICMP message is right, by the header of its packet."""
+def has_right_sums(packet: Packet) -> bool:
+    """Return True if the checksum of an ICMP error is right, and that of the header of the packet in it.
+
+    RFC 5508, section 4.1. The transport checksum of the packet inside is not looked at, because the packet is
+    seldom whole.
+    """
     at, size = packet.address + packet.transport, int64(packet.end) - int64(packet.transport)
     total = sum_bytes(at, size)
     if packet.version == 6:
         total += sum_bytes(packet.address + packet.network + 8, 32) + size + _ICMP_6
-    return bool(folded(total) == 0xFFFF)
+        return bool(folded(total) == 0xFFFF)
+    within = packet.address + packet.inner
+    head = int64(packet.inner_transport) - int64(packet.inner)
+    return bool(folded(total) == 0xFFFF and folded(sum_bytes(within, head)) == 0xFFFF)
 
 
 @no_refcount_kernel
@@ -271,13 +282,11 @@ def error_to_six(packet: Packet, outer: Flow, old: Flow, new: Flow, mtu: int) ->
     """Translate an ICMP error about a packet that was translated; return ``FINE`` or a cause.
 
     ``outer`` has the new addresses of the error. ``old`` and ``new`` are the flows of the packet in it,
-    ``mtu`` is that of the interface of IPv6.
+    ``mtu`` is that of the interface of IPv6. The caller has called ``has_right_sums``.
     """
-    if not has_right_icmp_sum(packet):
-        return int64(BAD_SUM)
     network, inner, rest = int64(packet.network), int64(packet.inner), int64(packet.inner_transport)
     kind, code, value = _error_to_six(packet, mtu)
-    if kind < 0:
+    if kind < 0 or (old.protocol == _ICMP_4 and peek8(packet.address + rest) in _TIMESTAMPS):
         return int64(PROTOCOL)
     here = packet.address + network
     room = int64(packet.end) - rest
@@ -306,8 +315,6 @@ def error_to_six(packet: Packet, outer: Flow, old: Flow, new: Flow, mtu: int) ->
 @no_refcount_kernel
 def error_to_four(packet: Packet, outer: Flow, old: Flow, new: Flow, mtu: int) -> int:
     """Do the same for an ICMPv6 error; ``mtu`` is that of the interface of IPv6."""
-    if not has_right_icmp_sum(packet):
-        return int64(BAD_SUM)
     network, inner, rest = int64(packet.network), int64(packet.inner), int64(packet.inner_transport)
     kind, code, value = _error_to_four(packet, mtu)
     if kind < 0:

@@ -265,6 +265,8 @@ class SharedState:
             data = self._store.get(key)
             if data is not None:
                 held += _insert(workers, core, block, _decoded(data, _decode_rows))
+        if workers.function is not None:
+            workers.function.continue_flows(workers.flows)
         self._exported = [np.zeros_like(_words(workers, core)) for core in range(workers.cores)]
         own = f"rows/{self.host}/"
         for key in [key for key in self._store if key.startswith(own)]:

@@ -23,9 +23,12 @@ from dios.limits import (
     SPRAYER_BATCH_MIN,
     SPRAYER_EXPIRY_STEP,
     SPRAYER_RING,
+    SPRAYER_WAITING_BYTES,
+    SPRAYER_WAITING_S,
 )
 from dios.sprayer.compile.intrinsics import (
     call_at,
+    copy_bytes,
     cycles,
     int64,
     load_acquire,
@@ -33,18 +36,20 @@ from dios.sprayer.compile.intrinsics import (
     store_release,
     uint64,
 )
-from dios.sprayer.flows.five_tuple import core_of_hash, hash_by_source, inside_first
+from dios.sprayer.flows.five_tuple import core_of_hash
 from dios.sprayer.packets.neighbours import answer_neighbour, learn_hardware_address
 from dios.sprayer.packets.packet import (
     CAUSES,
     DROP,
     FINE,
     FORWARD,
+    FRAGMENT,
     FUNCTION,
     HANDLE,
     NOT_SENT,
     RING_FULL,
     TO_CORE,
+    WAIT,
     Packet,
     Packets,
 )
@@ -92,6 +97,12 @@ PERIOD: Final = 1
 NOW: Final = 8
 """Indices into ``control``, on different cache lines."""
 
+WAITING: Final = 0
+_SLOTS: Final = 1
+"""Indices into ``waiting_marks``."""
+_OFFER_TURNS: Final = 8
+"""A busy core offers packets that wait again after this number of turns."""
+
 LINE: Final = 16
 """The distance of the indices of rings in words: processors load cache lines in pairs."""
 
@@ -112,7 +123,7 @@ class Worker(NamedTuple):
     gathers: int
     """1 if all packets of a flow go to its designated core, except ICMP errors."""
     by_inside_end: int
-    """1 if the end inside chooses the designated core."""
+    """1 if the end inside chooses the designated core; then only TCP has connection packets."""
     quic_ports: Ints
     """(N,) the UDP ports of QUIC servers."""
     watched: Ints
@@ -149,6 +160,12 @@ class Worker(NamedTuple):
     back_tails: Ints
     filling: Ints
     """(cores,) heads after the current batch."""
+    waiting: Packets
+    """(SPRAYER_WAITING,) packets that the function wants to see again; empty if it takes no fragments."""
+    waiting_bytes: npt.NDArray[np.uint8]
+    """(SPRAYER_WAITING * SPRAYER_WAITING_BYTES,) their copies; empty if their frames can wait."""
+    waiting_marks: Ints
+    """The number of packets that wait, and the slots in use, one bit each."""
     pace: Ints
     """(1,) the recent number of cycles for a packet."""
     counters: Ints
@@ -166,6 +183,12 @@ def work(worker: Worker, turns: int) -> int:
             break
         done += _turn(worker)
     return done
+
+
+@kernel
+def drop_waiting(worker: Worker) -> None:
+    """Drop all packets that wait, so that the engine has its frames back."""
+    _offer_waiting(worker, SPRAYER_WAITING_S + 1)
 
 
 @no_refcount_kernel
@@ -198,6 +221,8 @@ def _turn(w: Worker) -> int:
             call_at(w.handler, w.handler_context, CONNECTION, wanted)
             _send(w, w.connection, wanted)
             w.counters[CONNECTION_PACKETS] += wanted
+    if w.waiting_marks[WAITING] > 0 and (got + taken == 0 or w.counters[TURNS] % _OFFER_TURNS == 0):
+        taken += _offer_waiting(w, 0)
     if own + regular > 0:
         w.pace[0] += ((cycles() - begun) // (own + regular) - w.pace[0]) // 4
     if w.handler and not w.stateless and (got + taken == 0 or w.counters[TURNS] & 15 == 0):
@@ -262,7 +287,7 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
         packet = w.regular[i]
         packet.home = w.core
         w.counters[BYTES] += packet.length
-        cause = parse(packet, w.seed[0])
+        cause = parse(packet, w.seed[0], w.by_inside_end)
         if len(w.owned):
             if packet.length >= 14:
                 learn_hardware_address(packet, w.hardware)
@@ -286,8 +311,6 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
             packet.quic = quic_header(packet, w.quic_ports)
         if w.control[PERIOD]:
             watch(w.watched, packet, w.control[PERIOD])
-        if w.by_inside_end:
-            packet.hash = hash_by_source(inside_first(packet), w.seed[0])
         core = core_of_hash(packet.hash, w.cores)
         if w.stateless or not _is_connection_packet(w, packet):
             if not w.stateless:
@@ -320,7 +343,7 @@ def _is_connection_packet(w: Worker, packet: Packet) -> bool:
     if w.gathers != 0:
         return True
     if packet.protocol != 6:
-        return packet.quic != QUIC_SHORT
+        return packet.quic != QUIC_SHORT and w.by_inside_end == 0
     return packet.syn | packet.fin | packet.rst != 0
 
 
@@ -333,6 +356,8 @@ def _collect_handed_over(w: Worker, count: int) -> tuple[int, int]:
     left = wanted = 0
     for i in range(count):
         packet = w.regular[i]
+        if packet.verdict == WAIT and _keep_waiting(w, packet):
+            continue
         if packet.verdict == TO_CORE:
             packet.verdict = FORWARD
             core = core_of_hash(packet.hash, w.cores)
@@ -348,6 +373,61 @@ def _collect_handed_over(w: Worker, count: int) -> tuple[int, int]:
         left += 1
     _publish_heads(w)
     return left, wanted
+
+
+@no_refcount_kernel
+def _keep_waiting(w: Worker, packet: Packet) -> bool:
+    """Store a packet that waits, with a copy of its bytes if its frame cannot; return False without room."""
+    count = w.waiting_marks[WAITING]
+    if count >= len(w.waiting):
+        packet.verdict, packet.cause = DROP, FRAGMENT
+        return False
+    if w.waiting_bytes.size:
+        slot = int64(0)
+        while w.waiting_marks[_SLOTS] >> slot & 1:
+            slot += 1
+        if packet.length > SPRAYER_WAITING_BYTES:
+            packet.verdict, packet.cause = DROP, FRAGMENT
+            return False
+        address = w.waiting_bytes.ctypes.data + slot * SPRAYER_WAITING_BYTES
+        copy_bytes(address, packet.address, packet.length)
+        w.waiting_marks[_SLOTS] |= int64(1) << slot
+        w.frames[0] = packet.frame
+        call_at(w.release, w.engine_context, w.frames.ctypes.data, 1)
+        packet.address, packet.room, packet.slot = address, SPRAYER_WAITING_BYTES, slot + 1
+    packet.since = w.now[0]
+    w.waiting[count] = packet
+    w.waiting_marks[WAITING] = count + 1
+    return True
+
+
+@no_refcount_kernel
+def _offer_waiting(w: Worker, later: int) -> int:
+    """Let the function handle the packets that wait again, unless their time is over ``later`` seconds on.
+
+    Return the number of those that do not wait any more.
+    """
+    count, stays, ends = w.waiting_marks[WAITING], 0, 0
+    for i in range(count):
+        w.regular[i] = w.waiting[i]
+        w.regular[i].verdict = FORWARD
+    if later == 0:
+        call_at(w.handler, w.handler_context, REGULAR, count)
+    for i in range(count):
+        packet = w.regular[i]
+        if later or packet.verdict == WAIT:
+            if w.now[0] + later - int64(packet.since) <= SPRAYER_WAITING_S:
+                w.waiting[stays] = packet
+                stays += 1
+                continue
+            packet.verdict, packet.cause = DROP, FRAGMENT
+        if ends != i:
+            w.regular[ends] = packet
+        ends += 1
+    w.waiting_marks[WAITING] = stays
+    if ends > 0:
+        _send(w, w.regular, ends)
+    return ends
 
 
 @no_refcount_kernel
@@ -380,7 +460,7 @@ def _send(w: Worker, packets: Packets, count: int) -> None:
     """Send the packets that are not dropped, and return all frames to their owners."""
     dropped = 0
     for i in range(count):
-        if packets[i].verdict == TO_CORE:
+        if packets[i].verdict >= TO_CORE:
             packets[i].verdict, packets[i].cause = DROP, FUNCTION
         if packets[i].verdict == DROP:
             cause = int64(packets[i].cause)
@@ -394,6 +474,10 @@ def _send(w: Worker, packets: Packets, count: int) -> None:
     own = 0
     for i in range(count):
         home = int64(packets[i].home)
+        if packets[i].slot:
+            # Its frame was released when it began to wait.
+            w.waiting_marks[_SLOTS] &= ~(int64(1) << (int64(packets[i].slot) - 1))
+            continue
         if home == w.core:
             w.frames[own] = packets[i].frame
             own += 1

@@ -18,7 +18,14 @@ from typing import Final, Self
 
 import numpy as np
 
-from dios.limits import SPRAYER_BATCH, SPRAYER_CORES_MAX, SPRAYER_EXPIRY_STEP, SPRAYER_RING
+from dios.limits import (
+    SPRAYER_BATCH,
+    SPRAYER_CORES_MAX,
+    SPRAYER_EXPIRY_STEP,
+    SPRAYER_RING,
+    SPRAYER_WAITING,
+    SPRAYER_WAITING_BYTES,
+)
 from dios.sprayer.compile.compile_handlers import CompiledHandlers, compile_handlers
 from dios.sprayer.engine import Engine
 from dios.sprayer.flows import flow_table
@@ -27,7 +34,17 @@ from dios.sprayer.network_function import NetworkFunction, checked_quic_ports
 from dios.sprayer.packets.neighbours import networks_of
 from dios.sprayer.packets.packet import CAUSES, PACKET, verdicts
 from dios.sprayer.runtime.progress import make_watched
-from dios.sprayer.runtime.worker_kernels import COUNTER_NAMES, COUNTERS, LINE, NOW, STOP, Worker, work
+from dios.sprayer.runtime.worker_kernels import (
+    COUNTER_NAMES,
+    COUNTERS,
+    LINE,
+    NOW,
+    STOP,
+    WAITING,
+    Worker,
+    drop_waiting,
+    work,
+)
 
 TICK_S: Final = 0.25
 """The interval at which workers receive the time, in seconds."""
@@ -154,6 +171,8 @@ class Workers:
             self._handlers.append(compile_handlers(function, flows, connection, regular, now))
         handler = self._handlers[-1] if self._handlers else None
         stateless = function is None or function.stateless
+        waits = SPRAYER_WAITING if function is not None and function.takes_fragments and not stateless else 0
+        copies = waits if engine.frees_in_order else 0
         return Worker(
             core=core,
             cores=self.cores,
@@ -193,6 +212,9 @@ class Workers:
             back_heads=self._marks[2],
             back_tails=self._marks[3],
             filling=np.zeros(self.cores, np.int64),
+            waiting=np.zeros(waits, PACKET),
+            waiting_bytes=np.zeros(copies * SPRAYER_WAITING_BYTES, np.uint8),
+            waiting_marks=np.zeros(LINE, np.int64),
             pace=np.zeros(1, np.int64),
             counters=self.counters[core],
             control=self.control,
@@ -227,6 +249,7 @@ class Workers:
         """
         idle = 0
         count = 0
+        # A packet that waits has had its chance when nothing else is left.
         while idle < 2 * self.cores + 1:
             core = choose(self.cores) if choose else count % self.cores
             count += 1
@@ -234,6 +257,13 @@ class Workers:
                 idle = 0
             elif all(not self.turn(worker) for worker in range(self.cores)):
                 idle += 1
+        self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        """Drop the packets that wait, while no thread runs."""
+        for worker in self.workers:
+            if worker.waiting_marks[WAITING]:
+                drop_waiting(worker)
 
     def expire_flows(self, part: float = 1.0) -> None:
         """Remove expired flows in a part of each table, with an engine that has no frames left."""
@@ -282,6 +312,7 @@ class Workers:
         for thread in self._threads:
             thread.join()
         self._threads = []
+        self._drop_waiting()
         self._manager.end()
         self.control[STOP] = 0
 

@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass, replace
 
 TCP, UDP, ICMP, ICMP6 = 6, 17, 1, 58
+GRE, ESP, SCTP, UDP_LITE = 47, 50, 132, 136
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 
 
@@ -73,6 +74,10 @@ class Made:
         if self.protocol == UDP:
             data = ends + struct.pack(">HH", 8 + len(self.payload), 0) + self.payload
             return self._summed(data, 6) if self.checksum else data
+        if self.protocol == UDP_LITE:
+            return self._summed(ends + bytes(4) + self.payload, 6)
+        if self.protocol in (GRE, ESP, SCTP):
+            return ends + self.payload
         if self.error_about:
             data = bytes([3 if self.version == 4 else 1, 1, 0, 0, 0, 0, 0, 0]) + self.error_about
             return self._summed(data, 2)
@@ -81,7 +86,7 @@ class Made:
 
     def _summed(self, data: bytes, at: int) -> bytes:
         pseudo = b""
-        if self.protocol in (TCP, UDP) or self.version == 6:
+        if self.protocol in (TCP, UDP, UDP_LITE) or self.version == 6:
             ends = (ipaddress.ip_address(self.source).packed, ipaddress.ip_address(self.target).packed)
             pseudo = b"".join(ends) + struct.pack(">II", len(data), self.protocol)
         checksum = ones_sum(pseudo + data)
@@ -109,6 +114,25 @@ class Made:
         tags = b"".join(struct.pack(">HH", 0x8100, tag) for tag in self.tags)
         kind = 0x0800 if self.version == 4 else 0x86DD
         return b"\x02" * 6 + b"\x04" * 6 + tags + struct.pack(">H", kind) + self.packet()
+
+
+def parts_of(frame: bytes, size: int, name: int = 7) -> list[bytes]:
+    """Return the fragments of a frame without tags, options and extensions, with ``size`` bytes at most."""
+    head, packet = frame[:14], frame[14:]
+    begin = 20 if packet[0] >> 4 == 4 else 40
+    data, parts = packet[begin:], []
+    for at in range(0, len(data), size):
+        piece, more = data[at : at + size], at + size < len(data)
+        if begin == 20:
+            shape = struct.pack(">HHH", 20 + len(piece), name, more << 13 | at >> 3)
+            start = packet[:2] + shape + packet[8:10] + b"\0\0" + packet[12:20]
+            start = start[:10] + struct.pack(">H", ones_sum(start)) + start[12:]
+        else:
+            length = struct.pack(">HBB", 8 + len(piece), 44, packet[7])
+            start = packet[:4] + length + packet[8:40]
+            start += struct.pack(">BBHI", packet[6], 0, at | more, name)
+        parts.append(head + start + piece)
+    return parts
 
 
 @dataclass(frozen=True)

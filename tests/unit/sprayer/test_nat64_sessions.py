@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from dios.sprayer import INSIDE, OUTSIDE
-from dios.sprayer.functions.nat64 import INWARD, MAPPED_END, MAPPING, OUTWARD, PEER
+from dios.sprayer.functions.mapping import INWARD, MAPPED_END, MAPPING, OUTWARD, PEER, TURNED
 from dios.sprayer.functions.tcp_states import (
     BOTH_FIN,
     ESTABLISHED,
+    INSIDE_FIN,
+    INSIDE_INIT,
+    OUTSIDE_FIN,
+    OUTSIDE_INIT,
     TRANS,
-    V4_FIN,
-    V4_INIT,
-    V6_FIN,
-    V6_INIT,
     lifetime_of,
     next_state,
 )
@@ -25,19 +25,19 @@ from tests.support.sprayer.frames import ACK, FIN, RST, SYN, TCP, UDP, Made
 from tests.unit.sprayer.test_spray_nat64 import CLIENT, SERVER, Translator, client, six
 
 OTHER = "192.0.2.77"
-STATES = (V4_INIT, V6_INIT, ESTABLISHED, V4_FIN, V6_FIN, BOTH_FIN, TRANS)
+STATES = (OUTSIDE_INIT, INSIDE_INIT, ESTABLISHED, OUTSIDE_FIN, INSIDE_FIN, BOTH_FIN, TRANS)
 STEPS = {
     # From inside, then from outside, in the order of STATES.
-    "data": ((V4_INIT, V6_INIT, ESTABLISHED, V4_FIN, V6_FIN, BOTH_FIN, ESTABLISHED),) * 2,
+    "data": ((OUTSIDE_INIT, INSIDE_INIT, ESTABLISHED, OUTSIDE_FIN, INSIDE_FIN, BOTH_FIN, ESTABLISHED),) * 2,
     "syn": (
-        (ESTABLISHED, V6_INIT, ESTABLISHED, V4_FIN, V6_FIN, V6_INIT, V6_INIT),
-        (V4_INIT, ESTABLISHED, ESTABLISHED, V4_FIN, V6_FIN, V4_INIT, ESTABLISHED),
+        (ESTABLISHED, INSIDE_INIT, ESTABLISHED, OUTSIDE_FIN, INSIDE_FIN, INSIDE_INIT, INSIDE_INIT),
+        (OUTSIDE_INIT, ESTABLISHED, ESTABLISHED, OUTSIDE_FIN, INSIDE_FIN, OUTSIDE_INIT, ESTABLISHED),
     ),
     "fin": (
-        (V4_INIT, V6_INIT, V6_FIN, BOTH_FIN, V6_FIN, BOTH_FIN, ESTABLISHED),
-        (V4_INIT, V6_INIT, V4_FIN, V4_FIN, BOTH_FIN, BOTH_FIN, ESTABLISHED),
+        (OUTSIDE_INIT, INSIDE_INIT, INSIDE_FIN, BOTH_FIN, INSIDE_FIN, BOTH_FIN, ESTABLISHED),
+        (OUTSIDE_INIT, INSIDE_INIT, OUTSIDE_FIN, OUTSIDE_FIN, BOTH_FIN, BOTH_FIN, ESTABLISHED),
     ),
-    "rst": ((V4_INIT, V6_INIT, TRANS, TRANS, TRANS, BOTH_FIN, TRANS),) * 2,
+    "rst": ((OUTSIDE_INIT, INSIDE_INIT, TRANS, TRANS, TRANS, BOTH_FIN, TRANS),) * 2,
 }
 SEED = 11
 
@@ -198,7 +198,7 @@ def check_tables(translator: Translator, filtering: str) -> list[Made]:
     """Check all rows against each other; return a packet from each end outside."""
     table, words = translator.workers.flows[0].table, translator.workers.flows[0].words
     rows = [table[place] for place in range(len(words)) if int(words[place]) >> 32 > 1]
-    by_kind = {kind: [row for row in rows if row["entry"]["kind"] == kind] for kind in range(5)}
+    by_kind = {kind: [row for row in rows if row["entry"]["kind"] == kind] for kind in range(7)}
     outside: Counter[tuple[int, ...]] = Counter()
     peers: Counter[tuple[int, ...]] = Counter()
     inside: Counter[tuple[int, ...]] = Counter()
@@ -207,7 +207,7 @@ def check_tables(translator: Translator, filtering: str) -> list[Made]:
         outside[end] += 1
         peers[(*end, int(row["target_low"]))] += 1
         inside[(int(entry["high"]), int(entry["low"]), int(entry["port"]), end[2])] += 1
-    assert len(by_kind[OUTWARD]) == len(by_kind[INWARD])
+    assert len(by_kind[OUTWARD]) + len(by_kind[TURNED]) == len(by_kind[INWARD])
     sessions_by_end = {
         tuple(int(row[name]) for name in ("source_high", "source_low", "source_port", "protocol")): int(
             row["entry"]["sessions"]
@@ -220,9 +220,11 @@ def check_tables(translator: Translator, filtering: str) -> list[Made]:
     ]
     assert sorted(ends) == sorted(outside)
     allowed = {
-        tuple(int(row[name]) for name in ("source_low", "source_port", "protocol", "target_low")): int(
-            row["entry"]["sessions"]
-        )
+        (
+            *(int(row[name]) for name in ("source_low", "source_port")),
+            row["protocol"] & 127,
+            row["target_low"],
+        ): int(row["entry"]["sessions"])
         for row in by_kind[PEER]
     }
     assert allowed == (peers if filtering == "address-dependent" else {})

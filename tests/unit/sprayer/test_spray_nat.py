@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dios.limits import SPRAYER_RING
-from dios.sprayer import INSIDE, OUTSIDE, MemoryEngine, Workers
+from dios.sprayer import INSIDE, OUTSIDE, MemoryEngine, NetworkFunction, Workers
 from dios.sprayer.functions.nat import Nat
 from dios.sprayer.memory_engine import SentFrame
 from tests.support.sprayer.frames import ACK, FIN, ICMP, RST, SYN, TCP, UDP, Made, read
@@ -19,9 +19,9 @@ OUTER = ("198.51.100.1", "198.51.100.2")
 
 
 class Harness:
-    """A NAT on some cores, to which frames are given in rounds, in an order that a seed chooses."""
+    """A function on some cores, to which frames are given in rounds, in an order that a seed chooses."""
 
-    def __init__(self, nat: Nat, cores: int, seed: int, journal: int = 10_000) -> None:
+    def __init__(self, nat: NetworkFunction, cores: int, seed: int, journal: int = 10_000) -> None:
         self.chance = random.Random(seed)  # noqa: S311 - repeatable dice, nothing secret
         self.cores = cores
         self.engine = MemoryEngine([], cores)
@@ -37,7 +37,8 @@ class Harness:
         order = self.chance.sample(range(count), count)
         steer = [self.chance.randrange(self.cores) for _ in range(count)]
         data = [frame.frame() for frame in frames]
-        self.engine = MemoryEngine(data, self.cores, sides=sides, steer=steer, order=order)
+        grow = self.nat.grows
+        self.engine = MemoryEngine(data, self.cores, sides=sides, steer=steer, order=order, grow=grow)
         self.workers.change_engine(self.engine)
         if threads:
             with self.workers:
@@ -95,10 +96,11 @@ def test_translations_stay_right_in_any_order(seed: int, cores: int, count: int)
     clients = clients_of(seed, count)
     outside = opened(harness, clients)
     assert len(outside) == count
-    used = {
-        (*outside[n], client.target, client.target_port, client.protocol) for n, client in enumerate(clients)
+    ends = {
+        (*outside[n], client.protocol): (client.source, client.source_port, client.protocol)
+        for n, client in enumerate(clients)
     }
-    assert len(used) == count, "two flows have one port to one target"
+    assert len(set(ends.values())) == len(ends), "two ends inside have one end outside"
     frames, sides, expected = [], [], []
     for number, client in enumerate(clients):
         address, port = outside[number]
@@ -158,7 +160,7 @@ def test_threads_translate_as_one_after_the_other() -> None:
 
 
 def test_a_closed_connection_gives_its_port_back() -> None:
-    """After FIN both ways, and some seconds, the only port serves the next one; an open one keeps it."""
+    """After FIN both ways, and four minutes, the only port serves the next one; an open one keeps it."""
     nat = Nat(OUTER[:1], range(5000, 5001))
     harness = Harness(nat, 1, 1)
     first, second = Made(source_port=1), Made(source_port=2)
@@ -167,18 +169,23 @@ def test_a_closed_connection_gives_its_port_back() -> None:
     assert harness.causes() == {"no_port": 1}
     back = replace(first.other_way(), target=OUTER[0], target_port=5000)
     for now in (200, 399):
-        # The flow is used within each 300 seconds, in one direction only.
+        # The flow is used within each 240 seconds, in one direction only.
         harness.workers.set_time(now)
-        assert len(harness.give([back], OUTSIDE)) == 1
+        assert len(harness.give([replace(back, flags=SYN | ACK)], OUTSIDE)) == 1
     assert opened(harness, [second]) == {}
     harness.give([replace(first, flags=FIN | ACK)], INSIDE)
     harness.give([replace(back, flags=FIN | ACK)], OUTSIDE)
     assert len(harness.give([first], INSIDE)) == 1, "the last ACK goes on"
-    harness.workers.set_time(399 + 11)
+    harness.workers.set_time(399 + 241)
     harness.workers.turn(0, 10_000)
     assert opened(harness, [second]) == {0: (OUTER[0], 5000)}
-    assert nat.totals() == {"opened": 2, "closed": 1, "expired": 1}
-    assert harness.workers.statistics().flows["held"] == 2
+    assert {name: count for name, count in nat.totals().items() if count} == {
+        "opened": 2,
+        "expired": 1,
+        "sessions": 2,
+        "sessions_ended": 1,
+    }
+    assert harness.workers.statistics().flows["held"] == 4
 
 
 def test_directions_that_end_at_different_times_do_not_keep_each_other() -> None:
@@ -188,7 +195,7 @@ def test_directions_that_end_at_different_times_do_not_keep_each_other() -> None
     opened(harness, [client])
     harness.workers.set_time(200)
     harness.give([replace(client.other_way(), target=OUTER[0], target_port=5000)], OUTSIDE)
-    for now, held in ((401, 2), (490, 2), (501, 0), (900, 0)):
+    for now, held in ((401, 4), (440, 4), (441, 0), (900, 0)):
         harness.workers.set_time(now)
         harness.workers.expire_flows()
         harness.workers.expire_flows()
@@ -196,16 +203,19 @@ def test_directions_that_end_at_different_times_do_not_keep_each_other() -> None
 
 
 def test_a_made_up_reset_closes_nothing_that_goes_on() -> None:
-    """A connection with traffic outlives RST, and one without is gone after some seconds."""
+    """A connection with traffic outlives RST, and one without is gone after four minutes."""
     harness = Harness(Nat(OUTER[:1], range(5000, 5001)), 1, 1)
     client = Made()
-    opened(harness, [client])
+    ((address, port),) = opened(harness, [client]).values()
+    back = replace(client.other_way(), target=address, target_port=port)
+    harness.give([replace(back, flags=SYN | ACK)], OUTSIDE)
     harness.give([replace(client, flags=RST)], INSIDE)
-    for now in range(105, 160, 5):
+    for now in range(300, 8000, 500):
+        assert len(harness.give([client], INSIDE)) == 1
         harness.workers.set_time(now)
         harness.workers.turn(0, 10_000)
-        assert len(harness.give([client], INSIDE)) == 1
-    harness.workers.set_time(171)
+    harness.give([replace(back, flags=RST)], OUTSIDE)
+    harness.workers.set_time(8050)
     harness.workers.turn(0, 10_000)
     assert len(harness.give([client], INSIDE)) == 0
 
@@ -229,7 +239,7 @@ def test_out_of_ports_is_a_counted_drop(cores: int) -> None:
     sources = opened(harness, [Made(source_port=port) for port in range(1, 101)])
     assert sorted(port for _, port in sources.values()) == list(range(4000, 4020))
     assert harness.causes() == {"no_port": 80}
-    assert harness.workers.statistics().flows["held"] == 40
+    assert harness.workers.statistics().flows["held"] == 80
 
 
 @pytest.mark.parametrize("flows_max", [1, 10, 11])
@@ -238,9 +248,9 @@ def test_out_of_table_space_is_a_counted_drop(flows_max: int) -> None:
     harness = Harness(Nat(OUTER, flows_max=flows_max), 1, 8)
     clients = [Made(source_port=port) for port in range(1, 51)]
     sources = opened(harness, clients)
-    assert len(sources) == flows_max // 2
+    assert len(sources) == flows_max // 4
     assert harness.causes() == {"table_full": 50 - len(sources)}
-    assert harness.workers.statistics().flows["held"] == 2 * len(sources)
+    assert harness.workers.statistics().flows["held"] == 4 * len(sources)
     assert set(harness.give(clients, INSIDE)) == set(sources)
 
 

@@ -17,7 +17,20 @@ from dios.sprayer import INSIDE, OUTSIDE, MemoryEngine, Workers, halves
 from dios.sprayer.functions.nat64 import Nat64, four_of, read_prefix, six_of
 from dios.sprayer.memory_engine import SentFrame
 from dios.sprayer.packets.packet import address_of
-from tests.support.sprayer.frames import ACK, FIN, ICMP, ICMP6, RST, SYN, TCP, UDP, Made, ones_sum, read
+from tests.support.sprayer.frames import (
+    ACK,
+    FIN,
+    ICMP,
+    ICMP6,
+    RST,
+    SYN,
+    TCP,
+    UDP,
+    Made,
+    ones_sum,
+    parts_of,
+    read,
+)
 
 POOL = ("198.51.100.1", "198.51.100.2")
 CLIENT, SERVER = "2001:db8::5", "192.0.2.33"
@@ -120,10 +133,8 @@ def test_addresses_are_those_of_the_table_of_rfc_6052(prefix: str, text: str) ->
     base, bits = read_prefix(prefix)
     low, high, low_6, strange = (word(half) for half in (halves(SERVER)[1], *halves(text), 0x2001DEAD << 32))
     assert halves(text) == six_of(low, base, bits)
-    none = np.zeros(0, np.uint64)
-    assert four_of(high, low_6, base, bits, none) == (low, False)
-    assert four_of(high, low_6, base, bits, np.array([low], np.uint64)) == (low, True)
-    assert four_of(strange, low_6, base, bits, none)[0] == 0
+    assert four_of(high, low_6, base, bits) == low
+    assert four_of(strange, low_6, base, bits) == 0
 
 
 def word(value: int) -> int:
@@ -249,6 +260,23 @@ def test_fragments_follow_their_first(shared: Translator, protocol: int) -> None
     assert shared.causes()["fragment"] == before + 1
 
 
+def test_fragments_come_in_any_order() -> None:
+    """Later fragments wait for the first one on any core, both ways, also where it opens the session."""
+    translator = Translator()
+    packet = client(UDP, payload=bytes(range(200)))
+    parts = parts_of(packet.frame(), 64)
+    sent = translator.give(parts[::-1], INSIDE)
+    places = range(len(parts) - 1, -1, -1)
+    first = sent[places[0]].data
+    source, port = str(ipaddress.ip_address(first[26:30])), int.from_bytes(first[34:36])
+    seen = Made(source, SERVER, port, 80, UDP, payload=packet.payload)
+    assert b"".join(sent[place].data[34:] for place in places) == seen.transport()
+    sent = translator.give(parts_of(seen.other_way().frame(), 64)[::-1], OUTSIDE)
+    back = packet.other_way().transport()
+    assert b"".join(sent[place].data[62:] for place in places) == back
+    assert translator.causes() == {}
+
+
 def test_a_datagram_without_checksum_gets_one(shared: Translator) -> None:
     """IPv6 needs a checksum of UDP; one is calculated, and a fragment without is dropped."""
     opened = shared.opened(client(UDP, source_port=4555))
@@ -362,8 +390,8 @@ def test_what_does_not_fit_or_has_no_hops_is_answered(shared: Translator) -> Non
         ({"prefix": "64:ff9b::/95"}, "give one of IPv6 of 32"),
         ({"prefix": "2001:db8:0:0:100::/96"}, "bits 64 to 71 are 0"),
         ({"mtu": 1000}, "an MTU of 1000"),
-        ({"ports": [0]}, "ports of a NAT64"),
-        ({"filtering": "port-dependent"}, "choose endpoint-independent or address-dependent"),
+        ({"ports": [0]}, "ports are from 0"),
+        ({"filtering": "port-dependent"}, "choose endpoint-independent, address-dependent or"),
         ({"sessions_max": 1}, "choose from 2 to 65536"),
     ],
 )

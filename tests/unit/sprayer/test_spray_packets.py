@@ -258,7 +258,7 @@ def six_with(options: bytes) -> bytes:
             "extensions",
         ),
         (six_with(b"\0" + bytes([TCP, 200, 0, 0, 0, 0, 0, 0])), "truncated"),
-        (Made(protocol=ICMP, kind=13).frame(), "protocol"),
+        (Made(protocol=ICMP, kind=17).frame(), "protocol"),
         (Made("2001:db8::1", "2001:db8::2", protocol=ICMP6, kind=135).frame(), "neighbour"),
         (Made(protocol=ICMP, error_about=Made().packet()[:27]).frame(), "truncated"),
         (Made(protocol=ICMP, error_about=SIX[14:]).frame(), "bad_version"),
