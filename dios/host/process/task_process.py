@@ -16,7 +16,8 @@ import trio
 
 from dios.host.confinement.cgroups import ControlGroup, GroupFolder, MemoryEvents
 from dios.host.handover.format import Child, Group
-from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, ChildExited
+from dios.host.process.entry_points import EXCEPTION_STATUS
+from dios.host.process.zygote_messages import LOCKDOWN_FAILED_STATUS, ChildExited
 from dios.wire.types import Brand, Cause
 
 if TYPE_CHECKING:
