@@ -56,14 +56,17 @@ class ContainerSetup(Struct, frozen=True):
         return KNOWN[self.runtime.name]
 
 
+def is_known(setting: str) -> bool:
+    """Return True for the name of a known runtime, a path of one, and an empty setting."""
+    return not setting or os.path.basename(setting) in KNOWN  # noqa: PTH119 - the zygote loads this module
+
+
 def known_runtimes(setting: str) -> list[NativeProgram]:
     """Return the runtimes to try, in this order: that of a setting, or all known ones of this machine.
 
-    Raise InvalidError for a setting that names none, NotSupportedError if this machine has none.
+    Raise NotSupportedError if this machine has none.
     """
     names = [setting] if setting else list(KNOWN)
-    if setting and os.path.basename(setting) not in KNOWN:  # noqa: PTH119 - the zygote loads this module
-        raise InvalidError(f"the setting container_runtime names {', '.join(KNOWN)}, or the path of one")
     paths = [path for name in names if (path := shutil.which(name, path=_PLACES))]
     if not paths:
         raise NotSupportedError(

@@ -35,6 +35,7 @@ from dios.host.confinement.mechanisms import (
 )
 from dios.host.confinement.native_programs import NativeProgram, ProgramSetting, examine
 from dios.host.confinement.notifications import FORKS
+from dios.host.containers.runtimes import ContainerSetup, known_runtimes, this_python
 from dios.host.environments.store import EnvironmentStore
 from dios.host.handover.format import Zygote
 from dios.host.process.failure_pause import FailurePause
@@ -45,6 +46,7 @@ from dios.host.process.templates import ProcessMaker, Templates
 from dios.host.process.zygote_link import ZygoteLink
 from dios.host.process.zygote_messages import ZygoteModules, ZygoteSetup
 from dios.host.process.zygote_process import StartedZygote
+from dios.wire.images import ImageSettings
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Fitness
 
@@ -80,6 +82,7 @@ async def open_zygote(
     processes_max: int = limits.TASKS_MAX,
     continuations: int = 0,
     environments: EnvironmentStore | None = None,
+    container_runtime: str = "",
 ) -> AsyncIterator[ZygotePool]:
     """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
@@ -96,7 +99,8 @@ async def open_zygote(
     of ``pool_size`` children, too, unless there are ``processes_max`` processes. ``programs`` are native
     programs that pure tasks may become, on a machine that has all mechanisms for pure tasks.
     ``continuations`` is the number of predecessors of this process's program; the groups of their tasks have
-    other names. ``environments`` are the sets of packages in which pure tasks can start.
+    other names. ``environments`` are the sets of packages, and the images, in which pure tasks can start.
+    ``container_runtime`` names the OCI runtime for images; empty for the first that works.
 
     Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
     modules in ``preload``, and for a program that cannot be run.
@@ -132,6 +136,7 @@ async def open_zygote(
                 processes_max=processes_max,
                 programs=programs,
                 environments=environments,
+                container_runtime=container_runtime,
                 started=None if link is not None else started,
             )
             try:
@@ -189,10 +194,12 @@ class ZygotePool:
         programs: Iterable[ProgramSetting] = (),
         environments: EnvironmentStore | None = None,
         started: StartedZygote | None = None,
+        container_runtime: str = "",
     ) -> None:
         self._nursery = nursery
         self._environments: Final = environments
         self._programs = tuple(programs)
+        self._container_runtime: Final = container_runtime
         self._started = started
         """The process of a zygote that waits until this machine is known to be fit."""
         self.fitness = fitness_of(mechanisms, accept_weaker=accept_weaker)
@@ -523,12 +530,35 @@ class ZygotePool:
             if link is not None and link.alive:
                 return link
             setup = self._setup if is_pure else ZygoteSetup(brand, self._setup.available)
-            started = await self._restarted(link, setup, lineage.environment if is_pure else "")
+            environment = lineage.environment if is_pure else ""
+            image = None if self._environments is None else self._environments.image_of(environment)
+            if image is None:
+                started = await self._restarted(link, setup, environment)
+            else:
+                started = await self._restarted_for_image(link, environment, image)
             if is_pure:
                 lineage.zygote = started
             else:
                 self._limbo = started
             return started
+
+    async def _restarted_for_image(
+        self, former: ZygoteLink | None, environment: str, image: ImageSettings
+    ) -> ZygoteLink:
+        """Start a zygote of an image, with the first runtime of this machine that works.
+
+        Raise ``NotSupportedError`` with the reasons of all if none does.
+        """
+        python = await trio.to_thread.run_sync(this_python)
+        reasons: list[str] = []
+        for runtime in await trio.to_thread.run_sync(known_runtimes, self._container_runtime):
+            container = ContainerSetup(runtime, python, image.variables, image.folder)
+            setup = ZygoteSetup(Brand.PURE, self._setup.available, container=container)
+            try:
+                return await self._restarted(former, setup, environment)
+            except NotSupportedError as error:
+                reasons.append(error.message)
+        raise NotSupportedError("; ".join(reasons), call="run")
 
     def _any_task_in(self, environment: str) -> bool:
         """Return True while a task runs in an environment, or starts there.

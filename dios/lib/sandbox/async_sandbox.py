@@ -75,6 +75,7 @@ class Sandbox(SandboxOps):
         forkable: bool = False,
         packages: Iterable[str] = (),
         wheels: str | os.PathLike[str] | None = None,
+        image: str = "",
     ) -> None:
         super().__init__(
             inputs,
@@ -91,6 +92,7 @@ class Sandbox(SandboxOps):
         self._place: Final = node
         self._packages: Final = packages
         self._wheels: Final = wheels
+        self._image: Final = image
         self._stack: Final = contextlib.AsyncExitStack()
         self._loop: EventLoop | None = None
         self._turn = _Turn()
@@ -138,7 +140,7 @@ class Sandbox(SandboxOps):
         self._loop = running_loop()
         try:
             place = self._place
-            if self._packages or self._wheels is not None:
+            if self._image or self._packages or self._wheels is not None:
                 self._template = await self._environment(self._loop, place)
             if not isinstance(place, AsyncNode):
                 place = await self._stack.enter_async_context(open_node(place))
@@ -161,8 +163,12 @@ class Sandbox(SandboxOps):
             )
         # Most sandboxes need none.
         from dios.lib.environments.environments import environment_at  # noqa: PLC0415 - see above
+        from dios.lib.images.images import image_at  # noqa: PLC0415 - the same
 
         work = functools.partial(environment_at, place, self._packages, self._wheels, self._template)
+        if self._image:
+            others = self._template or ("packages" if self._packages or self._wheels is not None else "")
+            work = functools.partial(image_at, place, self._image, others)
         return await loop.in_thread(work)
 
     # -- steps ------------------------------------------------------------------------------------

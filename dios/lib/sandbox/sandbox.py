@@ -43,9 +43,17 @@ def _blocking(
 
 
 def _environment(
-    node: Node, packages: Iterable[str], wheels: str | os.PathLike[str] | None, template: str
+    node: Node,
+    packages: Iterable[str],
+    wheels: str | os.PathLike[str] | None,
+    template: str,
+    image: str,
 ) -> str:
     # Most sandboxes need none.
+    if image:
+        from dios.lib.images.images import image_on  # noqa: PLC0415 - see above
+
+        return image_on(node, image, template or ("packages" if packages or wheels is not None else ""))
     from dios.lib.environments.environments import environment_on  # noqa: PLC0415 - see above
 
     return environment_on(node, packages, wheels=wheels, template=template)
@@ -93,6 +101,7 @@ class Sandbox(SandboxOps):
         forkable: bool = False,
         packages: Iterable[str] = (),
         wheels: str | os.PathLike[str] | None = None,
+        image: str = "",
     ) -> None:
         super().__init__(
             inputs,
@@ -110,9 +119,9 @@ class Sandbox(SandboxOps):
         self._opens_node: Final = not isinstance(node, Node)
         if not isinstance(node, Node):
             node = connect_or_start(node, pool_size=1)
-        if packages or wheels is not None:
+        if image or packages or wheels is not None:
             try:
-                self._template = _environment(node, packages, wheels, template)
+                self._template = _environment(node, packages, wheels, template, image)
             except BaseException:
                 if self._opens_node:
                     node.close()
