@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from dios import limits
 from dios.errors import InvalidError
+from dios.wire.fields import Text
 
 MAGIC: Final = b"DIOSIMG1"
 
@@ -55,10 +56,7 @@ class ImageEntry(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 class ImageSettings(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The environment variables (NAME=value) and the working directory that an image gives its programs."""
 
-    variables: Annotated[
-        tuple[Annotated[str, Meta(max_length=limits.IMAGE_TEXT_CHARS_MAX)], ...],
-        Meta(max_length=limits.IMAGE_VARIABLES_MAX),
-    ] = ()
+    variables: Annotated[tuple[Text, ...], Meta(max_length=limits.IMAGE_VARIABLES_MAX)] = ()
     folder: Annotated[str, Meta(max_length=limits.ENVIRONMENT_PATH_CHARS_MAX)] = "/"
 
 
@@ -98,7 +96,13 @@ class ImageManifest(Struct, frozen=True, array_like=True, forbid_unknown_fields=
             raise InvalidError(f"the image has over {limits.ENVIRONMENT_BYTES_MAX >> 20} MiB")
         for variable in self.settings.variables:
             if "=" not in variable[1:] or "\0" in variable:
-                raise InvalidError(f"the image has the environment variable {variable[:100]!r}, without a name")
+                raise InvalidError(
+                    f"the image has the environment variable {variable[:100]!r}, without a name"
+                )
+        if sum(map(len, self.settings.variables)) > limits.IMAGE_VARIABLES_CHARS_MAX:
+            raise InvalidError(
+                f"the environment variables of the image have over {limits.IMAGE_VARIABLES_CHARS_MAX} letters"
+            )
         if not self.settings.folder.startswith("/") or "\0" in self.settings.folder:
             raise InvalidError("the working directory of the image is no absolute path")
 
@@ -108,7 +112,9 @@ class ImageManifest(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     def disk_bytes(self) -> int:
         """Return the bytes that the entries take on a disk with blocks of 4 KiB."""
-        return sum(-(-entry.size // _BLOCK) * _BLOCK for entry in self.entries) + _BLOCK * (len(self.entries) + 2)
+        return sum(-(-entry.size // _BLOCK) * _BLOCK for entry in self.entries) + _BLOCK * (
+            len(self.entries) + 2
+        )
 
 
 _DEPTH_MAX: Final = limits.IMAGE_DEPTH_MAX

@@ -15,12 +15,32 @@ import pytest
 
 BUSYBOX = Path("/bin/busybox")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-APPLETS = ("sh", "cat", "echo", "env", "head", "id", "ls", "ln", "mkdir", "mount", "nc", "ps", "pwd", "rm", "sleep", "unshare", "yes")
+APPLETS = (
+    "sh",
+    "cat",
+    "echo",
+    "env",
+    "head",
+    "id",
+    "ls",
+    "ln",
+    "mkdir",
+    "mount",
+    "nc",
+    "ps",
+    "pwd",
+    "rm",
+    "sleep",
+    "unshare",
+    "yes",
+)
 
 Entry = tuple[tarfile.TarInfo, bytes]
 
 
-def entry(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, *, mode: int = 0o644, link: str = "") -> Entry:
+def entry(
+    name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, *, mode: int = 0o644, link: str = ""
+) -> Entry:
     """Return an entry of a layer."""
     info = tarfile.TarInfo(name)
     info.type, info.mode, info.linkname, info.size = kind, mode, link, len(data)

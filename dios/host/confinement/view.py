@@ -177,7 +177,9 @@ def parts_of(
     return ViewParts(links, clones)
 
 
-def clone(path: str, place: str = "", *, is_device: bool = False, is_sealed: bool = True) -> tuple[str, bool, int]:
+def clone(
+    path: str, place: str = "", *, is_device: bool = False, is_sealed: bool = True
+) -> tuple[str, bool, int]:
     """Clone one more mount for a view, at ``path`` or another place. Raise ``OSError``."""
     attributes = _SEALED_DEVICE if is_device else _SEALED if is_sealed else _UNSEALED
     return place or path, os.path.isdir(path), _clone(path, attributes)  # noqa: PTH112 - no pathlib here
@@ -186,7 +188,8 @@ def clone(path: str, place: str = "", *, is_device: bool = False, is_sealed: boo
 def enter(parts: ViewParts, folders: Iterable[str] = ()) -> None:
     """Build a root and move the calling process into it; needs an own mount namespace.
 
-    ``folders`` are places of further, empty folders. Raise ``OSError``. The process must then only report the error and end.
+    ``folders`` are places of further, empty folders. Raise ``OSError``. The process must then only report the
+    error and end.
     """
     linux_calls.syscall("mount", None, b"/\0", None, _PRIVATE | _RECURSIVE, None)
     root = memory_mounts.new(_ROOT_OPTIONS)

@@ -30,6 +30,9 @@ _MASKED: Final = (
     *("/proc/key-users", "/proc/latency_stats", "/proc/modules", "/proc/sched_debug", "/proc/scsi"),
     *("/proc/timer_list", "/proc/timer_stats", "/proc/sysrq-trigger", "/proc/cmdline", "/proc/config.gz"),
     *("/proc/partitions", "/proc/diskstats", "/proc/swaps", "/proc/vmallocinfo"),
+    *("/proc/buddyinfo", "/proc/iomem", "/proc/ioports", "/proc/kpagecount", "/proc/kpageflags"),
+    *("/proc/locks", "/proc/pagetypeinfo", "/proc/schedstat", "/proc/slabinfo", "/proc/softirqs"),
+    *("/proc/vmstat", "/proc/zoneinfo", "/proc/dma", "/proc/mtrr", "/proc/kpagecgroup"),
     *("/proc/bus", "/proc/driver", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/tty"),
 )
 _READ_ONLY: Final = ("/proc/sys",)
@@ -37,9 +40,7 @@ _SHARED_MEMORY_FILES: Final = 4_096
 _UNLIMITED: Final = resource.RLIM_INFINITY
 
 
-def configuration(
-    root: str, command: Sequence[str], bounds: LimitsOfTask, mounts: Mapping[str, str]
-) -> Json:
+def configuration(root: str, command: Sequence[str], bounds: LimitsOfTask, mounts: Mapping[str, str]) -> Json:
     """Return the order for a container with the root file system ``root``, which runs ``command``.
 
     ``mounts`` are further folders of the view by their places in the container, read-only. ``bounds`` are
@@ -64,7 +65,10 @@ def configuration(
             ],
         },
         "root": {"path": root, "readonly": False},
-        "mounts": [*_file_systems(bounds.memory_bytes), *(_folder(place, source) for place, source in mounts.items())],
+        "mounts": [
+            *_file_systems(bounds.memory_bytes),
+            *(_folder(place, source) for place, source in mounts.items()),
+        ],
         "linux": {
             # Its network, IPC and host name are those of the process that becomes the runtime: new ones, in
             # which the container has no rights.

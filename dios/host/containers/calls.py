@@ -2,7 +2,8 @@
 
 This is a list of permitted calls: a call that is new in the kernel is refused with ENOSYS. It permits what
 programs of every kind need, unlike the table of pure tasks (``dios.host.confinement.policy``), and none of
-the calls that end a pure task. The names are those of libseccomp; a name that it does not know permits
+the calls that end a pure task. It has no inotify, because devices and the node's Python are files that other
+programs of the machine open, too. The names are those of libseccomp; a name that it does not know permits
 nothing.
 """
 
@@ -12,7 +13,7 @@ from typing import Final, TypeAlias
 
 from dios.host.confinement.policy import KILLED
 
-Json: TypeAlias = "None | bool | int | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | str | list[Json] | dict[str, Json] | None"
 
 _ENOSYS: Final = 38
 _EPERM: Final = 1
@@ -27,43 +28,45 @@ _PERSONALITIES: Final = (0, 0xFFFF_FFFF)
 """An ordinary Linux process, and the question for the present one."""
 
 _FILES: Final = """
-access chdir chmod chown chown32 close close_range copy_file_range creat dup dup2 dup3 eventfd eventfd2 faccessat
-faccessat2 fadvise64 fadvise64_64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchown32 fchownat fcntl
-fcntl64 fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstat64 fstatat64 fstatfs fstatfs64
-fsync ftruncate ftruncate64 futimesat getcwd getdents getdents64 getxattr inotify_add_watch inotify_init
-inotify_init1 inotify_rm_watch io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit ioctl lchown
-lchown32 lgetxattr link linkat listxattr llistxattr lremovexattr lseek lsetxattr lstat lstat64 memfd_create mkdir
-mkdirat mknod mknodat newfstatat open openat openat2 pipe pipe2 poll ppoll pread64 preadv preadv2 pwrite64
-pwritev pwritev2 read readahead readlink readlinkat readv removexattr rename renameat renameat2 rmdir
-select pselect6 sendfile sendfile64 setxattr splice stat stat64 statfs statfs64 statx symlink symlinkat sync
-sync_file_range syncfs tee truncate truncate64 umask unlink unlinkat utime utimensat utimes vmsplice write writev
-epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2 epoll_wait epoll_wait_old
+access chdir chmod chown chown32 close close_range copy_file_range creat dup dup2 dup3 eventfd eventfd2
+faccessat faccessat2 fadvise64 fadvise64_64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchown32
+fchownat fcntl fcntl64 fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstat64
+fstatat64 fstatfs fstatfs64 fsync ftruncate ftruncate64 futimesat getcwd getdents getdents64 getxattr
+io_cancel io_destroy io_getevents
+io_pgetevents io_setup io_submit ioctl lchown lchown32 lgetxattr link linkat listxattr llistxattr
+lremovexattr lseek lsetxattr lstat lstat64 memfd_create mkdir mkdirat mknod mknodat newfstatat open
+openat openat2 pipe pipe2 poll ppoll pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead
+readlink readlinkat readv removexattr rename renameat renameat2 rmdir select pselect6 sendfile sendfile64
+setxattr splice stat stat64 statfs statfs64 statx symlink symlinkat sync sync_file_range syncfs tee
+truncate truncate64 umask unlink unlinkat utime utimensat utimes vmsplice write writev epoll_create
+epoll_create1 epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2 epoll_wait epoll_wait_old
 """
 _PROCESSES: Final = """
-alarm arch_prctl capget capset execve execveat exit exit_group fork get_robust_list get_thread_area getcpu getegid
-geteuid getgid getgroups getitimer getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit
-getrusage getsid gettid getuid kill membarrier nanosleep pause pidfd_open pidfd_send_signal prctl prlimit64
-restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend
-rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr
-sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam
-sched_setscheduler sched_yield set_robust_list set_thread_area set_tid_address setfsgid setfsuid setgid setgroups
-setitimer setpgid setpriority setregid setresgid setresuid setreuid setrlimit setsid setuid sigaltstack signalfd
-signalfd4 sysinfo tgkill time timer_create timer_delete timer_getoverrun timer_gettime timer_settime
-timerfd_create timerfd_gettime timerfd_settime times tkill uname vfork wait4 waitid waitpid clock_getres
-clock_gettime clock_nanosleep gettimeofday landlock_add_rule landlock_create_ruleset landlock_restrict_self
+alarm arch_prctl capget capset execve execveat exit exit_group fork get_robust_list get_thread_area
+getcpu getegid geteuid getgid getgroups getitimer getpgid getpgrp getpid getppid getpriority getresgid
+getresuid getrlimit getrusage getsid gettid getuid kill membarrier nanosleep pause pidfd_open
+pidfd_send_signal prctl prlimit64 restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask
+rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max
+sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler
+sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield
+set_robust_list set_thread_area set_tid_address setfsgid setfsuid setgid setgroups setitimer setpgid
+setpriority setregid setresgid setresuid setreuid setrlimit setsid setuid sigaltstack signalfd signalfd4
+sysinfo tgkill time timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create
+timerfd_gettime timerfd_settime times tkill uname vfork wait4 waitid waitpid clock_getres clock_gettime
+clock_nanosleep gettimeofday landlock_add_rule landlock_create_ruleset landlock_restrict_self
 """
 _MEMORY: Final = """
-brk futex futex_requeue futex_wait futex_waitv futex_wake getrandom madvise mincore mlock mlock2 mlockall mmap
-mprotect mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect remap_file_pages
-mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd semctl semget
-semop semtimedop shmat shmctl shmdt shmget
+brk futex futex_requeue futex_wait futex_waitv futex_wake getrandom madvise mincore mlock mlock2 mlockall
+mmap mprotect mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect
+remap_file_pages mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget
+msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
 """
 _SOCKETS: Final = """
-accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg recvmsg sendmmsg sendmsg
-sendto setsockopt shutdown socketpair
+accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg recvmsg sendmmsg
+sendmsg sendto setsockopt shutdown socketpair
 """
 
-PERMITTED: Final = tuple(" ".join((_FILES, _PROCESSES, _MEMORY, _SOCKETS)).split())
+PERMITTED: Final = tuple(f"{_FILES} {_PROCESSES} {_MEMORY} {_SOCKETS}".split())
 
 
 def filter_of(machine: str) -> Json:

@@ -19,7 +19,6 @@ import msgspec
 
 from dios import limits
 from dios.host.confinement import (
-    limits_of_task,
     linux_calls,
     lockdown,
     memory_mounts,
@@ -30,12 +29,7 @@ from dios.host.confinement import (
 )
 from dios.host.confinement.limits_of_task import LimitsOfTask
 from dios.host.containers import bundle
-from dios.host.containers.runtimes import ContainerSetup
-
-NEEDED: Final = frozenset(
-    {"user", "pid", "mount", "net", "ipc", "uts", "no_new_privs", "seccomp", "cgroup_memory", "cgroup_pids"}
-)
-"""The mechanisms without which no task has a container. The groups bound all its processes together."""
+from dios.host.containers.runtimes import NEEDED, ContainerSetup
 
 OF_CHILDREN: Final = frozenset({"pid", "mount", "net", "ipc", "uts", "cgroup_memory"})
 """The mechanisms of the process that becomes the runtime. Its user namespace is that of its zygote."""
@@ -113,7 +107,14 @@ def enter_view(setup: ContainerSetup, paths: Sequence[str], image: str) -> tuple
         "variables": list(setup.variables),
         "folder": setup.folder,
     }
-    interpreter = (bundle.PYTHON + setup.python.path, "-I", "-S", "-c", _START, msgspec.json.encode(order).decode())
+    interpreter = (
+        bundle.PYTHON + setup.python.path,
+        "-I",
+        "-S",
+        "-c",
+        _START,
+        msgspec.json.encode(order).decode(),
+    )
     if not setup.python.loader:
         return interpreter
     found = ":".join(bundle.PYTHON + folder for folder in libraries)
@@ -168,7 +169,9 @@ def become(state: ContainerState, bounds: LimitsOfTask, socket: int, console: in
 
 def _mount(kind: str, place: str, flags: int, options: str = "") -> None:
     data = options.encode() + b"\0" if options else None
-    linux_calls.syscall("mount", f"{kind}\0".encode(), place.encode() + b"\0", f"{kind}\0".encode(), flags, data)
+    linux_calls.syscall(
+        "mount", f"{kind}\0".encode(), place.encode() + b"\0", f"{kind}\0".encode(), flags, data
+    )
 
 
 def status_of(status: int) -> int:

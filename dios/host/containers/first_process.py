@@ -35,7 +35,9 @@ def main(order: Order, entry: str) -> None:
         os.close(TASK_SOCKET)
         os._exit(_wait(pid))
     os.set_inheritable(TASK_SOCKET, False)
-    os.environ.update(variable.split("=", 1) for variable in order["variables"])
+    for variable in order["variables"]:
+        name, _, value = variable.partition("=")
+        os.environ[name] = value
     try:
         os.chdir(order["folder"])
     except OSError as error:
@@ -43,8 +45,8 @@ def main(order: Order, entry: str) -> None:
         os._exit(1)
     sys.argv[:] = ["dios-task"]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    module, _, name = entry.partition(":")
-    function: Callable[[], int | None] = getattr(importlib.import_module(module), name)
+    module, _, attribute = entry.partition(":")
+    function: Callable[[], int | None] = getattr(importlib.import_module(module), attribute)
     run_entry_point(function)
 
 

@@ -14,10 +14,9 @@ from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct
 
-from dios.errors import InvalidError, NotSupportedError
+from dios.errors import NotSupportedError
 from dios.host.confinement.native_programs import NativeProgram, ProgramSetting, examine
 from dios.wire.fields import Text
-
 
 
 class RuntimeKind(NamedTuple):
@@ -35,6 +34,11 @@ KNOWN: Final[Mapping[str, RuntimeKind]] = {
 
 A container is in the control groups of its task already, so no runtime makes groups.
 """
+
+NEEDED: Final = frozenset(
+    {"user", "pid", "mount", "net", "ipc", "uts", "no_new_privs", "seccomp", "cgroup_memory", "cgroup_pids"}
+)
+"""The mechanisms without which no task has a container. The groups bound all its processes together."""
 
 _PLACES: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 

@@ -302,17 +302,22 @@ def _about_at(place: Path) -> EnvironmentRecord | None:
 
 
 def _about(principal: Principal, digest: str, manifest: AnyManifest) -> EnvironmentRecord:
-    is_image = isinstance(manifest, ImageManifest)
+    image: ImageSettings | None = None
+    packages: tuple[Package, ...] = ()
+    if isinstance(manifest, ImageManifest):
+        image, python, files = manifest.settings, manifest.machine, len(manifest.entries)
+    else:
+        packages, python, files = manifest.packages, manifest.python, len(manifest.files)
     return EnvironmentRecord(
         _ABOUT_VERSION,
         principal,
         digest,
-        manifest.machine if is_image else manifest.python,
+        python,
         manifest.disk_bytes(),
-        len(manifest.entries if is_image else manifest.files),
-        () if is_image else manifest.packages,
+        files,
+        packages,
         time.time_ns(),
-        manifest.settings if is_image else None,
+        image,
     )
 
 

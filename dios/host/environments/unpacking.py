@@ -108,8 +108,11 @@ def unpack(
     Raise InvalidError if the bytes are not those of the digest, OSError.
     """
     _make_folder(folder)
-    write = _write_image if isinstance(manifest, ImageManifest) else _write_packages
-    if not write(archive, manifest, folder, stop):  # type: ignore[operator]  # by the line above
+    if isinstance(manifest, ImageManifest):
+        is_complete = _write_image(archive, manifest, folder, stop)
+    else:
+        is_complete = _write_packages(archive, manifest, folder, stop)
+    if not is_complete:
         return False
     if not archive.is_at_end():
         raise InvalidError("the archive of the environment has more bytes than its manifest says")
@@ -118,9 +121,7 @@ def unpack(
     return True
 
 
-def _write_packages(
-    archive: ArchiveReader, manifest: Manifest, folder: Path, stop: threading.Event
-) -> bool:
+def _write_packages(archive: ArchiveReader, manifest: Manifest, folder: Path, stop: threading.Event) -> bool:
     for name in sorted(manifest.folders()):
         _make_folder(folder / name)
     return all(

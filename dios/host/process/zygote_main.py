@@ -8,7 +8,6 @@ socket. It ends, with every child, when that socket closes. Started as
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found] # a module of the interpreter
-import atexit
 import contextlib
 import fcntl
 import gc
@@ -19,10 +18,7 @@ import signal
 import socket
 import struct
 import sys
-import threading
-import traceback
 from array import array
-from collections.abc import Callable
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
@@ -101,6 +97,10 @@ class ZygoteProcess:
         limits_of_task.apply_to_zygote(pure=self._pure)
         counted = "cgroup_memory" in setup.available
         table = ProcessTable(memory_is_counted=counted) if setup.templates else None
+        if self._pure:
+            # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started the node.
+            with contextlib.suppress(OSError):
+                linux_calls.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
         command: tuple[str, ...] = ()
         trees: list[str] = []
         if setup.container is not None:
@@ -123,15 +123,17 @@ class ZygoteProcess:
         self._templates: TemplateSupervisor | None = None
         if table is not None:
             self._templates = TemplateSupervisor(
-                self._prepared, table, self, self._poll, _report_and_end, lambda: run_entry_point(loaded.entry)
+                self._prepared,
+                table,
+                self,
+                self._poll,
+                _report_and_end,
+                lambda: run_entry_point(loaded.entry),
             )
 
     @staticmethod
     def _confine(setup: ZygoteSetup, paths: tuple[str, ...], environment: str) -> list[str]:
         """Enter the read-only view and drop privileges, as far as possible. Return the view's trees."""
-        # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started the node.
-        with contextlib.suppress(OSError):
-            linux_calls.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
         files = tuple(path for program in setup.programs for path in program.files)
         trees = view.library_trees((*paths, *files))
         available = set(setup.available)

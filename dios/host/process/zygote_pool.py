@@ -14,6 +14,7 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final
 
 import trio
@@ -39,7 +40,7 @@ from dios.host.containers.runtimes import ContainerSetup, known_runtimes, this_p
 from dios.host.environments.store import EnvironmentStore
 from dios.host.handover.format import Zygote
 from dios.host.process.failure_pause import FailurePause
-from dios.host.process.lineages import OWN, Lineage, Lineages
+from dios.host.process.lineages import OWN, Lineage, Lineages, environment_of
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.templates import ProcessMaker, Templates
@@ -531,7 +532,7 @@ class ZygotePool:
                 return link
             setup = self._setup if is_pure else ZygoteSetup(brand, self._setup.available)
             environment = lineage.environment if is_pure else ""
-            image = None if self._environments is None else self._environments.image_of(environment)
+            image = self._image_in(environment)
             if image is None:
                 started = await self._restarted(link, setup, environment)
             else:
@@ -559,6 +560,14 @@ class ZygotePool:
             except NotSupportedError as error:
                 reasons.append(error.message)
         raise NotSupportedError("; ".join(reasons), call="run")
+
+    def may_prepare(self, lineage: str) -> bool:
+        """Return True if processes of a lineage can wait for a task, and get lower limits with it."""
+        return lineage != OWN and self._image_in(environment_of(lineage)) is None
+
+    def _image_in(self, environment: str) -> ImageSettings | None:
+        """Return the settings of the image in an environment, or None if it is none."""
+        return None if self._environments is None else self._environments.image_of(environment)
 
     def _any_task_in(self, environment: str) -> bool:
         """Return True while a task runs in an environment, or starts there.
@@ -642,7 +651,8 @@ class ZygotePool:
         link = await self._link(brand, lineage)
         if not self._groups:
             return await self.counted(await link.make(bounds))
-        group, entrances = await trio.to_thread.run_sync(self._open_group, bounds)
+        open_group = partial(self._open_group, bounds, at_once=link.makes_containers)
+        group, entrances = await trio.to_thread.run_sync(open_group)
         try:
             if not entrances:
                 return await self.counted(await link.make(bounds, group=group))
@@ -662,11 +672,14 @@ class ZygotePool:
         if child.exit is not None:
             self._on_end(child)
 
-    def _open_group(self, bounds: ProcessLimits) -> tuple[ControlGroup, tuple[int, ...]]:
-        """Return a control group with these limits, and its entrances, if it has any. Raise ``DiosError``."""
+    def _open_group(self, bounds: ProcessLimits, *, at_once: bool) -> tuple[ControlGroup, tuple[int, ...]]:
+        """Return a control group with these limits, and its entrances, if it has any. Raise ``DiosError``.
+
+        A child that enters ``at_once`` starts others, which would be outside if it were moved later.
+        """
         group = self._new_group(bounds)
         try:
-            return group, group.open_entrances()
+            return group, group.open_entrances(at_once=at_once)
         except OSError as error:
             self._groups.dispose(group)
             raise _without_limits(error) from error

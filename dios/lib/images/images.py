@@ -27,8 +27,8 @@ from dios.lib.images.layouts import (
 def image_on(node: Node, image: str, template: str = "") -> str:
     """Bring an image to a node, and return the name that takes the place of a template.
 
-    ``image`` is ``oci-layout:FOLDER[:TAG]``, ``oci-archive:FILE[:TAG]``, or ``dios://ALIAS/FILE[:TAG]`` for an
-    archive in a group. The result is kept on this machine and on the node, so that the same image is read
+    ``image`` is ``oci-layout:FOLDER[:TAG]``, ``oci-archive:FILE[:TAG]``, or ``dios://ALIAS/FILE[:TAG]`` for
+    an archive in a group. The result is kept on this machine and on the node, so that the same image is read
     once. Longer work is reported on standard error.
 
     Raises InvalidError for an image that is damaged, or has entries that no node accepts; NotSupportedError
@@ -44,7 +44,7 @@ def image_on(node: Node, image: str, template: str = "") -> str:
         layout = read_layout(blobs, place.tag, os.uname().machine)
         archive = archives.kept(packing.request_of(layout))
         if archive is not None:
-            # A damaged one is refused or, if it is empty, not mapped; one that was replaced meanwhile is gone.
+            # A damaged one is refused or, if it is empty, not mapped; one that was replaced is gone.
             with contextlib.suppress(InvalidError, FileNotFoundError, ValueError):
                 return brought(node, archive, ("",), str(place))
         with reported(f"reading {place}"):

@@ -1,4 +1,4 @@
-"""The files that result from the layers of an image: later layers add, replace and remove files of earlier ones.
+"""The files that result from the layers of an image: a layer adds, replaces and removes files.
 
 Nothing is written to a path of a layer. The files become a tree in memory, and their bytes one file of the
 caller's. An entry that leads out of the tree, or through a symbolic link, is refused.
@@ -63,13 +63,15 @@ class LayeredFiles:
         self._bytes = 0
 
     def add(self, layer: BinaryIO) -> None:
-        """Add a layer, a tar file. Raise InvalidError for an entry that is refused, TooLargeError, OSError."""
+        """Add a layer, a tar file. Raise InvalidError for what is refused, TooLargeError, OSError."""
         self._layer += 1
         with opened_tar(layer) as (reader, members):
             for member in members:
                 self._entries += 1
                 if self._entries > IMAGE_ENTRIES_MAX:
-                    raise TooLargeError(f"the image has over {IMAGE_ENTRIES_MAX:,} entries: use a smaller one")
+                    raise TooLargeError(
+                        f"the image has over {IMAGE_ENTRIES_MAX:,} entries: use a smaller one"
+                    )
                 self._add(reader, member)
 
     def files(self) -> Iterator[PackedFile]:
@@ -159,7 +161,9 @@ class LayeredFiles:
         for part in parts:
             node = node.children.get(part) if node is not None else None
         if node is None or node.kind is EntryKind.FOLDER:
-            raise _refused(member.name, f"is a link to {member.linkname[:200]!r}, which is no file of the image")
+            raise _refused(
+                member.name, f"is a link to {member.linkname[:200]!r}, which is no file of the image"
+            )
         return node
 
     def _folder(self, parts: list[str], path: str) -> _Node:

@@ -152,7 +152,9 @@ class FolderBlobs:
         try:
             file = (self._folder / name).open("rb")
         except OSError as error:
-            raise InvalidError(f"{self._folder} is no complete OCI layout: {name}: {error.strerror}") from error
+            raise InvalidError(
+                f"{self._folder} is no complete OCI layout: {name}: {error.strerror}"
+            ) from error
         with file:
             yield file
 
@@ -221,13 +223,13 @@ def read_layout(blobs: Blobs, tag: str, machine: str) -> ImageLayout:
         raise NotSupportedError(f"the image is for {configuration.os[:100]}, and nodes run on Linux")
     if configuration.machine != machine:
         raise NotSupportedError(
-            f"the image is for {configuration.architecture[:100]}, and this machine is {machine}: use another one"
+            f"the image is for {configuration.architecture[:100]}, and this machine is {machine}: use another"
         )
     for layer in manifest.layers:
         if layer.media_type not in _LAYER_TYPES:
             raise NotSupportedError(
-                f"a layer of the image is of the type {layer.media_type[:200]!r}: only tar, and tar with gzip, "
-                "can be read. Convert it, such as with `skopeo copy --dest-compress-format gzip`"
+                f"a layer of the image is of the type {layer.media_type[:200]!r}: only tar, and tar with "
+                "gzip, can be read. Convert it, such as with `skopeo copy --dest-compress-format gzip`"
             )
     return ImageLayout(blobs, descriptor.digest, manifest, configuration)
 
@@ -237,7 +239,9 @@ def verified(blobs: Blobs, descriptor: Descriptor) -> Iterator[BinaryIO]:
     """Yield a part of a layout after it was compared with its digest. Raise InvalidError."""
     match = _DIGEST.fullmatch(descriptor.digest)
     if match is None:
-        raise InvalidError(f"a part of the image has the digest {descriptor.digest[:200]!r}, which is no sha256")
+        raise InvalidError(
+            f"a part of the image has the digest {descriptor.digest[:200]!r}, which is no sha256"
+        )
     with blobs.open(f"blobs/sha256/{match[1]}") as file:
         digest, size = hashlib.sha256(), 0
         while size <= descriptor.size and (data := file.read(_CHUNK)):
@@ -245,8 +249,8 @@ def verified(blobs: Blobs, descriptor: Descriptor) -> Iterator[BinaryIO]:
             size += len(data)
         if size != descriptor.size or digest.hexdigest() != match[1]:
             raise InvalidError(
-                f"the part {descriptor.digest} of the image has other bytes than its name says: it is damaged, or "
-                "was changed. Get the image again"
+                f"the part {descriptor.digest} of the image has other bytes than its name says: it is "
+                "damaged, or was changed. Get the image again"
             )
         file.seek(0)
         yield file

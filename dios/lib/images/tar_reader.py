@@ -88,5 +88,5 @@ def opened_tar(
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (member := archive.next()) is not None:
         # It keeps all of them otherwise.
-        archive.members.clear()
+        vars(archive)["members"].clear()
         yield member

@@ -48,6 +48,36 @@ def _awaited(
     return method
 
 
+def _of_files(
+    op: Callable[Concatenate[SandboxOps, P], Steps[T]],
+) -> Callable[Concatenate[SandboxFiles, P], Coroutine[object, object, T]]:
+    """Return the method of ``SandboxFiles`` for an operation."""
+
+    @functools.wraps(op)
+    async def method(self: SandboxFiles, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._box._in_turn(op(self._box, *args, **kwargs))  # noqa: SLF001 - a part of it
+
+    method.__name__ = op.__name__.removesuffix("_op")
+    method.__qualname__ = f"SandboxFiles.{method.__name__}"
+    return method
+
+
+class SandboxFiles:
+    """The files of a sandbox: those of its image, or of its private folder without one.
+
+    A path that is not absolute begins in the working directory.
+    """
+
+    def __init__(self, box: Sandbox) -> None:
+        self._box: Final = box
+
+    read = _of_files(SandboxOps.read_file_op)
+    write = _of_files(SandboxOps.write_file_op)
+    list = _of_files(SandboxOps.list_folder_op)
+    make_folder = _of_files(SandboxOps.make_folder_op)
+    remove = _of_files(SandboxOps.remove_path_op)
+
+
 class Sandbox(SandboxOps):
     """A Python session in a pure task, for an ``async with`` body; ``dios.Sandbox`` is the blocking one.
 
@@ -88,6 +118,7 @@ class Sandbox(SandboxOps):
             network_ca,
             network_headers,
             forkable=forkable,
+            has_image=bool(image),
         )
         self._place: Final = node
         self._packages: Final = packages
@@ -99,11 +130,17 @@ class Sandbox(SandboxOps):
         self._is_fork = False
 
     run = _awaited(SandboxOps.run_op)
+    exec = _awaited(SandboxOps.exec_op)
     put = _awaited(SandboxOps.put_op)
     get = _awaited(SandboxOps.get_op)
     call = _awaited(SandboxOps.call_op)
     complete = _awaited(SandboxOps.complete_op)
     reset = _awaited(SandboxOps.reset_op)
+
+    @property
+    def files(self) -> SandboxFiles:
+        """The files of the session, by absolute paths, or paths in its working directory."""
+        return SandboxFiles(self)
 
     async def fork(self) -> Sandbox:
         """Return an open sandbox whose session is a fork of this one; see ``dios.Sandbox.fork``.

@@ -13,6 +13,7 @@ from dios.client.task_files import INPUTS
 from dios.lib.sandbox.bounds import MESSAGE_CHARS_MAX, TRACEBACK_CHARS_MAX, TYPE_CHARS_MAX
 from dios.lib.sandbox.errors import NotGrantedError
 from dios.lib.sandbox.protocol import FailureRecord
+from dios.wire.images import RESERVED
 
 CELL: Final = "<cell "
 """The file names of cells begin with this, their number follows."""
@@ -20,6 +21,7 @@ CELL: Final = "<cell "
 REFUSED: Final = "DIOS-Refused"
 """The header of an HTTP answer that the sandbox gives in place of a server."""
 
+IN_IMAGE: Final = os.path.isdir(f"/{RESERVED}")  # noqa: PTH112 - sessions load no pathlib
 _CHAIN_MAX: Final = 10
 _REFUSED: Final = frozenset({errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOSYS})
 _LIMITS: Final = {errno.EMFILE: "descriptors", errno.ENOSPC: "folder", errno.ENOMEM: "memory"}
@@ -122,6 +124,8 @@ def _refusal_of(error: BaseException) -> str:
         return _LIMITS[error.errno]
     if isinstance(error, NotGrantedError) or _answered_refusal(error):
         return "origin"
+    if IN_IMAGE:
+        return ""  # an image has programs and files of its own, and its errors are ordinary ones
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     if any(file.endswith(_NETWORK_FILE) for file in files):
         return "network"

@@ -138,3 +138,35 @@ def table_of(record: TableRecord) -> SandboxTable:
     return SandboxTable(
         tuple(record.columns), tuple(map(tuple, record.rows)), record.row_count, record.column_count
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    """The end of a program that ran in an image, and its output.
+
+    ``exit_code`` is its status, or the negative number of the signal that ended it; None if it was stopped at
+    its time limit, or the session ended: then ``error`` has the reason.
+    """
+
+    exit_code: int | None
+    stdout: str = ""
+    stderr: str = ""
+    error: SandboxFailure | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if the program ended with the status 0."""
+        return self.exit_code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxFile:
+    """A file in a sandbox, as the sandbox describes it: its name, kind, size in bytes, and permissions.
+
+    ``kind`` is "file", "folder", "link" or "other".
+    """
+
+    name: str
+    kind: str
+    size: int
+    mode: int

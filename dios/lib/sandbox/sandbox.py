@@ -59,6 +59,36 @@ def _environment(
     return environment_on(node, packages, wheels=wheels, template=template)
 
 
+def _of_files(
+    op: Callable[Concatenate[SandboxOps, P], Steps[T]],
+) -> Callable[Concatenate[SandboxFiles, P], T]:
+    """Return the method of ``SandboxFiles`` for an operation."""
+
+    @functools.wraps(op)
+    def method(self: SandboxFiles, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._box._in_turn(op(self._box, *args, **kwargs))  # noqa: SLF001 - a part of it
+
+    method.__name__ = op.__name__.removesuffix("_op")
+    method.__qualname__ = f"SandboxFiles.{method.__name__}"
+    return method
+
+
+class SandboxFiles:
+    """The files of a sandbox: those of its image, or of its private folder without one.
+
+    A path that is not absolute begins in the working directory.
+    """
+
+    def __init__(self, box: Sandbox) -> None:
+        self._box: Final = box
+
+    read = _of_files(SandboxOps.read_file_op)
+    write = _of_files(SandboxOps.write_file_op)
+    list = _of_files(SandboxOps.list_folder_op)
+    make_folder = _of_files(SandboxOps.make_folder_op)
+    remove = _of_files(SandboxOps.remove_path_op)
+
+
 class Sandbox(SandboxOps):
     """A Python session in a pure task, which keeps its variables between runs; a ``with`` body ends it.
 
@@ -114,6 +144,7 @@ class Sandbox(SandboxOps):
             network_ca,
             network_headers,
             forkable=forkable,
+            has_image=bool(image),
         )
         self._turn: Final = threading.Lock()
         self._opens_node: Final = not isinstance(node, Node)
@@ -133,11 +164,17 @@ class Sandbox(SandboxOps):
             raise
 
     run = _blocking(SandboxOps.run_op)
+    exec = _blocking(SandboxOps.exec_op)
     put = _blocking(SandboxOps.put_op)
     get = _blocking(SandboxOps.get_op)
     call = _blocking(SandboxOps.call_op)
     complete = _blocking(SandboxOps.complete_op)
     reset = _blocking(SandboxOps.reset_op)
+
+    @property
+    def files(self) -> SandboxFiles:
+        """The files of the session, by absolute paths, or paths in its working directory."""
+        return SandboxFiles(self)
 
     def fork(self) -> Sandbox:
         """Return a sandbox whose session is a fork of this one, with the same variables, modules and files.

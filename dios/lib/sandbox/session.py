@@ -11,6 +11,7 @@ import linecache
 import os
 import pickle
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -45,10 +46,14 @@ from dios.lib.sandbox.protocol import (
     ForkSession,
     GetFile,
     GetValue,
+    ListFolder,
+    MakeFolder,
     Order,
     PutFile,
     PutValue,
+    RemovePath,
     RunCell,
+    RunProgram,
     SessionTask,
 )
 from dios.limits import KIB
@@ -388,6 +393,13 @@ class _Session:
         if isinstance(task, GetFile):
             with open(task.path, "rb") as file:  # noqa: PTH123 - the same
                 return self._value(file.read(self._bounds.value_bytes + 1))
+        if isinstance(task, RunProgram):
+            # Sessions without an image start none.
+            from dios.lib.sandbox.programs import run_program  # noqa: PLC0415 - see above
+
+            return self._value(run_program(task, self.show))
+        if isinstance(task, ListFolder | RemovePath | MakeFolder):
+            return self._value(_changed(task))
         if isinstance(task, GetValue):
             return self._value(variables[self._known(task.name)])
         if isinstance(task, CompleteName):
@@ -465,6 +477,36 @@ class _Session:
 
     def _warn(self, text: str) -> None:
         sys.stderr.write(clean(f"[sandbox] {text}", 1000) + "\n")
+
+
+def _changed(task: ListFolder | RemovePath | MakeFolder) -> list[dict[str, object]]:
+    """Do something with files; the result has the files of a folder."""
+    if isinstance(task, MakeFolder):
+        os.makedirs(task.path, exist_ok=True)  # noqa: PTH103 - as short as the code of a cell would be
+        return []
+    if isinstance(task, ListFolder):
+        with os.scandir(task.path) as entries:
+            return [_described_file(entry) for entry in sorted(entries, key=lambda entry: entry.name)]
+    if os.path.isdir(task.path) and not os.path.islink(task.path):  # noqa: PTH112, PTH114 - the same
+        shutil.rmtree(task.path)
+    else:
+        os.unlink(task.path)  # noqa: PTH108 - the same
+    return []
+
+
+def _described_file(entry: os.DirEntry[str]) -> dict[str, object]:
+    info = entry.stat(follow_symlinks=False)
+    kind = (
+        "link"
+        if entry.is_symlink()
+        else "folder"
+        if entry.is_dir()
+        else "file"
+        if entry.is_file()
+        else "other"
+    )
+    name = entry.name.encode(errors="backslashreplace").decode()
+    return {"name": name, "kind": kind, "size": info.st_size, "mode": info.st_mode & 0o7777}
 
 
 def _is_open(stream: TextIO) -> bool:
