@@ -12,12 +12,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from dios.errors import InvalidError, NotSupportedError
+from dios.wire.images import RESERVED
 
 if TYPE_CHECKING:
     from dios.client.sync.node import Node, Reference
 
 INPUTS: Final = "/inputs"
 OUTPUTS: Final = "/outputs"
+IN_IMAGE: Final = os.path.isdir(f"/{RESERVED}")  # noqa: PTH112 - a task loads no pathlib at its start
+"""True in a task whose root file system is that of an image."""
+
 _WRITE_BYTES: Final = 1 << 30
 _READ_ONLY_FILE: Final = 0o400
 _READ_ONLY_DIRECTORY: Final = 0o500
@@ -38,6 +42,9 @@ class TaskFiles:
         no room in it.
         """
         for path in (INPUTS, OUTPUTS):
+            if IN_IMAGE:
+                os.makedirs(path, exist_ok=True)  # noqa: PTH103 - a task loads no pathlib at its start
+                continue
             if not os.path.islink(path):  # noqa: PTH114 - a task loads no pathlib at its start
                 raise NotSupportedError(
                     f"the task cannot have files in {path}: it has no private folder. Its inputs are in "

@@ -98,7 +98,7 @@ class ZygoteProcess:
         counted = "cgroup_memory" in setup.available
         table = ProcessTable(memory_is_counted=counted) if setup.templates else None
         if self._pure:
-            # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started the node.
+            # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started it.
             with contextlib.suppress(OSError):
                 linux_calls.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
         command: tuple[str, ...] = ()

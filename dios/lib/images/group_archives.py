@@ -31,7 +31,7 @@ def copied_archive(node: Node, place: str) -> Iterator[Path]:
     files = GroupFiles(node, group, KeyringCatalogue(node, keyring, alias, group))
     entry = next((entry for entry in files.entries() if stored_path(entry.file) == name), None)
     if entry is None:
-        raise InvalidError(f"the group {alias!r} has no file {name!r}: `dios files ls` lists its files")
+        raise InvalidError(f"the group {alias!r} has no file {name!r}: `dios ls` lists its files")
     with building_folder() as folder:
         copy = folder / "layout"
         download(files, entry, copy)

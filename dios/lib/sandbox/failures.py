@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
-from dios.client.task_files import INPUTS
+from dios.client.task_files import IN_IMAGE, INPUTS
 from dios.lib.sandbox.bounds import MESSAGE_CHARS_MAX, TRACEBACK_CHARS_MAX, TYPE_CHARS_MAX
 from dios.lib.sandbox.errors import NotGrantedError
 from dios.lib.sandbox.protocol import FailureRecord
-from dios.wire.images import RESERVED
 
 CELL: Final = "<cell "
 """The file names of cells begin with this, their number follows."""
@@ -21,7 +20,6 @@ CELL: Final = "<cell "
 REFUSED: Final = "DIOS-Refused"
 """The header of an HTTP answer that the sandbox gives in place of a server."""
 
-IN_IMAGE: Final = os.path.isdir(f"/{RESERVED}")  # noqa: PTH112 - sessions load no pathlib
 _CHAIN_MAX: Final = 10
 _REFUSED: Final = frozenset({errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOSYS})
 _LIMITS: Final = {errno.EMFILE: "descriptors", errno.ENOSPC: "folder", errno.ENOMEM: "memory"}

@@ -25,7 +25,7 @@ import msgspec
 from dios.client.blob_file import BlobFile
 from dios.client.ops.batches import Pending, together
 from dios.client.sync.node import Node, Reference, Stream, connect
-from dios.client.task_files import TaskFiles
+from dios.client.task_files import IN_IMAGE, TaskFiles
 from dios.errors import ClosedError, EndOfStreamError, NotSupportedError
 from dios.host.confinement.private_folder import TEMPORARY
 from dios.lib.counters import show_counters
@@ -99,13 +99,13 @@ def obey(node: Node, *, listens: bool) -> None:
 
 
 def place_inputs(node: Node) -> None:
-    """Copy inputs to ``/inputs``, if they leave most of the memory free and the task has a private folder.
+    """Copy inputs to ``/inputs``, if they leave most of the memory free and the task can write there.
 
     Raises NotPermittedError if an input has a label that the session's streams may not carry.
     """
     bound, _ = resource.getrlimit(resource.RLIMIT_DATA)
     try:
-        room = os.statvfs(TEMPORARY)
+        room = os.statvfs("/" if IN_IMAGE else TEMPORARY)
     except OSError:
         return
     free = room.f_bavail * room.f_frsize // 2

@@ -38,8 +38,8 @@ from dios.node.doctor import processor
 from dios.node.doctor.capacity import examine_capacity
 from dios.node.doctor.cluster import examine_cluster
 from dios.node.doctor.environments import examine_environments
-from dios.node.doctor.images import examine_images
 from dios.node.doctor.finding import DoctorFinding, DoctorLevel, DoctorTest
+from dios.node.doctor.images import examine_images
 from dios.node.doctor.promises import promises
 from dios.node.doctor.releases import examine_releases
 from dios.node.doctor.replicas import examine_replicas
