@@ -358,7 +358,7 @@ def test_an_image_excludes_packages_and_templates(node: RunningNode, image: str)
 def test_a_sandbox_that_ended_says_so(node: RunningNode, image: str) -> None:
     """A program that ends the first process ends the sandbox."""
     with dios.Sandbox(node=node.place, image=image) as own:
-        own.exec("sh", "-c", "kill -9 2; sleep 1000")
+        own.exec("sh", "-c", "kill -9 $PPID; sleep 1000")
         with pytest.raises(SandboxEndedError):
             own.exec("true")
 

@@ -69,9 +69,7 @@ class LayeredFiles:
             for member in members:
                 self._entries += 1
                 if self._entries > IMAGE_ENTRIES_MAX:
-                    raise TooLargeError(
-                        f"the image has over {IMAGE_ENTRIES_MAX:,} entries: use a smaller one"
-                    )
+                    raise TooLargeError(f"the image has over {IMAGE_ENTRIES_MAX:,} files: use a smaller one")
                 self._add(reader, member)
 
     def files(self) -> Iterator[PackedFile]:

@@ -31,6 +31,8 @@ class TarReader(io.RawIOBase):
         self._source: Final = source
         self._bytes_max: Final = bytes_max
         self._place = 0
+        self.last_read = b""
+        """The bytes of the last read: zeros, or none, at the end of a tar file."""
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes. Raise InvalidError for a read that no honest layer needs."""
@@ -38,6 +40,7 @@ class TarReader(io.RawIOBase):
             raise InvalidError("the layer has a header that is too long")
         data = self._source.read(size)
         self._place += len(data)
+        self.last_read = data
         if self._place > self._bytes_max:
             raise TooLargeError(f"a layer of the image unpacks to over {self._bytes_max // GIB} GiB")
         return data
@@ -78,15 +81,20 @@ def opened_tar(
     reader = TarReader(unpacked)  # type: ignore[arg-type]  # it has the methods that are used
     try:
         with tarfile.open(fileobj=reader, mode="r:") as archive:
-            yield reader, _members(archive)
+            yield reader, _members(archive, reader)
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
         if isinstance(error, InvalidError):
             raise
         raise InvalidError(f"a layer of the image cannot be read: {error}") from error
 
 
-def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    while (member := archive.next()) is not None:
+def _members(archive: tarfile.TarFile, reader: TarReader) -> Iterator[tarfile.TarInfo]:
+    member = vars(archive)["firstmember"] and archive.next()
+    while member is not None:
         # It keeps all of them otherwise.
         vars(archive)["members"].clear()
         yield member
+        member = archive.next()
+    # It takes a damaged header for the end.
+    if reader.last_read.strip(b"\0"):
+        raise InvalidError("the layer has a damaged header")
