@@ -235,6 +235,7 @@ def test_a_suspended_sandbox_does_nothing(node: RunningNode, image: str) -> None
     """All its processes stop, those of its programs as well, and continue."""
     with dios.connect(node.place) as control, dios.Sandbox(node=control, image=image) as own:
         own.exec("sh", "-c", f"({LOOP}) &")
+        assert own._link is not None
         task = own._link.task
         assert task is not None
         task.pause()
@@ -352,7 +353,7 @@ def test_an_image_excludes_packages_and_templates(node: RunningNode, image: str)
     """A sandbox has one of them."""
     for others in ({"packages": ["fruit"]}, {"template": "numbers"}):
         with pytest.raises(InvalidError, match="leave out the others"):
-            dios.Sandbox(node=node.place, image=image, **others)  # type: ignore[arg-type]
+            dios.Sandbox(node=node.place, image=image, **others)
 
 
 def test_a_sandbox_that_ended_says_so(node: RunningNode, image: str) -> None:

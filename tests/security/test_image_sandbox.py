@@ -74,6 +74,13 @@ def box(node: RunningNode, image: str) -> Iterator[dios.Sandbox]:
         yield sandbox
 
 
+def pid_of(box: dios.Sandbox) -> int:
+    """The process of the task of a sandbox, which is its runtime."""
+    assert box._link is not None
+    assert box._link.task is not None
+    return box._link.task.status().pid
+
+
 def asked(box: dios.Sandbox, code: str) -> object:
     """The JSON that code prints."""
     result = box.run(code)
@@ -88,7 +95,7 @@ def test_no_file_of_the_machine_is_there(box: dios.Sandbox, node: RunningNode, t
     paths = [str(secret), str(node.data), node.place, "/etc/hostname", "/etc/shadow", "/sys/kernel", "/run"]
     code = f"""
 import json, os
-roots = ['', '/..', '/proc/1/root', '/proc/self/root/..', '/proc/2/cwd/..']
+roots = ['', '/..', *(f'/proc/{{pid}}/root' for pid in (1, 'self'))]
 print(json.dumps([root + path for root in roots for path in {paths!r} if os.path.lexists(root + path)]))
 """
     assert asked(box, code) == []
@@ -107,9 +114,7 @@ def test_the_runtime_itself_sees_nothing_of_the_machine(box: dios.Sandbox, node:
     """A container that gets out of its root is in a view without the files of the machine."""
     if os.geteuid() != 0:
         pytest.skip("only root looks into the root of another user's process")
-    task = box._link.task
-    assert task is not None
-    root = Path(f"/proc/{task.status().pid}/root")
+    root = Path(f"/proc/{pid_of(box)}/root")
     names = {path.name for path in root.iterdir()}
     assert {"environment", "private", ".dios"} <= names
     for path in (
@@ -241,13 +246,13 @@ print(json.dumps([any(word in line for line in commands for word in words), outc
 def test_two_sandboxes_share_nothing(node: RunningNode, image: str) -> None:
     """No folder for temporary files, no shared memory, and no message queue."""
     with (
-        dios.Sandbox(node=node.place, image=image) as one,
+        dios.Sandbox(node=node.place, image=image) as owner,
         dios.Sandbox(node=node.place, image=image) as other,
     ):
         shmget = syscall_numbers.number_of("shmget")
-        assert asked(one, f"{CALL}\nprint(outcome({shmget}, 77, 4096, 0o1600))") == 0
+        assert asked(owner, f"{CALL}\nprint(outcome({shmget}, 77, 4096, 0o1600))") == 0
         for place in ("/tmp/a", "/dev/shm/a", "/bin/a"):
-            one.files.write(place, b"x")
+            owner.files.write(place, b"x")
             with pytest.raises(DiosError):
                 other.files.read(place)
         assert asked(other, f"{CALL}\nprint(outcome({shmget}, 77, 4096, 0))") == 2
@@ -268,8 +273,8 @@ modes = {name: os.lstat('/dev/' + name).st_mode for name in os.listdir('/dev')}
 devices = [name for name, mode in modes.items() if stat.S_ISCHR(mode) or stat.S_ISBLK(mode)]
 print(json.dumps([outcomes, sorted(devices)]))
 """
-    made, devices = asked(box, code)  # type: ignore[misc]
-    assert made == ["refused", "refused"]  # type: ignore[has-type]
+    outcomes, devices = asked(box, code)  # type: ignore[misc]
+    assert outcomes == ["refused", "refused"]  # type: ignore[has-type]
     assert set(devices) <= {"full", "null", "ptmx", "random", "tty", "urandom", "zero"}  # type: ignore[has-type]
 
 
@@ -356,9 +361,7 @@ def test_a_flood_of_processes_ends_with_the_sandbox(node: RunningNode, image: st
         own.files.write("/tmp/flood", b"#!/bin/sh\n/tmp/flood & /tmp/flood &\nsleep 1000\n")
         own.exec("sh", "-c", "/bin/busybox chmod 755 /tmp/flood; /tmp/flood", timeout=2)
         assert other.exec("echo", "on").stdout == "on\n"
-        task = own._link.task
-        assert task is not None
-        pid = task.status().pid
+        pid = pid_of(own)
     assert not children_of(pid)
 
 

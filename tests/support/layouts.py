@@ -31,6 +31,7 @@ APPLETS = (
     "pwd",
     "rm",
     "sleep",
+    "sort",
     "unshare",
     "yes",
 )

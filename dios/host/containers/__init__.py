@@ -7,5 +7,6 @@ Read in this order:
   start of its runtime.
 - ``bundle``: the order to the runtime: mounts, namespaces, capabilities; ``calls``: the permitted system
   calls.
-- ``first_process``: the program with the number 1 in a container.
+- ``first_process``: the program with the number 1 in a container; ``entry_points`` runs the program of a
+  task there, and in the children of zygotes.
 """

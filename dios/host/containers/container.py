@@ -117,9 +117,9 @@ def enter_view(setup: ContainerSetup, paths: Sequence[str], image: str) -> tuple
     )
     if not setup.python.loader:
         return interpreter
-    found = ":".join(bundle.PYTHON + folder for folder in libraries)
+    search_path = ":".join(bundle.PYTHON + folder for folder in libraries)
     # Through its own loader, so that it runs in an image with another C library, or with none.
-    return (bundle.PYTHON + setup.python.loader, "--library-path", found, *interpreter)
+    return (bundle.PYTHON + setup.python.loader, "--library-path", search_path, *interpreter)
 
 
 def _parts(setup: ContainerSetup, trees: Sequence[str], files: Sequence[str], image: str) -> view.ViewParts:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Final, TypedDict
 
-from dios.host.process.entry_points import run_entry_point
+from dios.host.containers.entry_points import run_entry_point
 
 TASK_SOCKET: Final = 3
 _SIGNALLED: Final = 128

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from dios.host.confinement.cgroups import ControlGroup, GroupFolder, MemoryEvents
+from dios.host.containers.entry_points import EXCEPTION_STATUS
 from dios.host.handover.format import Child, Group
 from dios.host.process.descendants import continue_descendants, stop_descendants
-from dios.host.process.entry_points import EXCEPTION_STATUS
 from dios.host.process.zygote_messages import LOCKDOWN_FAILED_STATUS, ChildExited
 from dios.wire.types import Brand, Cause
 

@@ -35,8 +35,8 @@ from dios.host.confinement import (
     view,
 )
 from dios.host.containers import container
+from dios.host.containers.entry_points import EntryPoint, run_entry_point
 from dios.host.process import template_supervisor
-from dios.host.process.entry_points import EntryPoint, run_entry_point
 from dios.host.process.process_table import ProcessTable
 from dios.host.process.template_supervisor import TemplateSupervisor
 from dios.host.process.zygote_messages import (

@@ -21,8 +21,8 @@ INSIDE = {"inotify_add_watch", "inotify_init", "inotify_init1", "userfaultfd", "
 
 def order() -> dict[str, Any]:  # type: ignore[explicit-any]  # JSON
     """The order to a runtime, as it reads it."""
-    made = configuration("/root", ("/.dios/python",), TrialLimits(), {"/.dios": "/source"})
-    return cast("dict[str, Any]", json.loads(msgspec.json.encode(made)))  # type: ignore[explicit-any]
+    request = configuration("/root", ("/.dios/python",), TrialLimits(), {"/.dios": "/source"})
+    return cast("dict[str, Any]", json.loads(msgspec.json.encode(request)))  # type: ignore[explicit-any]
 
 
 def test_no_permitted_call_ends_a_pure_task_or_makes_a_namespace() -> None:
@@ -47,8 +47,8 @@ def test_a_call_on_both_lists_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_order_gives_up_every_right() -> None:
     """A user namespace with one user, no new privileges, seven capabilities, and limits."""
-    made = order()
-    process, linux = made["process"], made["linux"]
+    request = order()
+    process, linux = request["process"], request["linux"]
     assert process["noNewPrivileges"]
     assert {row["type"] for row in linux["namespaces"]} == {"user", "pid", "mount"}
     assert [row["size"] for row in linux["uidMappings"] + linux["gidMappings"]] == [1, 1]

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from dios.host.confinement.cgroups import MemoryEvents
-from dios.host.process.entry_points import EXCEPTION_STATUS
+from dios.host.containers.entry_points import EXCEPTION_STATUS
 from dios.host.process.task_process import Exit, ProcessLimits, _explain
 from dios.host.process.zygote_messages import LOCKDOWN_FAILED_STATUS, ChildExited
 from dios.wire.types import Cause

@@ -24,13 +24,13 @@ def files_of(*contents: list[Entry]) -> dict[str, object]:
         tree.add(io.BytesIO(layer_of(entries)))
     result: dict[str, object] = {}
     for row in tree.files():
-        made = row.entry
-        if made.kind is EntryKind.FILE:
-            result[made.path] = stored.getvalue()[row.offset : row.offset + made.size]
-        elif made.kind is EntryKind.FOLDER:
-            result[made.path] = made.mode
+        item = row.entry
+        if item.kind is EntryKind.FILE:
+            result[item.path] = stored.getvalue()[row.offset : row.offset + item.size]
+        elif item.kind is EntryKind.FOLDER:
+            result[item.path] = item.mode
         else:
-            result[made.path] = (made.kind.name, made.target)
+            result[item.path] = (item.kind.name, item.target)
     return result
 
 
