@@ -53,17 +53,6 @@ _START: Final = (
 _TRIAL_S: Final = 30.0
 _TRIAL_BYTES_MAX: Final = 4 * limits.KIB
 _ABOVE: Final = 10
-_SIGNALLED: Final = 128
-"""A runtime ends with this and the number of the signal that ended the container."""
-
-
-class ContainerState(NamedTuple):
-    """The state that the zygote prepares once for all its containers."""
-
-    setup: ContainerSetup
-    command: tuple[str, ...]
-    entry: str
-    own_pidfd: int
 
 
 class TrialLimits(NamedTuple):
@@ -81,7 +70,7 @@ def require(available: Iterable[str]) -> None:
         raise ValueError(f"an image needs the mechanisms {', '.join(sorted(missing))}: see dios doctor")
 
 
-def enter_view(setup: ContainerSetup, paths: Sequence[str], image: str) -> tuple[str, ...]:
+def _enter_view(setup: ContainerSetup, paths: Sequence[str], image: str) -> tuple[str, ...]:
     """Enter the view of a zygote for containers of the image in the folder ``image``.
 
     Return the command that starts the first process of a container, without its order. Raise ``OSError``.
@@ -134,39 +123,6 @@ def _parts(setup: ContainerSetup, trees: Sequence[str], files: Sequence[str], im
     return parts
 
 
-def become(state: ContainerState, bounds: LimitsOfTask, socket: int, console: int) -> NoReturn:
-    """Make the calling process, which has new namespaces, the runtime of a container with its task in it.
-
-    The task calls the entry point there, with ``socket`` as descriptor 3; without one it ends at once. Raise
-    ``OSError`` at the first step that fails.
-    """
-    lockdown.die_with_the_zygote(state.own_pidfd)
-    os.setsid()
-    _mount("proc", _PROC, memory_mounts.NO_SUID | memory_mounts.NO_DEV | memory_mounts.NO_EXEC)
-    folder = private_folder.make(bounds.memory_bytes, may_execute=True)
-    private_folder.place(folder)
-    os.close(folder)
-    os.umask(0o022)
-    for path in (_ROOT, _UPPER, _WORK, _STATE, _BUNDLE):
-        os.mkdir(path, 0o755)  # noqa: PTH102 - no pathlib in the zygote
-    # The root of the layer that can be written has the mode of the new root directory.
-    _mount("overlay", _ROOT, 0, f"lowerdir={view.ENVIRONMENT},upperdir={_UPPER},workdir={_WORK},userxattr")
-    order = bundle.configuration(_ROOT, (*state.command, state.entry), bounds, {bundle.PYTHON: bundle.PYTHON})
-    with open(f"{_BUNDLE}/config.json", "wb") as file:  # noqa: PTH123 - the same
-        file.write(msgspec.json.encode(order))
-    privileges.no_new_privileges()
-    lockdown.place_descriptors(lockdown.open_empty_stdin(), console, socket)
-    os.set_inheritable(lockdown.SOCKET, True)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    runtime = state.setup.runtime
-    arguments = [
-        *(runtime.name, "--root", _STATE, *state.setup.kind.options),
-        *("run", "--bundle", _BUNDLE, "--preserve-fds", "1", _NAME),
-    ]
-    os.execve(runtime.path, arguments, {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": _STATE})  # noqa: S606 - of the settings
-
-
 def _mount(kind: str, place: str, flags: int, options: str = "") -> None:
     data = options.encode() + b"\0" if options else None
     linux_calls.syscall(
@@ -174,39 +130,86 @@ def _mount(kind: str, place: str, flags: int, options: str = "") -> None:
     )
 
 
-def status_of(status: int) -> int:
-    """Return the wait status of a container from that of its runtime.
+def prepare(
+    setup: ContainerSetup, available: Iterable[str], paths: Sequence[str], image: str, entry: str
+) -> ContainerMaker:
+    """Enter the view of a zygote for containers of the image in the folder ``image``, and return their maker.
 
-    The runtime reports a signal that ended the container as 128 and its number.
+    ``paths`` are folders from which the task imports, and ``entry`` is its ``module:function``. Raise
+    ``ValueError`` if a mechanism is missing, ``OSError``.
     """
-    number = os.WEXITSTATUS(status) - _SIGNALLED if os.WIFEXITED(status) else 0
-    return number if 0 < number < signal.NSIG else status
+    require(available)
+    return ContainerMaker(setup, _enter_view(setup, paths, image), entry, os.pidfd_open(os.getpid()))
 
 
-def attempt(state: ContainerState, report_and_end: Callable[[BaseException, int], NoReturn]) -> None:
-    """Start a container that ends at once. Raise ``OSError`` with the text of the runtime if it cannot.
+class ContainerMaker(NamedTuple):
+    """The part of a zygote that makes containers: what it prepares once for all of them."""
 
-    ``report_and_end`` writes an exception to a descriptor, or to the console, and ends the process.
-    """
-    reading, writing = os.pipe()
-    unused, socket = os.pipe()
-    pid, pidfd = linux_calls.clone3(namespaces.flags_for(OF_CHILDREN))
-    if pid == 0:
+    setup: ContainerSetup
+    command: tuple[str, ...]
+    entry: str
+    own_pidfd: int
+
+    def become(self, bounds: LimitsOfTask, socket: int, console: int) -> NoReturn:
+        """Make the calling process, which has new namespaces, the runtime of a container with its task in it.
+
+        The task calls the entry point there, with ``socket`` as descriptor 3; without one it ends at once.
+        Raise ``OSError`` at the first step that fails.
+        """
+        lockdown.die_with_the_zygote(self.own_pidfd)
+        os.setsid()
+        _mount("proc", _PROC, memory_mounts.NO_SUID | memory_mounts.NO_DEV | memory_mounts.NO_EXEC)
+        folder = private_folder.make(bounds.memory_bytes, may_execute=True)
+        private_folder.place(folder)
+        os.close(folder)
+        os.umask(0o022)
+        for path in (_ROOT, _UPPER, _WORK, _STATE, _BUNDLE):
+            os.mkdir(path, 0o755)  # noqa: PTH102 - no pathlib in the zygote
+        # The root of the layer that can be written has the mode of the new root directory.
+        _mount(
+            "overlay", _ROOT, 0, f"lowerdir={view.ENVIRONMENT},upperdir={_UPPER},workdir={_WORK},userxattr"
+        )
+        order = bundle.configuration(
+            _ROOT, (*self.command, self.entry), bounds, {bundle.PYTHON: bundle.PYTHON}
+        )
+        with open(f"{_BUNDLE}/config.json", "wb") as file:  # noqa: PTH123 - the same
+            file.write(msgspec.json.encode(order))
+        privileges.no_new_privileges()
+        lockdown.place_descriptors(lockdown.open_empty_stdin(), console, socket)
+        os.set_inheritable(lockdown.SOCKET, True)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        runtime = self.setup.runtime
+        arguments = [
+            *(runtime.name, "--root", _STATE, *self.setup.kind.options),
+            *("run", "--bundle", _BUNDLE, "--preserve-fds", "1", _NAME),
+        ]
+        os.execve(runtime.path, arguments, {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": _STATE})  # noqa: S606 - of the settings
+
+    def attempt(self, report_and_end: Callable[[BaseException, int], NoReturn]) -> None:
+        """Start a container that ends at once. Raise ``OSError`` with the text of the runtime if it cannot.
+
+        ``report_and_end`` writes an exception to a descriptor, or to the console, and ends the process.
+        """
+        reading, writing = os.pipe()
+        unused, socket = os.pipe()
+        pid, pidfd = linux_calls.clone3(namespaces.flags_for(OF_CHILDREN))
+        if pid == 0:
+            try:
+                above = [fcntl.fcntl(number, fcntl.F_DUPFD, _ABOVE) for number in (socket, writing)]
+                self._replace(entry="").become(TrialLimits(), *above)
+            except BaseException as error:  # noqa: BLE001 - nothing of the zygote may run here
+                report_and_end(error, writing)
+        for number in (writing, socket, unused):
+            os.close(number)
         try:
-            above = [fcntl.fcntl(number, fcntl.F_DUPFD, _ABOVE) for number in (socket, writing)]
-            become(state._replace(entry=""), TrialLimits(), *above)
-        except BaseException as error:  # noqa: BLE001 - nothing of the zygote may run here
-            report_and_end(error, writing)
-    for number in (writing, socket, unused):
-        os.close(number)
-    try:
-        if not select.select([pidfd], [], [], _TRIAL_S)[0]:
-            os.kill(pid, signal.SIGKILL)
-        status = os.waitpid(pid, 0)[1]
-        text = os.read(reading, _TRIAL_BYTES_MAX).decode(errors="backslashreplace").strip()
-    finally:
-        os.close(reading)
-        os.close(pidfd)
-    if status:
-        name = state.setup.runtime.name
-        raise OSError(f"{name} cannot start a container here: {text or 'it gave no reason'}")
+            if not select.select([pidfd], [], [], _TRIAL_S)[0]:
+                os.kill(pid, signal.SIGKILL)
+            status = os.waitpid(pid, 0)[1]
+            text = os.read(reading, _TRIAL_BYTES_MAX).decode(errors="backslashreplace").strip()
+        finally:
+            os.close(reading)
+            os.close(pidfd)
+        if status:
+            name = self.setup.runtime.name
+            raise OSError(f"{name} cannot start a container here: {text or 'it gave no reason'}")

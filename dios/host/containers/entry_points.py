@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -17,6 +18,21 @@ EntryPoint: TypeAlias = Callable[[], int | None]
 
 EXCEPTION_STATUS: Final = 251
 """Exit status of a task that an exception ended; ``sys.exit(251)`` looks the same."""
+
+_SIGNALLED: Final = 128
+"""A container ends with this and the number of the signal that ended its task."""
+
+
+def status_of_container(status: int) -> int:
+    """Return the wait status of the task in a container from that of its runtime."""
+    number = os.WEXITSTATUS(status) - _SIGNALLED if os.WIFEXITED(status) else 0
+    return number if 0 < number < signal.NSIG else status
+
+
+def exit_of_container(status: int) -> int:
+    """Return the exit status of a container for the wait status of its task."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else _SIGNALLED - code
 
 
 def run_entry_point(entry: EntryPoint) -> NoReturn:

@@ -12,10 +12,9 @@ import sys
 from collections.abc import Callable
 from typing import Final, TypedDict
 
-from dios.host.containers.entry_points import run_entry_point
+from dios.host.containers.entry_points import exit_of_container, run_entry_point
 
 TASK_SOCKET: Final = 3
-_SIGNALLED: Final = 128
 
 
 class Order(TypedDict):
@@ -54,5 +53,4 @@ def _wait(pid: int) -> int:
     while True:
         ended, status = os.wait()
         if ended == pid:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else _SIGNALLED - code
+            return exit_of_container(status)

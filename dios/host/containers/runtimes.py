@@ -7,7 +7,6 @@ A node uses the first of ``KNOWN`` that works, or that of its settings. A zygote
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Final, NamedTuple
@@ -70,6 +69,8 @@ def known_runtimes(setting: str) -> list[NativeProgram]:
 
     Raise NotSupportedError if this machine has none.
     """
+    import shutil  # noqa: PLC0415 - the daemon comes here, the zygote never
+
     names = [setting] if setting else list(KNOWN)
     paths = [path for name in names if (path := shutil.which(name, path=_PLACES))]
     if not paths:

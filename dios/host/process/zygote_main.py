@@ -20,7 +20,7 @@ import struct
 import sys
 from array import array
 from types import FrameType
-from typing import Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from dios import forks, limits
 from dios.host.confinement import (
@@ -34,8 +34,7 @@ from dios.host.confinement import (
     syscall_numbers,
     view,
 )
-from dios.host.containers import container
-from dios.host.containers.entry_points import EntryPoint, run_entry_point
+from dios.host.containers.entry_points import EntryPoint, run_entry_point, status_of_container
 from dios.host.process import template_supervisor
 from dios.host.process.process_table import ProcessTable
 from dios.host.process.template_supervisor import TemplateSupervisor
@@ -64,6 +63,9 @@ from dios.host.process.zygote_messages import (
 )
 from dios.transport.unix.client import descriptors_of
 from dios.wire.types import Brand
+
+if TYPE_CHECKING:
+    from dios.host.containers.container import ContainerMaker
 
 _ABOVE_TASKS: Final = 10
 """The zygote's own descriptors start here, because 0 to 3 are used in tasks."""
@@ -101,22 +103,24 @@ class ZygoteProcess:
             # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started it.
             with contextlib.suppress(OSError):
                 linux_calls.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
-        command: tuple[str, ...] = ()
-        trees: list[str] = []
+        available, trees = frozenset(setup.available), list[str]()
+        self._containers: ContainerMaker | None = None
         if setup.container is not None:
-            container.require(setup.available)
-            command = container.enter_view(setup.container, loaded.paths, loaded.environment)
+            # Other zygotes need none of this.
+            from dios.host.containers import container  # noqa: PLC0415 - see above
+
+            self._containers = container.prepare(
+                setup.container, available, loaded.paths, loaded.environment, loaded.name
+            )
+            available = container.OF_CHILDREN
         elif self._pure:
             trees = self._confine(setup, loaded.paths, loaded.environment)
         self._trees = tuple(trees)
         own = os.pidfd_open(os.getpid())
         executable = tuple(path for program in setup.programs for path in program.executable)
-        available = container.OF_CHILDREN if command else frozenset(setup.available)
         self._prepared = lockdown.LockdownState(available, trees, self._null, own, executable)
-        self._container: container.ContainerState | None = None
-        if setup.container is not None:
-            self._container = container.ContainerState(setup.container, command, loaded.name, own)
-            container.attempt(self._container, _report_and_end)
+        if self._containers is not None:
+            self._containers.attempt(_report_and_end)
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, _ignore_signal)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
@@ -296,8 +300,8 @@ class ZygoteProcess:
             signal.set_wakeup_fd(-1)
             # Not the function of ``signal``, which looks for the name of the old handler: 60 page faults.
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-            if self._container is not None:
-                container.become(self._container, make, task_socket, console)
+            if self._containers is not None:
+                self._containers.become(make, task_socket, console)
             lock = lockdown.pure if self._pure else lockdown.limbo
             lock(self._prepared, make, task_socket, console, folder)
         except BaseException as error:  # noqa: BLE001 - after any failure this child must not go on
@@ -318,7 +322,7 @@ class ZygoteProcess:
                     pid,
                     memory_bytes=message.memory_bytes,
                     cpu_ms=message.cpu_ms,
-                    processes=message.processes if self._pure and self._container is None else 0,
+                    processes=message.processes if self._pure and self._containers is None else 0,
                     memory_is_counted=not self._pure or self._prepared.memory_is_counted,
                 )
         except OSError as error:
@@ -355,8 +359,8 @@ class ZygoteProcess:
             if number is None:
                 continue
             del self._pids[number]
-            if self._container is not None:
-                status = container.status_of(status)
+            if self._containers is not None:
+                status = status_of_container(status)
             cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1000)
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS
             refused = _refused_call(pid) if killed else ""

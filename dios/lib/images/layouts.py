@@ -140,6 +140,14 @@ def place_of(image: str) -> ImagePlace:
     return ImagePlace(scheme, path, tag)
 
 
+def lasting(image: str) -> str:
+    """Return the place of an image that means the same in other working directories. Raise InvalidError."""
+    place = place_of(image)
+    if place.scheme == GROUP:
+        return image
+    return f"{place.scheme}{place._replace(path=str(Path(place.path).expanduser().absolute()))}"
+
+
 class FolderBlobs:
     """A layout in a folder."""
 

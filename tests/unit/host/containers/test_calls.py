@@ -13,7 +13,8 @@ from dios.errors import NotSupportedError
 from dios.host.confinement.policy import ALLOWED, KILLED
 from dios.host.containers import calls, container
 from dios.host.containers.bundle import configuration
-from dios.host.containers.container import TrialLimits, require, status_of
+from dios.host.containers.container import TrialLimits, require
+from dios.host.containers.entry_points import exit_of_container, status_of_container
 from dios.host.containers.runtimes import NEEDED, is_known, known_runtimes
 
 INSIDE = {"inotify_add_watch", "inotify_init", "inotify_init1", "userfaultfd", "chroot", "setns", "unshare"}
@@ -85,7 +86,8 @@ def test_each_missing_mechanism_is_named() -> None:
 )
 def test_a_signal_in_the_container_is_one_of_the_task(status: int, reported: int) -> None:
     """A runtime adds 128 to its number."""
-    assert status_of(status) == reported
+    assert status_of_container(status) == reported
+    assert status_of_container(exit_of_container(reported) << 8) == reported
 
 
 def test_a_runtime_is_found_by_its_name_or_path(tmp_path: Path) -> None:

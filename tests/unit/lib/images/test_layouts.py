@@ -18,6 +18,7 @@ from dios.lib.images.layouts import (
     FolderBlobs,
     ImageLayout,
     ImagePlace,
+    lasting,
     place_of,
     read_layout,
     verified,
@@ -48,6 +49,8 @@ def read(folder: Path, tag: str = "", machine: str = MACHINE) -> ImageLayout:
 def test_a_text_names_a_layout_and_a_tag(text: str, place: tuple[str, str, str]) -> None:
     """A colon before a slash belongs to the path."""
     assert place_of(text) == ImagePlace(*place)
+    assert place_of(lasting(text)).tag == place[2]
+    assert Path(place_of(lasting(text)).path).is_absolute() != text.startswith("dios:")
 
 
 @pytest.mark.parametrize("text", ["", "debian", "docker://debian", "oci-layout:", "oci:/a"])
