@@ -21,6 +21,7 @@ from tests.support.layouts import LayoutMaker, archive_of, busybox_layer, busybo
 from tests.support.node.command_user import Person
 from tests.support.node.confinement import children_of, runtimes_or_skip
 from tests.support.node.running_node import RunningNode, running_node, wait_until
+from tests.support.web_servers import web_server
 
 LOOP = "i=0; while true; do i=$((i+1)); echo $i > /tmp/count; done"
 MARK = "7654321"
@@ -387,6 +388,16 @@ async def test_an_async_program_has_the_same_calls(node: RunningNode, image: str
             await own.exec("sleep", "100000")
         assert scope.cancelled_caught
         assert (await own.exec("echo", "on")).stdout == "on\n"
+
+
+def test_code_reaches_a_granted_origin_and_programs_do_not(node: RunningNode, image: str) -> None:
+    """The requests of the session go by way of the node; a container has no network."""
+    with web_server() as (port, _):
+        origin = f"http://127.0.0.1:{port}"
+        with dios.Sandbox(node=node.place, image=image, network=[origin]) as own:
+            read = f"import urllib.request\nurllib.request.urlopen('{origin}/bytes/3').read()"
+            assert own.run(read).value_repr == r"b'\x00\x00\x00'"
+            assert not own.exec("nc", "-w", "5", "127.0.0.1", str(port)).ok
 
 
 def test_root_is_not_root_outside(box: dios.Sandbox, node: RunningNode) -> None:
