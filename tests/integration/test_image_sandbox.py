@@ -341,6 +341,33 @@ def test_an_archive_of_a_group_is_an_image(node: RunningNode, image: str, tmp_pa
     assert "no group" in person.types(f"{line} dios://elsewhere/tiny.tar", status=1).stderr
 
 
+async def test_an_image_that_a_node_has_removed_is_brought_again(node: RunningNode, tmp_path: Path) -> None:
+    """Both faces try the start first, which fails then."""
+    layout = LayoutMaker(tmp_path / "layout").add([layer_of([entry("own", b"kept")])], working_dir="")
+    image = f"oci-layout:{layout}"
+
+    def remove() -> None:
+        with dios.connect(node.place) as control:
+            wait_until(lambda: _pruned(control, node), "no environment is left")
+
+    def opened() -> bytes:
+        with dios.Sandbox(node=node.place, image=image) as own:
+            return own.files.read("/own")
+
+    assert await trio.to_thread.run_sync(opened) == b"kept"
+    await trio.to_thread.run_sync(remove)
+    assert await trio.to_thread.run_sync(opened) == b"kept"
+    await trio.to_thread.run_sync(remove)
+    async with dios.aio.Sandbox(node=node.place, image=image) as own:
+        assert await own.files.read("/own") == b"kept"
+
+
+def _pruned(control: dios.Node, node: RunningNode) -> bool:
+    """Remove unused environments; True if only that of the sandbox of this module is left."""
+    control.prune_environments()
+    return len(list((node.data / "environments").glob("*/*/about.json"))) <= 1
+
+
 def test_other_sandboxes_have_no_programs(node: RunningNode) -> None:
     """The error says what to do."""
     with dios.Sandbox(node=node.place) as own:

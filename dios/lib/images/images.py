@@ -24,8 +24,11 @@ from dios.lib.images.layouts import (
 )
 
 
-def image_on(node: Node, image: str, template: str = "") -> str:
+def image_on(node: Node, image: str, template: str = "", *, is_missing: bool = False) -> str:
     """Bring an image to a node, and return the name that takes the place of a template.
+
+    An image that this machine has read before is brought only if ``is_missing`` says that the node lacks it:
+    a sandbox that starts there shows that at no cost.
 
     ``image`` is ``oci-layout:FOLDER[:TAG]``, ``oci-archive:FILE[:TAG]``, or ``dios://ALIAS/FILE[:TAG]`` for
     an archive in a group. The result is kept on this machine and on the node, so that the same image is read
@@ -46,16 +49,16 @@ def image_on(node: Node, image: str, template: str = "") -> str:
         if archive is not None:
             # A damaged one is refused or, if it is empty, not mapped; one that was replaced is gone.
             with contextlib.suppress(InvalidError, FileNotFoundError, ValueError):
-                return brought(node, archive, ("",), str(place))
+                return brought(node, archive, ("",), str(place)) if is_missing else archive.name
         with reported(f"reading {place}"):
             archive = packing.pack(layout)
     return brought(node, archive, ("",), str(place))
 
 
-def image_at(place: str | Path | None, image: str, template: str = "") -> str:
+def image_at(place: str | Path | None, image: str, template: str = "", *, is_missing: bool = False) -> str:
     """Bring an image to the node at a place, as ``image_on`` does."""
     with connect_or_start(place, pool_size=1) as node:
-        return image_on(node, image, template)
+        return image_on(node, image, template, is_missing=is_missing)
 
 
 @contextlib.contextmanager

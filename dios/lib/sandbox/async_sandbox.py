@@ -20,7 +20,7 @@ from dios.client.aio.event_loop import EventLoop, Waiter
 from dios.client.aio.node import AsyncNode, open_node
 from dios.client.aio.running_loop import running_loop
 from dios.client.sync.node import Node
-from dios.errors import InvalidError
+from dios.errors import InvalidError, NotSupportedError
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.errors import SandboxEndedError
 from dios.lib.sandbox.network.grant import NetworkHeaders
@@ -181,7 +181,15 @@ class Sandbox(SandboxOps):
                 self._template = await self._environment(self._loop, place)
             if not isinstance(place, AsyncNode):
                 place = await self._stack.enter_async_context(open_node(place))
-            await self._in_turn(self.open_op(cast("Node", place)))
+            try:
+                await self._in_turn(self.open_op(cast("Node", place)))
+            except NotSupportedError:
+                if not self._image:
+                    raise
+                # The node may have removed it since it was brought.
+                self._template = ""
+                self._template = await self._environment(self._loop, self._place, is_missing=True)
+                await self._in_turn(self.reset_op())
         except BaseException:
             await self.close()
             raise
@@ -192,7 +200,9 @@ class Sandbox(SandboxOps):
     ) -> None:
         await self.close()
 
-    async def _environment(self, loop: EventLoop, place: AsyncNode | str | Path | None) -> str:
+    async def _environment(
+        self, loop: EventLoop, place: AsyncNode | str | Path | None, *, is_missing: bool = False
+    ) -> str:
         """Return the environment with the packages; a thread brings it over a connection of its own."""
         if isinstance(place, AsyncNode):
             raise InvalidError(
@@ -205,7 +215,7 @@ class Sandbox(SandboxOps):
         work = functools.partial(environment_at, place, self._packages, self._wheels, self._template)
         if self._image:
             others = self._template or ("packages" if self._packages or self._wheels is not None else "")
-            work = functools.partial(image_at, place, self._image, others)
+            work = functools.partial(image_at, place, self._image, others, is_missing=is_missing)
         return await loop.in_thread(work)
 
     # -- steps ------------------------------------------------------------------------------------

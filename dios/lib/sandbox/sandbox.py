@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, 
 
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node, connect_or_start
+from dios.errors import NotSupportedError
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.network.grant import NetworkHeaders
 from dios.lib.sandbox.ops import Input, SandboxOps
@@ -49,11 +50,9 @@ def _environment(
     template: str,
     image: str,
 ) -> str:
-    # Most sandboxes need none.
     if image:
-        from dios.lib.images.images import image_on  # noqa: PLC0415 - see above
-
-        return image_on(node, image, template or ("packages" if packages or wheels is not None else ""))
+        return _image(node, image, template or ("packages" if packages or wheels is not None else ""))
+    # Most sandboxes need none.
     from dios.lib.environments.environments import environment_on  # noqa: PLC0415 - see above
 
     return environment_on(node, packages, wheels=wheels, template=template)
@@ -71,6 +70,13 @@ def _of_files(
     method.__name__ = op.__name__.removesuffix("_op")
     method.__qualname__ = f"SandboxFiles.{method.__name__}"
     return method
+
+
+def _image(node: Node, image: str, others: str, *, is_missing: bool = False) -> str:
+    # Most sandboxes have none.
+    from dios.lib.images.images import image_on  # noqa: PLC0415 - see above
+
+    return image_on(node, image, others, is_missing=is_missing)
 
 
 class SandboxFiles:
@@ -158,7 +164,14 @@ class Sandbox(SandboxOps):
                     node.close()
                 raise
         try:
-            self._in_turn(self.open_op(node))
+            try:
+                self._in_turn(self.open_op(node))
+            except NotSupportedError:
+                if not image:
+                    raise
+                # The node may have removed it since it was brought.
+                self._template = _image(node, image, template, is_missing=True)
+                self._in_turn(self.reset_op())
         except BaseException:
             self.close()
             raise
