@@ -17,14 +17,16 @@ import dios
 import dios.aio
 from dios.errors import InvalidError, NotSupportedError
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError
+from dios.node import restart_status
 from tests.support.layouts import LayoutMaker, archive_of, busybox_layer, busybox_layout, entry, layer_of
 from tests.support.node.command_user import Person
 from tests.support.node.confinement import children_of, runtimes_or_skip
-from tests.support.node.running_node import RunningNode, running_node, wait_until
+from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
 from tests.support.web_servers import web_server
 
 LOOP = "i=0; while true; do i=$((i+1)); echo $i > /tmp/count; done"
 MARK = "7654321"
+RESTART_MS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -425,6 +427,32 @@ def test_code_reaches_a_granted_origin_and_programs_do_not(node: RunningNode, im
             read = f"import urllib.request\nurllib.request.urlopen('{origin}/bytes/3').read()"
             assert own.run(read).value_repr == r"b'\x00\x00\x00'"
             assert not own.exec("nc", "-w", "5", "127.0.0.1", str(port)).ok
+
+
+def test_a_sandbox_goes_on_when_the_program_of_its_node_is_replaced(tmp_path: Path, image: str) -> None:
+    """It is suspended and ended by the new one, and the reason of an end is read as before."""
+    with running_node(tmp_path / "data") as running, dios.connect(running.place) as control:
+        own = dios.Sandbox(node=control, image=image)
+        own.files.write("/tmp/kept", b"1")
+        restart_status.request(running.running.pid, running.data, limit_ms=RESTART_MS)
+        assert own.files.read("/tmp/kept") == b"1"
+        error = own.run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)").error
+        assert error is not None
+        assert "SIGSEGV" in error.message
+        own.reset()
+        assert own.exec("cat", "/etc/release").ok
+        own.close()
+
+
+def test_a_killed_node_leaves_no_process(tmp_path: Path, image: str) -> None:
+    """The container ends with its runtime, and that with its zygote."""
+    with running_node(tmp_path / "data") as running:
+        own = dios.Sandbox(node=running.place, image=image)
+        own.exec("sh", "-c", f"sleep {MARK}8 & setsid sleep {MARK}8 &")
+        pids = running.descendants()
+        running.kill()
+        wait_until(lambda: not any(map(exists, pids)), "all have ended")
+        own.close()
 
 
 def test_root_is_not_root_outside(box: dios.Sandbox, node: RunningNode) -> None:
