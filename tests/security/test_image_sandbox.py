@@ -7,6 +7,7 @@ images in docs/threat-model.md.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -17,13 +18,14 @@ from pathlib import Path
 import pytest
 
 import dios
+from dios import limits
 from dios.errors import DiosError, InvalidError
 from dios.host.confinement import syscall_numbers
 from dios.host.confinement.policy import KILLED
 from dios.host.containers import bundle
 from tests.support.layouts import LayoutMaker, busybox_layer, busybox_layout, entry, folder, layer_of
 from tests.support.node.confinement import children_of, runtimes_or_skip
-from tests.support.node.running_node import RunningNode, running_node
+from tests.support.node.running_node import RunningNode, running_node, wait_until
 
 CALL = """
 import ctypes
@@ -115,6 +117,11 @@ def test_the_runtime_itself_sees_nothing_of_the_machine(box: dios.Sandbox, node:
     if os.geteuid() != 0:
         pytest.skip("only root looks into the root of another user's process")
     root = Path(f"/proc/{pid_of(box)}/root")
+    mounts = Path(f"/proc/{pid_of(box)}/mountinfo").read_text(encoding="utf-8")
+    assert mounts.count(" - proc ") == 1
+    assert {path.name for path in (root / "proc").iterdir() if path.name.isdigit()} <= {
+        *map(str, range(1, 200))
+    }
     names = {path.name for path in root.iterdir()}
     assert {"environment", "private", ".dios"} <= names
     for path in (
@@ -362,7 +369,31 @@ def test_a_flood_of_processes_ends_with_the_sandbox(node: RunningNode, image: st
         own.exec("sh", "-c", "/bin/busybox chmod 755 /tmp/flood; /tmp/flood", timeout=2)
         assert other.exec("echo", "on").stdout == "on\n"
         pid = pid_of(own)
-    assert not children_of(pid)
+    wait_until(lambda: not children_of(pid), "nothing of it is left")
+
+
+def test_descriptors_on_their_way_leave_room_for_zygotes(node: RunningNode, image: str) -> None:
+    """They count for the user of all tasks; a flood of them keeps no other task from its start."""
+    flood = """
+import array, os, socket
+pairs, sent = [], 0
+number = os.open('/dev/null', os.O_RDONLY)
+try:
+    while sent < 100_000:
+        pairs.append(socket.socketpair())
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [number] * 250))]
+        pairs[-1][0].sendmsg([b'x'], rights)
+        sent += 250
+except OSError as error:
+    print(error.errno, sent)
+"""
+    with dios.Sandbox(node=node.place, image=image) as own:
+        number, sent = map(int, own.run(flood).stdout.split())
+        assert number == errno.ETOOMANYREFS
+        assert sent < limits.TASK_OPEN_FILES_MAX // 2
+        with dios.Sandbox(node=node.place, image=image) as other, dios.Sandbox(node=node.place) as pure:
+            assert other.exec("echo").ok
+            assert pure.run("1").ok
 
 
 @pytest.mark.parametrize(

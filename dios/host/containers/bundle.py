@@ -93,6 +93,9 @@ def _bounds(bounds: LimitsOfTask) -> dict[str, int]:
         "NPROC": bounds.processes,
         "STACK": limits.TASK_STACK_BYTES_MAX,
         "SIGPENDING": limits.TASK_SIGNALS_MAX,
+        # Descriptors on their way count for the user of all tasks. A process that sends one is refused when
+        # there are more than its own limit.
+        "NOFILE": limits.CONTAINER_OPEN_FILES_MAX,
     }
     # A program that locks memory, or keeps messages in the kernel, would hold what no group gives back.
     return {name: value for name, value in rows.items() if value} | {"MEMLOCK": 0, "MSGQUEUE": 0, "CORE": 0}

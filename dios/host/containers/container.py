@@ -45,6 +45,7 @@ _UPPER: Final = f"{_FOLDER}/upper"
 _WORK: Final = f"{_FOLDER}/work"
 _STATE: Final = f"{_FOLDER}/state"
 _BUNDLE: Final = f"{_FOLDER}/bundle"
+_OWN_PROC: Final = f"{_FOLDER}/proc"
 _NAME: Final = "task"
 _START: Final = (
     "import json, sys; order = json.loads(sys.argv[1]); sys.path[:] = order['paths']; "
@@ -158,13 +159,15 @@ class ContainerMaker(NamedTuple):
         """
         lockdown.die_with_the_zygote(self.own_pidfd)
         os.setsid()
-        _mount("proc", _PROC, memory_mounts.NO_SUID | memory_mounts.NO_DEV | memory_mounts.NO_EXEC)
         folder = private_folder.make(bounds.memory_bytes, may_execute=True)
         private_folder.place(folder)
         os.close(folder)
         os.umask(0o022)
-        for path in (_ROOT, _UPPER, _WORK, _STATE, _BUNDLE):
+        for path in (_ROOT, _UPPER, _WORK, _STATE, _BUNDLE, _OWN_PROC):
             os.mkdir(path, 0o755)  # noqa: PTH102 - no pathlib in the zygote
+        # In the place of the machine's, which is gone for whatever comes now.
+        _mount("proc", _OWN_PROC, memory_mounts.NO_SUID | memory_mounts.NO_DEV | memory_mounts.NO_EXEC)
+        memory_mounts.replace(_PROC, _OWN_PROC)
         # The root of the layer that can be written has the mode of the new root directory.
         _mount(
             "overlay", _ROOT, 0, f"lowerdir={view.ENVIRONMENT},upperdir={_UPPER},workdir={_WORK},userxattr"
