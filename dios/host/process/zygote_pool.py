@@ -559,6 +559,7 @@ class ZygotePool:
                 return await self._restarted(former, setup, environment)
             except NotSupportedError as error:
                 reasons.append(error.message)
+                former = None
         raise NotSupportedError("; ".join(reasons), call="run")
 
     def may_prepare(self, lineage: str) -> bool:
