@@ -91,6 +91,15 @@ def test_a_program_has_its_arguments_input_folder_and_variables(box: dios.Sandbo
     assert box.exec("echo", "$HOME;").stdout == "$HOME;\n"
 
 
+@pytest.mark.parametrize("arguments", [(), ("echo", "a\0b"), ("echo", 1)])
+def test_a_program_has_a_name_and_arguments_that_are_texts(
+    box: dios.Sandbox, arguments: tuple[object, ...]
+) -> None:
+    """Others are refused before the sandbox gets them."""
+    with pytest.raises(InvalidError, match="which are texts"):
+        box.exec(*arguments)  # type: ignore[arg-type]
+
+
 def test_output_arrives_before_the_program_ends(box: dios.Sandbox) -> None:
     """The program waits for a file that the receiver of its output writes."""
     parts: list[str] = []

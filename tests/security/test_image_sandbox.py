@@ -23,6 +23,7 @@ from dios.errors import DiosError, InvalidError
 from dios.host.confinement import syscall_numbers
 from dios.host.confinement.policy import KILLED
 from dios.host.containers import bundle
+from dios.lib.executor.errors import UntrustedResultError
 from tests.support.layouts import LayoutMaker, busybox_layer, busybox_layout, entry, folder, layer_of
 from tests.support.node.confinement import children_of, runtimes_or_skip
 from tests.support.node.running_node import RunningNode, running_node, wait_until
@@ -350,6 +351,24 @@ print(json.dumps(links))
 """
     for link in asked(box, code):  # type: ignore[attr-defined]
         assert link.startswith(("pipe:", "socket:", "/memfd:", "anon_inode:", "/proc/")), link
+
+
+@pytest.mark.parametrize("status", ["'0'", "None", "True", "256", "-129", "[0]", "10**30"])
+def test_a_hostile_session_reports_no_other_status(box: dios.Sandbox, status: str) -> None:
+    """The exit status of a program is a number of an exit or a signal."""
+    box.run(f"import dios.lib.sandbox.programs as programs\nprograms.run_program = lambda *_: {status}")
+    with pytest.raises(DiosError, match=r"something else|type|int"):
+        box.exec("echo")
+    box.reset()
+
+
+@pytest.mark.parametrize("rows", ["[1]", "'text'", "[{'name': 1, 'kind': '', 'size': 0, 'mode': 0}]", "[{}]"])
+def test_a_hostile_session_lists_no_other_files(box: dios.Sandbox, rows: str) -> None:
+    """A list of files has names, kinds, sizes and modes."""
+    box.run(f"import dios.lib.sandbox.session as session\nsession._changed = lambda _: {rows}")
+    with pytest.raises(UntrustedResultError, match="something else than files"):
+        box.files.list("/")
+    box.reset()
 
 
 def test_programs_do_not_get_the_socket_of_the_session(box: dios.Sandbox) -> None:
