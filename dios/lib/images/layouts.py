@@ -244,24 +244,53 @@ def read_layout(blobs: Blobs, tag: str, machine: str) -> ImageLayout:
 
 @contextlib.contextmanager
 def verified(blobs: Blobs, descriptor: Descriptor) -> Iterator[BinaryIO]:
-    """Yield a part of a layout after it was compared with its digest. Raise InvalidError."""
+    """Yield a part of a layout after it was compared with its digest, and compare it again as it was read.
+
+    The bytes count only after the body: somebody else may change the layout at any time. Raise InvalidError.
+    """
     match = _DIGEST.fullmatch(descriptor.digest)
     if match is None:
         raise InvalidError(
             f"a part of the image has the digest {descriptor.digest[:200]!r}, which is no sha256"
         )
     with blobs.open(f"blobs/sha256/{match[1]}") as file:
-        digest, size = hashlib.sha256(), 0
-        while size <= descriptor.size and (data := file.read(_CHUNK)):
-            digest.update(data)
-            size += len(data)
-        if size != descriptor.size or digest.hexdigest() != match[1]:
+        part = _DigestedPart(file)
+        part.require(descriptor)
+        part.seek(0)
+        yield part  # type: ignore[misc]  # it has the methods that are used
+        part.require(descriptor)
+
+
+class _DigestedPart(io.RawIOBase):
+    """A part of a layout, with the digest of the bytes that were read; it is read on, or from its begin."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file: Final = file
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._digest.update(data)
+        self._size += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if offset or whence != io.SEEK_SET:
+            raise InvalidError("a part of an image is read from its begin alone")
+        self._digest, self._size = hashlib.sha256(), 0
+        return self._file.seek(0)
+
+    def require(self, descriptor: Descriptor) -> None:
+        """Read the rest. Raise InvalidError unless all bytes that were read are those of the descriptor."""
+        while self._size <= descriptor.size and self.read(_CHUNK):
+            pass
+        if (self._size, f"sha256:{self._digest.hexdigest()}") != (descriptor.size, descriptor.digest):
             raise InvalidError(
                 f"the part {descriptor.digest} of the image has other bytes than its name says: it is "
                 "damaged, or was changed. Get the image again"
             )
-        file.seek(0)
-        yield file
 
 
 def _small(blobs: Blobs, descriptor: Descriptor) -> bytes:

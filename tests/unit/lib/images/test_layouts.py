@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -115,6 +118,49 @@ def test_each_part_is_compared_with_its_digest(tmp_path: Path) -> None:
             packing.pack(read(folder))
         path.write_bytes(whole)
     assert packing.pack(read(folder)).path.exists()
+
+
+class ChangingFile(io.FileIO):
+    """A file whose bytes another process changes after it was read once."""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Change it."""
+        path = Path(str(self.name))
+        changed = path.read_bytes().replace(b"2", b"3").replace(b"green", b"other").replace(b"#!", b"!!")
+        path.write_bytes(changed)
+        return super().seek(offset, whence)
+
+
+class ChangingBlobs(FolderBlobs):
+    """A layout with one part that is changed while it is read."""
+
+    def __init__(self, folder: Path, part: Path) -> None:
+        super().__init__(folder)
+        self.part = part
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file."""
+        if self.part.name in name:
+            with ChangingFile(self.part) as changing:
+                yield changing
+        else:
+            with super().open(name) as file:
+                yield file
+
+
+def test_a_part_that_changes_while_it_is_read_does_not_count(tmp_path: Path) -> None:
+    """The bytes that are used are those that were compared, and no archive of others is kept."""
+    layer = layer_of([entry("own", b"#! no part of an image of another test")])
+    folder = LayoutMaker(tmp_path / "layout").add([layer], compressed=False)
+    for part in (folder / "blobs" / "sha256").iterdir():
+        whole = part.read_bytes()
+        with pytest.raises(InvalidError, match="other bytes"):
+            packing.pack(read_layout(ChangingBlobs(folder, part), "", MACHINE))
+        assert len(part.read_bytes()) == len(whole)
+        assert part.read_bytes() != whole
+        part.write_bytes(whole)
+        assert archives.kept(packing.request_of(read(folder))) is None
 
 
 @pytest.mark.parametrize(
