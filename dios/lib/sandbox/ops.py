@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-import msgspec
-
 from dios.client.ops.attributes import Handle
 from dios.client.sync.node import Node, Reference
 from dios.errors import DiosError, InvalidError
@@ -54,6 +52,7 @@ from dios.lib.sandbox.result import (
     SandboxFile,
     SandboxResult,
     failure_of,
+    files_of,
     table_of,
 )
 from dios.lib.sandbox.steps import Steps, call, each_side_by_side
@@ -244,11 +243,7 @@ class SandboxOps:
 
     def list_folder_op(self, path: str = ".") -> Steps[list[SandboxFile]]:
         """Return the files in a folder, by their names. Raise SandboxCodeError if it cannot be read."""
-        rows = self._decoded((yield from self._value(ListFolder(path))))
-        try:
-            return msgspec.convert(rows, list[SandboxFile])
-        except msgspec.ValidationError as error:
-            raise UntrustedResultError(f"the session sent something else than files: {error}") from None
+        return files_of(self._decoded((yield from self._value(ListFolder(path)))))
 
     def make_folder_op(self, path: str) -> Steps[None]:
         """Make a folder with those above it. Raise SandboxCodeError if that fails."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
 
 from dios.client.ops.notebook_html import table
-from dios.lib.sandbox.protocol import Cell, FailureRecord, TableRecord
+from dios.lib.executor.errors import UntrustedResultError
+from dios.lib.sandbox.protocol import Cell, FailureRecord, Number, TableRecord
 
 REFUSALS: Final = {
     "network": (
@@ -163,10 +167,22 @@ class ProgramResult:
 class SandboxFile:
     """A file in a sandbox, as the sandbox describes it: its name, kind, size in bytes, and permissions.
 
-    ``kind`` is "file", "folder", "link" or "other".
+    ``kind`` is "file", "folder", "link" or "other". Letters of the name that cannot be printed are escaped.
     """
 
     name: str
-    kind: str
-    size: int
-    mode: int
+    kind: Literal["file", "folder", "link", "other"]
+    size: Number
+    mode: Annotated[int, Meta(ge=0, le=0o7777)]
+
+
+def files_of(rows: object) -> list[SandboxFile]:
+    """Return the files of a folder as a session describes them. Raise UntrustedResultError for others."""
+    try:
+        files = msgspec.convert(rows, list[SandboxFile])
+    except msgspec.ValidationError as error:
+        raise UntrustedResultError(f"the session sent something else than files: {error}") from None
+    for file in files:
+        if file.name in {"", ".", ".."} or "/" in file.name or not file.name.isprintable():
+            raise UntrustedResultError(f"the session sent a file with the name {file.name[:200]!r}")
+    return files

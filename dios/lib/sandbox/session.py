@@ -24,6 +24,7 @@ import msgspec
 
 from dios.client.blob_file import BlobFile
 from dios.client.ops.batches import Pending, together
+from dios.client.plain_text import plain
 from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.client.task_files import IN_IMAGE, TaskFiles
 from dios.errors import ClosedError, EndOfStreamError, NotSupportedError
@@ -505,8 +506,7 @@ def _described_file(entry: os.DirEntry[str]) -> dict[str, object]:
         if entry.is_file()
         else "other"
     )
-    name = entry.name.encode(errors="backslashreplace").decode()
-    return {"name": name, "kind": kind, "size": info.st_size, "mode": info.st_mode & 0o7777}
+    return {"name": plain(entry.name), "kind": kind, "size": info.st_size, "mode": info.st_mode & 0o7777}
 
 
 def _is_open(stream: TextIO) -> bool:
