@@ -238,6 +238,7 @@ ENVIRONMENTS_BYTES_DEFAULT: Final = 8 * GIB  # on the disk of a node
 ENVIRONMENTS_BYTES_MAX: Final = 16 * 1024 * GIB
 IMAGE_ENTRIES_MAX: Final = 200_000  # of an image
 IMAGE_DEPTH_MAX: Final = 64
+IMAGE_NAME_BYTES_MAX: Final = 255  # of a file or folder, as in most file systems
 IMAGE_TARGET_CHARS_MAX: Final = 4_096
 IMAGE_VARIABLES_CHARS_MAX: Final = 8 * KIB  # of all environment variables of an image
 IMAGE_VARIABLES_MAX: Final = 256

@@ -77,6 +77,8 @@ class ImageManifest(Struct, frozen=True, array_like=True, forbid_unknown_fields=
             folder, _, name = entry.path.rpartition("/")
             if name in {"", ".", ".."} or "\0" in entry.path or entry.path.count("/") >= _DEPTH_MAX:
                 raise _refused(entry.path, "is no path in an image")
+            if len(name.encode()) > limits.IMAGE_NAME_BYTES_MAX:
+                raise _refused(entry.path, f"has a name of over {limits.IMAGE_NAME_BYTES_MAX} bytes")
             if entry.path in kinds:
                 raise _refused(entry.path, "comes twice")
             if kinds.get(folder) is not EntryKind.FOLDER:
@@ -95,7 +97,7 @@ class ImageManifest(Struct, frozen=True, array_like=True, forbid_unknown_fields=
         if self.file_bytes() > limits.ENVIRONMENT_BYTES_MAX:
             raise InvalidError(f"the image has over {limits.ENVIRONMENT_BYTES_MAX >> 20} MiB")
         for variable in self.settings.variables:
-            if "=" not in variable[1:] or "\0" in variable:
+            if variable.find("=") < 1 or "\0" in variable:
                 raise InvalidError(
                     f"the image has the environment variable {variable[:100]!r}, without a name"
                 )

@@ -13,7 +13,16 @@ from typing import BinaryIO, Final, NamedTuple
 
 from dios.errors import InvalidError, TooLargeError
 from dios.lib.images.tar_reader import TarReader, opened_tar
-from dios.limits import ENVIRONMENT_BYTES_MAX, IMAGE_DEPTH_MAX, IMAGE_ENTRIES_MAX, MIB
+from dios.limits import (
+    ENVIRONMENT_BYTES_MAX,
+    ENVIRONMENT_PATH_CHARS_MAX,
+    IMAGE_DEPTH_MAX,
+    IMAGE_ENTRIES_MAX,
+    IMAGE_MANIFEST_BYTES_MAX,
+    IMAGE_NAME_BYTES_MAX,
+    IMAGE_TARGET_CHARS_MAX,
+    MIB,
+)
 from dios.wire.images import EntryKind, ImageEntry
 
 _WHITEOUT: Final = ".wh."
@@ -61,6 +70,7 @@ class LayeredFiles:
         self._layer = 0
         self._entries = 0
         self._bytes = 0
+        self._name_chars = 0
 
     def add(self, layer: BinaryIO) -> None:
         """Add a layer, a tar file. Raise InvalidError for what is refused, TooLargeError, OSError."""
@@ -70,6 +80,9 @@ class LayeredFiles:
                 self._entries += 1
                 if self._entries > IMAGE_ENTRIES_MAX:
                     raise TooLargeError(f"the image has over {IMAGE_ENTRIES_MAX:,} files: use a smaller one")
+                self._name_chars += len(member.name) + len(member.linkname)
+                if self._name_chars > IMAGE_MANIFEST_BYTES_MAX:
+                    raise TooLargeError("the layers of the image have too many long names: use a smaller one")
                 self._add(reader, member)
 
     def files(self) -> Iterator[PackedFile]:
@@ -134,6 +147,8 @@ class LayeredFiles:
             _require_text(member.linkname)
             if not member.linkname:
                 raise _refused(member.name, "is a link without a target")
+            if len(member.linkname) > IMAGE_TARGET_CHARS_MAX:
+                raise _refused(member.name, f"is a link of over {IMAGE_TARGET_CHARS_MAX:,} letters")
             return _Node(EntryKind.SYMLINK, 0, self._layer, member.linkname)
         if member.islnk():
             linked = self._linked(member)
@@ -198,12 +213,16 @@ def _walk(folder: _Node, path: str) -> Iterator[tuple[str, _Node]]:
 
 
 def _parts_of(path: str) -> list[str]:
+    if len(path) > ENVIRONMENT_PATH_CHARS_MAX:
+        raise _refused(path, f"has over {ENVIRONMENT_PATH_CHARS_MAX:,} letters")
     _require_text(path)
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if ".." in parts:
         raise _refused(path, "leads out of its folder")
     if len(parts) > IMAGE_DEPTH_MAX:
         raise _refused(path, f"is over {IMAGE_DEPTH_MAX} folders deep")
+    if any(len(part.encode()) > IMAGE_NAME_BYTES_MAX for part in parts):
+        raise _refused(path, f"has a name of over {IMAGE_NAME_BYTES_MAX} bytes")
     return parts
 
 

@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from typing import BinaryIO, Final
 
 from dios.errors import InvalidError, TooLargeError
-from dios.limits import GIB, IMAGE_LAYER_BYTES_MAX, KIB, MIB
+from dios.limits import GIB, IMAGE_LAYER_BYTES_MAX, KIB
 
-_READ_BYTES_MAX: Final = 1 * MIB
+_READ_BYTES_MAX: Final = 64 * KIB
 """Of one read: more than the longest name or extended header that is of use."""
 
-_SKIPPED_BYTES: Final = 256 * KIB
+_GLOBAL_FIELDS_MAX: Final = 64
+"""Of the headers for all members, which ``tarfile`` keeps."""
+
 _GZIP: Final = b"\x1f\x8b"
 
 
@@ -49,7 +51,7 @@ class TarReader(io.RawIOBase):
         """Read on to a place. Raise InvalidError for one that is behind."""
         if whence != io.SEEK_SET or offset < self._place:
             raise InvalidError("the layer has an entry with an impossible size")
-        while self._place < offset and self.read(min(_SKIPPED_BYTES, offset - self._place)):
+        while self._place < offset and self.read(min(_READ_BYTES_MAX, offset - self._place)):
             pass
         return self._place
 
@@ -61,7 +63,7 @@ class TarReader(io.RawIOBase):
         """Yield the bytes of a member, whose header was read last. Raise InvalidError if some are missing."""
         left = member.size
         while left:
-            part = self.read(min(left, _SKIPPED_BYTES))
+            part = self.read(min(left, _READ_BYTES_MAX))
             if not part:
                 raise InvalidError(f"the layer is cut off in {member.name[:200]!r}")
             left -= len(part)
@@ -93,6 +95,8 @@ def _members(archive: tarfile.TarFile, reader: TarReader) -> Iterator[tarfile.Ta
     while member is not None:
         # It keeps all of them otherwise.
         vars(archive)["members"].clear()
+        if len(archive.pax_headers) > _GLOBAL_FIELDS_MAX:
+            raise InvalidError(f"the layer has over {_GLOBAL_FIELDS_MAX} fields for all its files")
         yield member
         member = archive.next()
     # It takes a damaged header for the end.

@@ -52,6 +52,8 @@ def test_the_bytes_of_a_manifest_never_change() -> None:
         ("is no path", [("a", 1), ("a/..", 1)]),
         ("is no path", [("/", 1)]),
         ("is no path", [(".", 1)]),
+        ("name of over 255", [("a" * 256, 1)]),
+        ("name of over 255", [("a", 1), ("a/" + "é" * 128, 2)]),
         ("is in no folder", [("/etc/passwd", 2)]),
         ("is in no folder", [("a/b", 2)]),
         ("is in no folder", [("a", 3, 0, 0, "/etc"), ("a/b", 2)]),
@@ -88,6 +90,7 @@ def test_an_entry_that_leads_out_or_is_over_a_bound_is_refused(
     [
         (("NAME",), "/"),
         (("=x",), "/"),
+        (("==x",), "/"),
         (("A=\0",), "/"),
         ((), "work"),
         ((), "/a\0"),

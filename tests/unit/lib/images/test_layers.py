@@ -11,7 +11,7 @@ import pytest
 from dios.errors import InvalidError, TooLargeError
 from dios.lib.images import layers, tar_reader
 from dios.lib.images.layers import LayeredFiles
-from dios.limits import ENVIRONMENT_BYTES_MAX, MIB
+from dios.limits import ENVIRONMENT_BYTES_MAX, ENVIRONMENT_PATH_CHARS_MAX, IMAGE_TARGET_CHARS_MAX, MIB
 from dios.wire.images import EntryKind
 from tests.support.layouts import Entry, entry, folder, layer_of
 
@@ -122,6 +122,12 @@ def test_devices_are_left_out_below_dev_alone() -> None:
         [entry(".wh...", b"")],
         [entry("/".join("a" * 70), b"")],
         [link("f", "")],
+        [link("f", "x" * (IMAGE_TARGET_CHARS_MAX + 1))],
+        [entry("a" * 256, b"")],
+        [entry("é" * 128, b"")],
+        [entry("a" * 256 + "/f", b"")],
+        [entry("/" * ENVIRONMENT_PATH_CHARS_MAX + "f", b"")],
+        [entry("f"), link("g", "/" * ENVIRONMENT_PATH_CHARS_MAX + "f", tarfile.LNKTYPE)],
     ],
 )
 def test_an_entry_that_leads_out_is_refused(entries: list[Entry]) -> None:
@@ -153,6 +159,24 @@ def test_a_bomb_is_refused_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None
     reader = tar_reader.TarReader(io.BytesIO(bytes(100)), 50)
     with pytest.raises(TooLargeError, match="unpacks to over"):
         reader.read(51)
+
+
+def test_names_take_a_bounded_amount_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one file, those of all layers together, and the fields that a layer has for all files."""
+    longest = [entry("/".join(["a" * 255] * 4)), link("l", "x" * IMAGE_TARGET_CHARS_MAX)]
+    assert len(files_of(longest)) == 5
+    with pytest.raises(InvalidError, match="too long"):
+        files_of([entry("a" * MIB)])
+    layer = bytearray()
+    for number in range(100):
+        layer += tarfile.TarInfo.create_pax_global_header({f"field{number}": "x"})
+        layer += tarfile.TarInfo(f"f{number}").tobuf()
+    with pytest.raises(InvalidError, match="64 fields"):
+        LayeredFiles(io.BytesIO()).add(io.BytesIO(layer + bytes(1024)))
+    monkeypatch.setattr(layers, "IMAGE_MANIFEST_BYTES_MAX", 100)
+    assert list(files_of([entry("a" * 99)], [entry("b")])) == ["a" * 99, "b"]
+    with pytest.raises(TooLargeError, match="long names"):
+        files_of([entry("a" * 99)], [link("b", "c")])
 
 
 def test_a_file_that_only_announces_its_size_takes_no_memory() -> None:
