@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +98,40 @@ def test_a_program_has_a_name_and_arguments_that_are_texts(
     """Others are refused before the sandbox gets them."""
     with pytest.raises(InvalidError, match="which are texts"):
         box.exec(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda box: box.exec("echo", env={"A": 1}),
+        lambda box: box.exec("echo", env=1),
+        lambda box: box.exec("echo", cwd=0),
+        lambda box: box.exec("echo", cwd=b"/"),
+        lambda box: box.exec("cat", stdin=5),
+        lambda box: box.exec("cat", stdin="\ud800"),
+        lambda box: box.exec("echo", timeout="1"),
+        lambda box: box.files.read(0),
+        lambda box: box.files.read(b"/etc/release"),
+        lambda box: box.files.write("/tmp/x", 1),
+        lambda box: box.files.write("/tmp/x", "\ud800"),
+        lambda box: box.run(1),
+    ],
+)
+def test_an_argument_of_another_type_is_refused(
+    box: dios.Sandbox, operation: Callable[[dios.Sandbox], object]
+) -> None:
+    """The sandbox gets nothing of it, and goes on."""
+    with pytest.raises(InvalidError):
+        operation(box)
+    assert not box.ended
+
+
+def test_paths_may_be_objects(box: dios.Sandbox) -> None:
+    """As in other libraries of Python."""
+    assert (
+        box.files.read(Path("/etc/release")) == box.exec("cat", "release", cwd=Path("/etc")).stdout.encode()
+    )
+    assert [file.name for file in box.files.list(Path("/etc"))] == ["passwd", "release"]
 
 
 def test_output_arrives_before_the_program_ends(box: dios.Sandbox) -> None:

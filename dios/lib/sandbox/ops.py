@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import math
 import mmap
+import os
 import re
 import threading
 import time
@@ -195,7 +196,7 @@ class SandboxOps:
         self,
         *arguments: str,
         stdin: bytes | str = b"",
-        cwd: str = "",
+        cwd: str | os.PathLike[str] = "",
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         on_output: Callable[[str, str], None] | None = None,
@@ -215,9 +216,11 @@ class SandboxOps:
         if not arguments or not all(type(argument) is str and "\0" not in argument for argument in arguments):
             raise InvalidError("exec has the name of a program and its arguments, which are texts")
         link = self._running()
-        limit_s = self._limit(timeout)
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        order = RunProgram(list(arguments), data, cwd, None if env is None else dict(env))
+        limit_s = self._limit(None if timeout is None else seconds_of(timeout, "timeout"))
+        if env is not None and not isinstance(env, Mapping):
+            raise InvalidError("env has the names of environment variables and their values")
+        variables = None if env is None else dict(env)
+        order = RunProgram(list(arguments), _encoded(stdin), _path_of(cwd), variables)
         done = yield from link.exchange(order, limit_s, _text_parts(on_output, self._bounds.output_bytes))
         stdout, stderr = (self._text(data) for data in link.take_printed())
         failure = self._error(link, done, limit_s)
@@ -230,28 +233,28 @@ class SandboxOps:
             raise UntrustedResultError("the session sent something else than an exit status")
         return ProgramResult(code, stdout, stderr)
 
-    def read_file_op(self, path: str) -> Steps[bytes]:
+    def read_file_op(self, path: str | os.PathLike[str]) -> Steps[bytes]:
         """Return the bytes of a file. Raise SandboxCodeError if it cannot be read, or is over a bound."""
-        content = self._decoded((yield from self._value(GetFile(path))))
+        content = self._decoded((yield from self._value(GetFile(_path_of(path)))))
         if type(content) is not bytes:
-            raise UntrustedResultError(f"the session sent a {type(content).__name__} for the file {path!r}")
+            raise UntrustedResultError(f"the session sent a {type(content).__name__} for the file {path!s}")
         return content
 
-    def write_file_op(self, path: str, data: bytes | str) -> Steps[None]:
+    def write_file_op(self, path: str | os.PathLike[str], data: bytes | str) -> Steps[None]:
         """Write a file, in the place of an earlier one. Raise SandboxCodeError if that fails."""
-        yield from self._value(PutFile(path, data.encode() if isinstance(data, str) else data))
+        yield from self._value(PutFile(_path_of(path), _encoded(data)))
 
-    def list_folder_op(self, path: str = ".") -> Steps[list[SandboxFile]]:
+    def list_folder_op(self, path: str | os.PathLike[str] = ".") -> Steps[list[SandboxFile]]:
         """Return the files in a folder, by their names. Raise SandboxCodeError if it cannot be read."""
-        return files_of(self._decoded((yield from self._value(ListFolder(path)))))
+        return files_of(self._decoded((yield from self._value(ListFolder(_path_of(path))))))
 
-    def make_folder_op(self, path: str) -> Steps[None]:
+    def make_folder_op(self, path: str | os.PathLike[str]) -> Steps[None]:
         """Make a folder with those above it. Raise SandboxCodeError if that fails."""
-        yield from self._value(MakeFolder(path))
+        yield from self._value(MakeFolder(_path_of(path)))
 
-    def remove_path_op(self, path: str) -> Steps[None]:
+    def remove_path_op(self, path: str | os.PathLike[str]) -> Steps[None]:
         """Remove a file, or a folder with its files. Raise SandboxCodeError if that fails."""
-        yield from self._value(RemovePath(path))
+        yield from self._value(RemovePath(_path_of(path)))
 
     def put_op(self, name: str, value: object) -> Steps[None]:
         """Set a variable of the session to a copy of a value; ``put("data.csv", bytes)`` writes a file there.
@@ -466,3 +469,17 @@ def _bytes_of(given: str | Path | bytes) -> bytes | memoryview:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except ValueError:
             return b""  # an empty file cannot be mapped
+
+
+def _path_of(path: str | os.PathLike[str]) -> str:
+    try:
+        return os.fspath(path)
+    except TypeError as error:
+        raise InvalidError(f"a path is a text or an object for one: {error}") from None
+
+
+def _encoded(data: bytes | str) -> bytes:
+    try:
+        return data.encode() if isinstance(data, str) else data
+    except UnicodeEncodeError as error:
+        raise InvalidError(f"the text cannot be sent, because UTF-8 has no such character: {error}") from None
