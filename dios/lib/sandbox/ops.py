@@ -206,7 +206,8 @@ class SandboxOps:
         ``arguments`` are the program, by a path or a name in PATH, and its arguments; no shell reads them.
         ``stdin`` is its input, ``cwd`` its working directory. ``env`` are environment variables in addition
         to those of the image. ``timeout`` are the seconds until it is killed, if that is less than the time
-        of an operation. ``on_output`` is called as in ``run``. Processes that the program leaves go on.
+        of an operation. ``on_output`` is called as in ``run``. Processes that the program leaves go on,
+        without its streams.
 
         Raises InvalidError without an image, SandboxCodeError for a program that cannot be started,
         SandboxEndedError if the session had ended before.

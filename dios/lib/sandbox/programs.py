@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import selectors
 import signal
@@ -18,9 +20,10 @@ _CHUNK: Final = 64 * KIB
 def run_program(order: RunProgram, show: Callable[[int, bytes], None]) -> int:
     """Run a program, and return its exit status; the negative number of a signal that ended it.
 
-    ``show`` gets its output with the number of the stream. What it has started may go on after its end; only
-    an exception, such as the KeyboardInterrupt of a time limit, ends that too, unless it has left the process
-    group. Raise OSError if the program cannot be started.
+    ``show`` gets its output with the number of the stream. What it has started may go on after its end,
+    without its streams: a write to them fails then. Only an exception, such as the KeyboardInterrupt of a
+    time limit, ends that too, unless it has left the process group. Raise OSError if the program cannot be
+    started.
     """
     process = subprocess.Popen(
         order.arguments,
@@ -34,7 +37,10 @@ def run_program(order: RunProgram, show: Callable[[int, bytes], None]) -> int:
     try:
         _exchange(process, order.data, show)
     except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
+        # It may lead no group any more, or be the last of it.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         raise
     finally:
         for stream in (process.stdin, process.stdout, process.stderr):
@@ -71,10 +77,10 @@ def _exchange(process: subprocess.Popen[bytes], data: bytes, show: Callable[[int
                             process.stdin.close()
                     elif not _read(key.fd, streams[key.fileobj], show):  # type: ignore[index]  # one of them
                         selector.unregister(key.fileobj)
-        # What it wrote last; a process that it has started may keep the stream open.
+        # What it wrote last is in the pipes; a process that it has started may write to them for ever.
         for stream, number in streams.items():
-            while stream is not None and _read(stream.fileno(), number, show):
-                pass
+            if stream is not None:
+                _read(stream.fileno(), number, show, fcntl.fcntl(stream, fcntl.F_GETPIPE_SZ))
     finally:
         os.close(ended)
 
@@ -89,10 +95,10 @@ def _written(process: subprocess.Popen[bytes], data: memoryview) -> memoryview:
         return data[len(data) :]  # it reads no more
 
 
-def _read(descriptor: int, stream: int, show: Callable[[int, bytes], None]) -> bool:
+def _read(descriptor: int, stream: int, show: Callable[[int, bytes], None], size: int = _CHUNK) -> bool:
     """Show what there is to read. Return False if there is nothing, or nothing more."""
     try:
-        data = os.read(descriptor, _CHUNK)
+        data = os.read(descriptor, size)
     except BlockingIOError:
         return False
     if data:

@@ -60,13 +60,73 @@ print(child.pid)
     os.kill(int(out), signal.SIGKILL)
 
 
+def test_the_last_output_is_read_whole() -> None:
+    """As much as the pipe holds, which the program may have enlarged."""
+    code = """
+import fcntl, os
+size = fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 18)
+os.write(1, b'x' * size)
+os.write(2, str(size).encode())
+os._exit(0)
+"""
+    status, out, size = ran(code)
+    assert (status, len(out)) == (0, int(size))
+
+
+def test_a_program_ends_although_what_it_left_writes_for_ever() -> None:
+    """Here each output that is shown is followed by more in the same pipe."""
+    code = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])
+os.write(1, f'{os.getpid()} {child.pid}'.encode())
+"""
+    pids: list[int] = []
+    later: list[bytes] = []
+
+    def show(_stream: int, part: bytes) -> None:
+        if not pids:
+            pids.extend(map(int, part.split()))
+        if not _runs_now(pids[0]):
+            later.append(part)
+            assert len(later) < 100
+        with Path(f"/proc/{pids[1]}/fd/1").open("wb") as pipe:
+            pipe.write(b"x")
+
+    try:
+        assert run_program(RunProgram([sys.executable, "-c", code], b"", "", None), show) == 0
+    finally:
+        os.kill(pids[1], signal.SIGKILL)
+    assert later
+
+
+@pytest.mark.parametrize("change", ["os.setpgid(0, os.getppid())", "os.setpgid(0, 0)"])
+def test_an_interrupt_ends_a_program_in_another_group(change: str) -> None:
+    """It may have joined that of its parent."""
+    code = f"""
+import os, time
+{change.replace("os.getppid()", "os.getpgid(os.getppid())")}
+os.write(1, str(os.getpid()).encode())
+time.sleep(1000)
+"""
+    pids: list[int] = []
+
+    def show(_stream: int, part: bytes) -> None:
+        pids.append(int(part))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_program(RunProgram([sys.executable, "-c", code], b"", "", None), show)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
 def test_an_interrupt_ends_a_program_and_its_children() -> None:
     """The exception goes on."""
     pids: list[int] = []
     code = """
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])
-print(os.getpid(), child.pid, flush=True)
+os.write(1, f'{os.getpid()} {child.pid}'.encode())
 time.sleep(1000)
 """
 
@@ -82,12 +142,17 @@ time.sleep(1000)
     assert not _runs(second)
 
 
+def _runs_now(pid: int) -> bool:
+    """True unless a process has ended."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+
+
 def _runs(pid: int) -> bool:
     """True until a process that was killed is gone; another one than its parent removes it."""
     ended = threading.Event()
     for _ in range(1000):
         try:
-            if Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z":
+            if not _runs_now(pid):
                 return False
         except (FileNotFoundError, ProcessLookupError):
             return False
