@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,12 @@ import trio
 
 import dios
 import dios.aio
-from dios.errors import InvalidError, NotSupportedError
+from dios.errors import InvalidError, NotSupportedError, StaleError
+from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.downloads import download
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.images import group_archives
+from dios.lib.images.images import image_on
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError
 from dios.node import restart_status
 from tests.support.layouts import LayoutMaker, archive_of, busybox_layer, busybox_layout, entry, layer_of
@@ -384,6 +390,57 @@ def test_an_archive_of_a_group_is_an_image(node: RunningNode, image: str, tmp_pa
     assert person.types(f"{line} dios://images/tiny.tar:tiny").stdout.strip() == "tiny 1.0"
     assert "no file" in person.types(f"{line} dios://images/other.tar", status=1).stderr
     assert "no group" in person.types(f"{line} dios://elsewhere/tiny.tar", status=1).stderr
+
+
+def test_an_archive_of_a_group_is_copied_once(
+    node: RunningNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards the digest in the group's list is enough, until the file or the tag is another one."""
+    person = Person(tmp_path)
+    person.environment["DIOS_NODE"] = node.place
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
+    maker = LayoutMaker(tmp_path / "layout")
+    folder = tmp_path / "images"
+    folder.mkdir()
+    copies: list[str] = []
+    def counted(files: GroupFiles, entry: CatalogueEntry, target: Path) -> None:
+        copies.append(entry.file)
+        download(files, entry, target)
+
+    monkeypatch.setattr(group_archives, "download", counted)
+    names = set()
+    with dios.connect(node.place) as control:
+        for tag in ("one", "two"):
+            archive_of(maker.add([layer_of([entry("own", tag.encode())])], tag), folder / "images.tar")
+            person.types("dios group create images" if tag == "one" else "dios group ls")
+            person.types(f"dios sync {folder} dios://images")
+            for _ in range(2):
+                names.add(image_on(control, f"dios://images/images.tar:{tag}"))
+        assert (len(names), len(copies)) == (2, 2)
+        names.add(image_on(control, "dios://images/images.tar:one"))
+        assert (len(names), len(copies)) == (2, 3)
+
+
+def test_a_file_of_a_group_that_is_replaced_while_it_is_copied_does_not_count(
+    node: RunningNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of other bytes is not kept under the digest of the list."""
+    person = Person(tmp_path)
+    person.environment["DIOS_NODE"] = node.place
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
+    folder = tmp_path / "images"
+    folder.mkdir()
+    archive_of(
+        LayoutMaker(tmp_path / "layout").add([layer_of([entry("own", b"first")])]), folder / "images.tar"
+    )
+    other = archive_of(
+        LayoutMaker(tmp_path / "other").add([layer_of([entry("own", b"second")])]), tmp_path / "x"
+    )
+    person.types("dios group create images")
+    person.types(f"dios sync {folder} dios://images")
+    monkeypatch.setattr(group_archives, "download", lambda _files, _entry, target: shutil.copy(other, target))
+    with dios.connect(node.place) as control, pytest.raises(StaleError, match="was replaced"):
+        image_on(control, "dios://images/images.tar")
 
 
 async def test_an_image_that_a_node_has_removed_is_brought_again(node: RunningNode, tmp_path: Path) -> None:

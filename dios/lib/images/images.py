@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dios.client.sync.node import Node, connect_or_start
 from dios.errors import InvalidError, NotSupportedError
@@ -22,6 +23,9 @@ from dios.lib.images.layouts import (
     place_of,
     read_layout,
 )
+
+if TYPE_CHECKING:
+    from dios.lib.images.group_archives import StoredArchive
 
 
 def image_on(node: Node, image: str, template: str = "", *, is_missing: bool = False) -> str:
@@ -43,16 +47,36 @@ def image_on(node: Node, image: str, template: str = "", *, is_missing: bool = F
     if node.ambient:
         raise NotSupportedError("a task cannot bring an image to the node: do it outside")
     place = place_of(image)
-    with _blobs(node, place) as blobs:
-        layout = read_layout(blobs, place.tag, os.uname().machine)
-        archive = archives.kept(packing.request_of(layout))
-        if archive is not None:
-            # A damaged one is refused or, if it is empty, not mapped; one that was replaced is gone.
-            with contextlib.suppress(InvalidError, FileNotFoundError, ValueError):
-                return brought(node, archive, ("",), str(place)) if is_missing else archive.name
+    machine = os.uname().machine
+    request, stored = "", None
+    if place.scheme == GROUP:
+        # Most images are on this machine.
+        from dios.lib.images.group_archives import StoredArchive  # noqa: PLC0415 - see above
+
+        stored = StoredArchive(node, place.path)
+        request = packing.request_of(stored.digest, place.tag, machine) if stored.digest else ""
+        name = _kept(node, request, place, is_missing=is_missing) if request else None
+        if name is not None:
+            return name
+    with _blobs(place, stored) as blobs:
+        layout = read_layout(blobs, place.tag, machine)
+        request = request or packing.request_of(layout.digest)
+        name = _kept(node, request, place, is_missing=is_missing)
+        if name is not None:
+            return name
         with reported(f"reading {place}"):
-            archive = packing.pack(layout)
+            archive = packing.pack(layout, request)
     return brought(node, archive, ("",), str(place))
+
+
+def _kept(node: Node, request: str, place: ImagePlace, *, is_missing: bool) -> str | None:
+    """Return the name of the image that is kept for a request, or None; bring it if the node lacks it."""
+    archive = archives.kept(request)
+    if archive is not None:
+        # A damaged one is refused or, if it is empty, not mapped; one that was replaced is gone.
+        with contextlib.suppress(InvalidError, FileNotFoundError, ValueError):
+            return brought(node, archive, ("",), str(place)) if is_missing else archive.name
+    return None
 
 
 def image_at(place: str | Path | None, image: str, template: str = "", *, is_missing: bool = False) -> str:
@@ -62,12 +86,9 @@ def image_at(place: str | Path | None, image: str, template: str = "", *, is_mis
 
 
 @contextlib.contextmanager
-def _blobs(node: Node, place: ImagePlace) -> Iterator[Blobs]:
-    if place.scheme == GROUP:
-        # Most images are on this machine.
-        from dios.lib.images.group_archives import copied_archive  # noqa: PLC0415 - see above
-
-        with copied_archive(node, place.path) as file:
+def _blobs(place: ImagePlace, stored: StoredArchive | None) -> Iterator[Blobs]:
+    if stored is not None:
+        with stored.copied() as file:
             yield ArchiveBlobs(file)
     elif place.scheme == LAYOUT:
         yield FolderBlobs(Path(place.path).expanduser())

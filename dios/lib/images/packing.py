@@ -22,13 +22,16 @@ _FORMAT: Final = b"dios image 1\n"
 _REQUEST_CHARS: Final = 40
 
 
-def request_of(layout: ImageLayout) -> str:
-    """Return the name under which the archive of an image is kept."""
-    return hashlib.sha256(_FORMAT + layout.digest.encode()).hexdigest()[:_REQUEST_CHARS]
+def request_of(*parts: str) -> str:
+    """Return the name under which an archive is kept: of the digest of an image, or of what it is read from.
+
+    ``parts`` are texts without line ends.
+    """
+    return hashlib.sha256(_FORMAT + "\n".join(parts).encode()).hexdigest()[:_REQUEST_CHARS]
 
 
-def pack(layout: ImageLayout) -> EnvironmentArchive:
-    """Return the archive of an image, which is kept for the next time.
+def pack(layout: ImageLayout, request: str) -> EnvironmentArchive:
+    """Return the archive of an image, which is kept for the next time under the name ``request``.
 
     Raise InvalidError for an image that is damaged or refused, TooLargeError over a bound, OSError.
     """
@@ -42,7 +45,7 @@ def pack(layout: ImageLayout) -> EnvironmentArchive:
             file.flush()
             target = folder / "archive"
             digest = _write(target, files, file, layout.configuration)
-        return archives.keep(target, digest, request_of(layout))
+        return archives.keep(target, digest, request)
 
 
 def _write(target: Path, files: LayeredFiles, contents: BinaryIO, configuration: ImageConfiguration) -> str:

@@ -39,6 +39,11 @@ def read(folder: Path, tag: str = "", machine: str = MACHINE) -> ImageLayout:
     return read_layout(FolderBlobs(folder), tag, machine)
 
 
+def pack(layout: ImageLayout) -> archives.EnvironmentArchive:
+    """Pack an image, and keep it under its digest."""
+    return packing.pack(layout, packing.request_of(layout.digest))
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [
@@ -112,12 +117,12 @@ def test_each_part_is_compared_with_its_digest(tmp_path: Path) -> None:
         for damaged in (whole + b" ", whole[:-1], b"!" + whole[1:]):
             path.write_bytes(damaged)
             with pytest.raises(InvalidError, match="other bytes"):
-                packing.pack(read(folder))
+                pack(read(folder))
         path.unlink()
         with pytest.raises(InvalidError, match="no complete OCI layout"):
-            packing.pack(read(folder))
+            pack(read(folder))
         path.write_bytes(whole)
-    assert packing.pack(read(folder)).path.exists()
+    assert pack(read(folder)).path.exists()
 
 
 class ChangingFile(io.FileIO):
@@ -156,11 +161,11 @@ def test_a_part_that_changes_while_it_is_read_does_not_count(tmp_path: Path) -> 
     for part in (folder / "blobs" / "sha256").iterdir():
         whole = part.read_bytes()
         with pytest.raises(InvalidError, match="other bytes"):
-            packing.pack(read_layout(ChangingBlobs(folder, part), "", MACHINE))
+            pack(read_layout(ChangingBlobs(folder, part), "", MACHINE))
         assert len(part.read_bytes()) == len(whole)
         assert part.read_bytes() != whole
         part.write_bytes(whole)
-        assert archives.kept(packing.request_of(read(folder))) is None
+        assert archives.kept(packing.request_of(read(folder).digest)) is None
 
 
 @pytest.mark.parametrize(
@@ -207,7 +212,7 @@ def test_an_archive_has_the_same_image_as_its_folder(tmp_path: Path) -> None:
         file = archive_of(folder, tmp_path / f"{compressed}.tar")
         layout = read_layout(ArchiveBlobs(file), "", MACHINE)
         assert layout.digest == read(folder).digest
-        assert packing.pack(layout).name == packing.pack(read(folder)).name
+        assert pack(layout).name == pack(read(folder)).name
     packed = tmp_path / "packed.tar.gz"
     packed.write_bytes(b"\x1f\x8b" + bytes(100))
     with pytest.raises(InvalidError, match="gunzip"):
@@ -217,8 +222,8 @@ def test_an_archive_has_the_same_image_as_its_folder(tmp_path: Path) -> None:
 def test_the_archive_for_a_node_has_the_files_and_the_settings(tmp_path: Path) -> None:
     """It is kept under the digest of the image."""
     layout = read(LayoutMaker(tmp_path / "layout").add([LAYER], variables=["A=b"], working_dir="/bin"))
-    archive = packing.pack(layout)
-    assert archives.kept(packing.request_of(layout)) == archive
+    archive = pack(layout)
+    assert archives.kept(packing.request_of(layout.digest)) == archive
     reader = ArchiveReader(archive.path.read_bytes())
     manifest = read_manifest(reader)
     assert isinstance(manifest, ImageManifest)
