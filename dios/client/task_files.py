@@ -5,6 +5,7 @@ Loaded only in a task whose program wants files.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -86,6 +87,9 @@ def _labelled(references: Iterable[Reference], label: str) -> list[Reference]:
 
 
 def _write(path: str, references: Iterable[Reference], label: str) -> None:
+    if IN_IMAGE:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108 - a task loads no pathlib at its start
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _READ_ONLY_FILE)
     try:
         for reference in references:

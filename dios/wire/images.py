@@ -26,6 +26,9 @@ RESERVED: Final = ".dios"
 FOLDERS_OF_THE_KERNEL: Final = frozenset({"dev", "dev/pts", "dev/shm", "proc", "sys"})
 """Places of mounts: folders, if an image has them."""
 
+FOLDERS_OF_THE_NODE: Final = frozenset({"inputs", "outputs"})
+"""Places of the files of a task: folders, if an image has them."""
+
 _TYPES_MAX: Final = 0o1777
 _BLOCK: Final = 4 * limits.KIB
 
@@ -87,6 +90,8 @@ class ImageManifest(Struct, frozen=True, array_like=True, forbid_unknown_fields=
                 raise _refused(entry.path, "is a place of the node")
             if entry.path in FOLDERS_OF_THE_KERNEL and entry.kind is not EntryKind.FOLDER:
                 raise _refused(entry.path, "is a place of the kernel, and no folder")
+            if entry.path in FOLDERS_OF_THE_NODE and entry.kind is not EntryKind.FOLDER:
+                raise _refused(entry.path, "is a place of the node, and no folder")
             if entry.kind is EntryKind.HARD_LINK and kinds.get(entry.target) is not EntryKind.FILE:
                 raise _refused(entry.path, "is a link to no file before it")
             if entry.kind is EntryKind.SYMLINK and (not entry.target or "\0" in entry.target):

@@ -359,6 +359,16 @@ def test_layers_add_replace_and_remove(node: RunningNode, tmp_path: Path) -> Non
         assert (file.name, stat.S_IMODE(file.mode)) == ("release", 0o600)
 
 
+def test_an_input_takes_the_place_of_a_file_of_the_image(node: RunningNode, tmp_path: Path) -> None:
+    """An image cannot pass its own bytes off as an input."""
+    layer = layer_of([entry("inputs/given", b"false"), entry("inputs/link", kind=b"2", link="given")])
+    layout = LayoutMaker(tmp_path / "layout").add([layer], working_dir="/new/place")
+    inputs = {"given": b"true", "link": b"other"}
+    with dios.Sandbox(node=node.place, image=f"oci-layout:{layout}", inputs=inputs) as own:
+        assert [own.files.read(f"/inputs/{name}") for name in inputs] == [b"true", b"other"]
+        assert own.run("import os; os.getcwd()").value_repr == "'/new/place'"
+
+
 def test_commands_run_code_in_an_image_and_list_it(node: RunningNode, image: str, tmp_path: Path) -> None:
     """The node keeps an image once; its inputs are files, as in other sandboxes."""
     person = Person(tmp_path)
@@ -403,6 +413,7 @@ def test_an_archive_of_a_group_is_copied_once(
     folder = tmp_path / "images"
     folder.mkdir()
     copies: list[str] = []
+
     def counted(files: GroupFiles, entry: CatalogueEntry, target: Path) -> None:
         copies.append(entry.file)
         download(files, entry, target)

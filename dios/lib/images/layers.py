@@ -6,6 +6,7 @@ caller's. An entry that leads out of the tree, or through a symbolic link, is re
 
 from __future__ import annotations
 
+import contextlib
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -84,6 +85,11 @@ class LayeredFiles:
                 if self._name_chars > IMAGE_MANIFEST_BYTES_MAX:
                     raise TooLargeError("the layers of the image have too many long names: use a smaller one")
                 self._add(reader, member)
+
+    def add_folder(self, path: str) -> None:
+        """Add a folder that no layer has, with those above it. Do nothing for a path through a link."""
+        with contextlib.suppress(InvalidError):
+            self._folder(_parts_of(path), path)
 
     def files(self) -> Iterator[PackedFile]:
         """Yield all entries: folders before what is in them, and files before hard links to them."""

@@ -49,10 +49,12 @@ def pack(layout: ImageLayout, request: str) -> EnvironmentArchive:
 
 
 def _write(target: Path, files: LayeredFiles, contents: BinaryIO, configuration: ImageConfiguration) -> str:
-    packed = list(files.files())
     settings = configuration.config
     variables = tuple((settings.env if settings is not None else None) or ())
     folder = (settings.working_dir if settings is not None else "") or "/"
+    # Other programs make it when they start a container.
+    files.add_folder(folder)
+    packed = list(files.files())
     try:
         manifest = ImageManifest(
             configuration.machine, ImageSettings(variables, folder), tuple(row.entry for row in packed)

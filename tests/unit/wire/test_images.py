@@ -63,6 +63,8 @@ def test_the_bytes_of_a_manifest_never_change() -> None:
         ("place of the node", [(".dios", 1)]),
         ("place of the kernel", [("proc", 3, 0, 0, "/tmp")]),
         ("place of the kernel", [("dev", 2)]),
+        ("place of the node, and no folder", [("inputs", 2)]),
+        ("place of the node, and no folder", [("outputs", 3, 0, 0, "/tmp")]),
         ("link to no file", [("a", 4, 0, 0, "b")]),
         ("link to no file", [("b", 3, 0, 0, "/etc/shadow"), ("a", 4, 0, 0, "b")]),
         ("link to no file", [("b", 1), ("a", 4, 0, 0, "b")]),

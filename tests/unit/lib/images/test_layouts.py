@@ -232,6 +232,29 @@ def test_the_archive_for_a_node_has_the_files_and_the_settings(tmp_path: Path) -
     assert reader.read(reader.bytes_left) == b"#!\n"
 
 
+@pytest.mark.parametrize(
+    ("working_dir", "added"),
+    [
+        ("/new/place", ["new", "new/place"]),
+        ("/bin", []),
+        ("/way/there", []),
+        ("/bin/tool", []),
+        ("", []),
+    ],
+)
+def test_a_working_directory_that_no_layer_has_is_added(
+    tmp_path: Path, working_dir: str, added: list[str]
+) -> None:
+    """As other programs add it; one behind a link may be there."""
+    layer = layer_of([entry("bin/tool"), entry("way", kind=b"2", link="bin")])
+    layout = read(LayoutMaker(tmp_path / "layout").add([layer], working_dir=working_dir))
+    manifest = read_manifest(ArchiveReader(pack(layout).path.read_bytes()))
+    assert isinstance(manifest, ImageManifest)
+    paths = [item.path for item in manifest.entries]
+    assert sorted(paths) == sorted(["bin", "bin/tool", "way", *added])
+    assert manifest.settings.folder == (working_dir or "/")
+
+
 def test_a_part_of_an_archive_is_a_file() -> None:
     """It is read and sought within its bounds."""
     from dios.lib.images.layouts import _Part
