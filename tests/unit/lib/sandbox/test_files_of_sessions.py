@@ -10,7 +10,7 @@ import pytest
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.sandbox.protocol import ListFolder
 from dios.lib.sandbox.result import SandboxFile, files_of
-from dios.lib.sandbox.session import _changed
+from dios.lib.sandbox.session import _changed, opened_file
 
 HONEST = {"name": "a", "kind": "file", "size": 1, "mode": 0o644}
 
@@ -52,3 +52,30 @@ def test_every_name_that_a_folder_can_have_is_listed(tmp_path: Path) -> None:
     files = {file.name: file.kind for file in files_of(_changed(ListFolder(str(tmp_path))))}
     escaped = ("two\\nlines", "no \\udcff text", "\\u202eturned")
     assert files == dict.fromkeys(("plain", "größe", *escaped), "file") | {"folder": "folder", "link": "link"}
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    """Nothing waits for another process that opens it, or reads what is meant for one."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def require_refusals() -> None:
+        for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
+            with pytest.raises(OSError, match="pipe"):
+                opened_file(str(pipe), flags)
+
+    require_refusals()
+    other = os.open(pipe, os.O_RDWR)
+    require_refusals()
+    os.close(other)
+
+
+def test_a_new_file_has_the_usual_mode(tmp_path: Path) -> None:
+    """As one that ``open`` makes."""
+    path = tmp_path / "file"
+    with open(path, "wb", opener=opened_file) as file:
+        file.write(b"1")
+    (tmp_path / "other").touch()
+    assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
+    with open(path, "rb", opener=opened_file) as file:
+        assert file.read() == b"1"
