@@ -8,7 +8,8 @@ importing this module is fast.
 Calls of functions in sandboxed tasks:
     Executor, shared_executor, current_executor, Actor, put, get, ValueReference, allow, RemoteError
 Code that nobody has read, in sessions:
-    Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable; aio.Sandbox on event loops
+    Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxFile, ProgramResult;
+    aio.Sandbox on event loops
 A node:
     connect, Node, checkpointed; aio, open_node, AsyncNode; syscalls
 Objects and what can be done with them (each class is for ``Node``, and with ``Async`` before its name, such
@@ -147,7 +148,13 @@ if TYPE_CHECKING:
     from dios.lib.executor.results.class_forms import allow
     from dios.lib.executor.shared_executors import shared_executor
     from dios.lib.sandbox.bounds import SandboxBounds
-    from dios.lib.sandbox.result import SandboxFailure, SandboxResult, SandboxTable
+    from dios.lib.sandbox.result import (
+        ProgramResult,
+        SandboxFailure,
+        SandboxFile,
+        SandboxResult,
+        SandboxTable,
+    )
     from dios.lib.sandbox.sandbox import Sandbox
     from dios.wire.messages import Limits
     from dios.wire.nametext import fingerprint, format_name, parse_name
@@ -253,6 +260,7 @@ if TYPE_CHECKING:
         "Permission",
         "Persistence",
         "Program",
+        "ProgramResult",
         "ProtocolError",
         "Proximity",
         "ReadRequest",
@@ -263,6 +271,7 @@ if TYPE_CHECKING:
         "Sandbox",
         "SandboxBounds",
         "SandboxFailure",
+        "SandboxFile",
         "SandboxResult",
         "SandboxTable",
         "Scope",
@@ -334,7 +343,7 @@ _HOMES = {
     "dios.lib.executor.results.class_forms": "allow",
     "dios.lib.executor.shared_executors": "shared_executor",
     "dios.lib.sandbox.bounds": "SandboxBounds",
-    "dios.lib.sandbox.result": "SandboxFailure SandboxResult SandboxTable",
+    "dios.lib.sandbox.result": "ProgramResult SandboxFailure SandboxFile SandboxResult SandboxTable",
     "dios.lib.sandbox.sandbox": "Sandbox",
     "dios.wire.messages": "Limits",
     "dios.wire.nametext": "fingerprint format_name parse_name",

@@ -207,6 +207,9 @@ TASK_OPEN_FILES_MIN: Final = 128  # of a task whose memory no control group coun
 TASK_OPEN_FILES_UNCOUNTED_MAX: Final = 2_048  # the same; fewer for a small memory limit
 DESCRIPTOR_KERNEL_BYTES: Final = 256 * KIB  # kept by the kernel for a socket with a full buffer, by default
 TASK_MAPPED_BYTES_MAX: Final = 2 * BLOB_BYTES_MAX  # address space for buffers, without a control group
+CONTAINER_OPEN_FILES_MAX: Final = (
+    1_024  # of a process; fewer than a zygote's, which must be able to send some
+)
 TASK_SIGNALS_MAX: Final = 256
 PROCESS_NUMBERS_DEFAULT: Final = 32_768  # of a machine that does not show its number
 TASK_MEMORY_WATCH_MS: Final = 100  # between two readings of the memory of tasks without a control group
@@ -233,6 +236,16 @@ ENVIRONMENT_MANIFEST_BYTES_MAX: Final = 16 * MIB
 ENVIRONMENTS_MAX: Final = 256  # on a node
 ENVIRONMENTS_BYTES_DEFAULT: Final = 8 * GIB  # on the disk of a node
 ENVIRONMENTS_BYTES_MAX: Final = 16 * 1024 * GIB
+IMAGE_ENTRIES_MAX: Final = 200_000  # of an image
+IMAGE_DEPTH_MAX: Final = 64
+IMAGE_NAME_BYTES_MAX: Final = 255  # of a file or folder, as in most file systems
+IMAGE_TARGET_CHARS_MAX: Final = 4_096
+IMAGE_VARIABLES_CHARS_MAX: Final = 8 * KIB  # of all environment variables of an image
+IMAGE_VARIABLES_MAX: Final = 256
+IMAGE_MANIFEST_BYTES_MAX: Final = 32 * MIB
+IMAGE_LAYERS_MAX: Final = 256
+IMAGE_INDEX_BYTES_MAX: Final = 4 * MIB  # of an index, a manifest or a configuration in a layout
+IMAGE_LAYER_BYTES_MAX: Final = 16 * GIB  # of a layer as it is unpacked; shadowed files count
 ENVIRONMENT_LOCK_BYTES_MAX: Final = 4 * MIB  # of a file of requirements
 ENVIRONMENT_INSTALL_S_MAX: Final = 1_800  # in which an installer must end
 ENVIRONMENT_CACHE_BYTES: Final = 8 * GIB  # of archives that a user's programs keep

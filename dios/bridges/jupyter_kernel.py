@@ -119,6 +119,7 @@ class SandboxKernel(Kernel):
                 template=given.template,
                 packages=given.packages,
                 wheels=given.wheels,
+                image=given.image,
                 inputs=given.inputs,
                 memory=given.memory,
                 cpu_seconds=given.cpu_seconds,

@@ -5,6 +5,7 @@ Loaded only in a task whose program wants files.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -12,12 +13,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from dios.errors import InvalidError, NotSupportedError
+from dios.wire.images import RESERVED
 
 if TYPE_CHECKING:
     from dios.client.sync.node import Node, Reference
 
 INPUTS: Final = "/inputs"
 OUTPUTS: Final = "/outputs"
+IN_IMAGE: Final = os.path.isdir(f"/{RESERVED}")  # noqa: PTH112 - a task loads no pathlib at its start
+"""True in a task whose root file system is that of an image."""
+
 _WRITE_BYTES: Final = 1 << 30
 _READ_ONLY_FILE: Final = 0o400
 _READ_ONLY_DIRECTORY: Final = 0o500
@@ -38,6 +43,9 @@ class TaskFiles:
         no room in it.
         """
         for path in (INPUTS, OUTPUTS):
+            if IN_IMAGE:
+                os.makedirs(path, exist_ok=True)  # noqa: PTH103 - a task loads no pathlib at its start
+                continue
             if not os.path.islink(path):  # noqa: PTH114 - a task loads no pathlib at its start
                 raise NotSupportedError(
                     f"the task cannot have files in {path}: it has no private folder. Its inputs are in "
@@ -79,6 +87,9 @@ def _labelled(references: Iterable[Reference], label: str) -> list[Reference]:
 
 
 def _write(path: str, references: Iterable[Reference], label: str) -> None:
+    if IN_IMAGE:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108 - a task loads no pathlib at its start
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _READ_ONLY_FILE)
     try:
         for reference in references:

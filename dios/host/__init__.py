@@ -5,7 +5,8 @@ The core decides and returns effects; the host carries them out. Read in this or
 - ``loop``: the path of an event: core step, durable changes, effects.
 - ``content``: the bytes of objects, buffers, rings, consoles and public pages.
 - ``process``: task processes and the connections of tasks and users' programs.
-- ``confinement``: everything that confines a pure task; ``environments``: packages that only some see.
+- ``confinement``: everything that confines a pure task; ``environments``: packages and images that only some
+  see; ``containers``: the tasks in images.
 - ``peers``: connections with other nodes.
 - ``network``: TCP and UDP sockets of network streams, and shaping of a network interface.
 - ``bandwidth``: meters, rates and guarantees of bytes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dios.core.calls.tables import ENVIRONMENTS
-from dios.host.environments.store import EnvironmentStore
+from dios.host.environments.store import EnvironmentRecord, EnvironmentStore
 from dios.limits import TEXT_BYTES_MAX
 from dios.wire.environments import name_for
 from dios.wire.messages import TableRows
@@ -31,11 +31,16 @@ def completed(answer: TableRows, store: EnvironmentStore) -> TableRows:
             environment.about.created_ns,
             environment.used_ns,
             int(store.has_task(environment.key)),
-            " ".join(f"{package.name}=={package.version}" for package in environment.about.packages)[
-                :TEXT_BYTES_MAX
-            ],
+            _content(environment.about),
         )
         for environment in environments[start : start + _ROWS_MAX]
     )
     following = start + _ROWS_MAX if start + _ROWS_MAX < len(environments) else 0
     return replace(answer, rows=rows, following=following)
+
+
+def _content(about: EnvironmentRecord) -> str:
+    """Return the packages of an environment, or that it is an image."""
+    if about.image is not None:
+        return "(image)"
+    return " ".join(f"{package.name}=={package.version}" for package in about.packages)[:TEXT_BYTES_MAX]

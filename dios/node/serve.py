@@ -129,6 +129,7 @@ async def serve(
                 processes_max=settings.tasks_max,
                 continuations=0 if predecessor is None else predecessor.host.continuations,
                 environments=environments,
+                container_runtime=settings.container_runtime,
             ) as zygote:
                 recovered = await trio.to_thread.run_sync(_recover, settings, store, recovering)
                 await _serve(

@@ -25,6 +25,7 @@ from dios.host.confinement.native_programs import (
     PROGRAMS_MAX,
     ProgramSetting,
 )
+from dios.host.containers.runtimes import KNOWN, is_known
 from dios.host.process.template_setting import (
     TEMPLATE_MEMORY_BYTES_DEFAULT,
     TEMPLATE_NAME_CHARS_MAX,
@@ -143,8 +144,9 @@ class Settings:
     order of tasks, and ``fairness_memory`` the time in ms that past use counts there. ``labels`` are used by
     constraints of tasks. ``preload`` are modules that all tasks share, ``templates`` named sets of modules
     that the tasks of each share. ``programs`` are native programs that pure tasks may become.
-    ``environments_bytes`` is the bound of the installed packages of all environments on the disk, 0 for no
-    environments. ``devices`` are those of this machine that tasks may ask for. ``metrics`` is the place at
+    ``environments_bytes`` is the bound of the installed packages and images of all environments on the disk,
+    0 for no environments. ``container_runtime`` is the OCI runtime of tasks in images, "" for the first that
+    works. ``devices`` are those of this machine that tasks may ask for. ``metrics`` is the place at
     which a process of the node serves its metrics, ``metrics_tls`` the files for mutual TLS there, and
     ``metrics_uids`` are further users who may read them on loopback.
     """
@@ -169,6 +171,7 @@ class Settings:
     templates: tuple[TemplateSetting, ...] = ()
     programs: tuple[ProgramSetting, ...] = ()
     environments_bytes: int = limits.ENVIRONMENTS_BYTES_DEFAULT
+    container_runtime: str = ""
     accept_weaker_sandbox: bool = False
     mode: NodeMode = NodeMode.LIBERAL
     limbo_from_nodes: bool = False
@@ -308,6 +311,12 @@ def _one_of(choices: type[enum.StrEnum]) -> Callable[[object], enum.StrEnum]:
             raise ValueError("one of " + ", ".join(choices)) from None
 
     return read
+
+
+def _container_runtime(value: object) -> str:
+    if not is_known(str(value)):
+        raise ValueError(f"{' or '.join(KNOWN)}, or the path of one of them")
+    return str(value)
 
 
 def _path(value: object) -> Path:
@@ -491,6 +500,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "templates": _templates,
     "programs": _programs,
     "environments_bytes": _size(0, limits.ENVIRONMENTS_BYTES_MAX),
+    "container_runtime": _container_runtime,
     "accept_weaker_sandbox": _boolean,
     "mode": _one_of(NodeMode),
     "limbo_from_nodes": _boolean,

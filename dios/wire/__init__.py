@@ -20,6 +20,7 @@ Read in this order:
 - ``border``: the calls with sealed tokens, also between clusters
 - ``sealed_tokens``: rights as a text that its holders can narrow, and nobody can widen
 - ``nametext``: names as text, and their fingerprints
-- ``node_labels``: the labels of a node as one text; ``environments``: the names of environments
+- ``node_labels``: the labels of a node as one text; ``environments``: the names of environments;
+  ``images``: the archives of those that are images
 - ``suggestions``: the advice for a mistyped word; ``schema_words``: errors of our schemas in plain words
 """

@@ -81,8 +81,12 @@ class Manifest(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
         folders = self.folders()
         if folders & paths:
             raise InvalidError("the archive of the environment has a path that is a file and a folder")
-        if sum(file.size for file in self.files) > limits.ENVIRONMENT_BYTES_MAX:
+        if self.file_bytes() > limits.ENVIRONMENT_BYTES_MAX:
             raise InvalidError(f"the environment has over {limits.ENVIRONMENT_BYTES_MAX >> 20} MiB")
+
+    def file_bytes(self) -> int:
+        """Return the number of bytes of all files."""
+        return sum(file.size for file in self.files)
 
     def disk_bytes(self) -> int:
         """Return the bytes that the files and folders take on a disk with blocks of 4 KiB."""

@@ -21,6 +21,8 @@ import dios
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.sandbox import link
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError
+from tests.support.layouts import busybox_layout
+from tests.support.node.confinement import runtimes_or_skip
 from tests.support.node.running_node import RunningNode
 from tests.support.node.task_folder import TEMPORARY
 from tests.support.node.unconfined_node import unconfined_node
@@ -719,6 +721,9 @@ def test_the_programs_of_the_page_run(node: RunningNode, tmp_path: Path, program
     frame = pandas.DataFrame({"city": ["Berlin", "Rome", "Paris"], "amount": [4, 8, 3]})
     frame.to_csv(tmp_path / "sales.csv", index=False)
     frame.to_parquet(tmp_path / "sales.parquet")
+    if "image=" in program:
+        runtimes_or_skip()
+        busybox_layout(tmp_path / "tiny")
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,

@@ -16,6 +16,7 @@ from dios.cli.common.rows import Row
 from dios.cli.tasks.sandbox_options import SandboxOptions, given_bounds, given_inputs, seconds_or_none
 from dios.client.plain_text import plain
 from dios.errors import InvalidError
+from dios.lib.images.layouts import lasting
 from dios.lib.sandbox.async_sandbox import Sandbox
 
 app: Final = CommandApplication(
@@ -79,6 +80,7 @@ def install(
         template=options.template,
         packages=options.packages or [],
         wheels=_lasting(options.wheels) if options.wheels else None,
+        image=lasting(options.image) if options.image else "",
         inputs={label: str(file) for label, file in files.items()},
         memory=options.memory,
         cpu_seconds=options.cpu_seconds,

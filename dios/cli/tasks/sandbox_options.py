@@ -63,6 +63,11 @@ class SandboxOptions(Options):
         "Install --packages from the .whl files in a folder, or in dios://GROUP/PATH.",
         section=_LIMITS,
     )
+    image: str = option(
+        "--image PLACE",
+        "The root file system: oci-layout:FOLDER[:TAG], oci-archive:FILE[:TAG] or dios://GROUP/FILE[:TAG].",
+        section=_LIMITS,
+    )
     network: list[str] | None = option(
         "--network ORIGIN",
         "Permit HTTP requests to this origin, such as https://api.example.org; repeat for more.",
@@ -87,6 +92,7 @@ class SandboxOptions(Options):
             template=self.template,
             packages=self.packages or (),
             wheels=self.wheels or None,
+            image=self.image,
             inputs=given_inputs(self.inputs),
             memory=self.memory,
             cpu_seconds=self.cpu_seconds,

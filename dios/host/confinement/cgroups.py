@@ -165,19 +165,20 @@ class ControlGroup:
         for folder, _ in self._folders:
             _write(folder, "cgroup.procs", pid)
 
-    def open_entrances(self) -> tuple[int, ...]:
+    def open_entrances(self, *, at_once: bool = False) -> tuple[int, ...]:
         """Return descriptors to which a process with one thread writes 0 to move itself into the group.
 
-        That takes the kernel no time, because it need not wait for other threads. Return none if one of the
-        hierarchies is of version 2, which has no such file for these controllers: use ``enter``. The caller
-        closes them. Raise ``OSError``.
+        That takes the kernel no time, because it need not wait for other threads. If one of the hierarchies
+        is of version 2, which has no such file for these controllers, return none: use ``enter``. A process
+        that must be inside ``at_once`` gets the slow file there. The caller closes them. Raise ``OSError``.
         """
-        if any(hierarchy.version != 1 for _, hierarchy in self._folders):
+        if not at_once and any(hierarchy.version != 1 for _, hierarchy in self._folders):
             return ()
         opened: list[int] = []
         try:
-            for folder, _ in self._folders:
-                opened.append(os.open(f"{folder}/tasks", os.O_WRONLY | os.O_CLOEXEC))
+            for folder, hierarchy in self._folders:
+                name = "tasks" if hierarchy.version == 1 else "cgroup.procs"
+                opened.append(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CLOEXEC))
         except OSError:
             for number in opened:
                 os.close(number)

@@ -55,14 +55,15 @@ def files_for(memory_bytes: int) -> int:
     return min(max(size_for(memory_bytes) // _BYTES_PER_FILE, _FILES_MIN), _FILES_MAX)
 
 
-def make(memory_bytes: int) -> int:
+def make(memory_bytes: int, *, may_execute: bool = False) -> int:
     """Return a new, empty folder as a mount that is nowhere yet; the caller closes it. Raise ``OSError``."""
     options = {
         "size": str(size_for(memory_bytes)),
         "nr_inodes": str(files_for(memory_bytes)),
         "mode": "0700",
     }
-    return memory_mounts.new(options, memory_mounts.NO_SUID | memory_mounts.NO_DEV | memory_mounts.NO_EXEC)
+    attributes = memory_mounts.NO_SUID | memory_mounts.NO_DEV
+    return memory_mounts.new(options, attributes if may_execute else attributes | memory_mounts.NO_EXEC)
 
 
 def place(folder: int, path: str = MOUNT_POINT) -> None:

@@ -31,6 +31,8 @@ _SEALED: Final = memory_mounts.READ_ONLY | memory_mounts.NO_SUID | memory_mounts
 _SEALED_DEVICE: Final = memory_mounts.READ_ONLY | memory_mounts.NO_SUID | memory_mounts.NO_EXEC
 """Writing to a device is no change of its mount; changing its mode or times is."""
 
+_UNSEALED: Final = memory_mounts.NO_SUID | memory_mounts.NO_DEV | memory_mounts.NO_EXEC
+
 _NULL_NUMBER: Final = os.makedev(1, 3)
 
 NULL: Final = "/dev/null"
@@ -175,10 +177,19 @@ def parts_of(
     return ViewParts(links, clones)
 
 
-def enter(parts: ViewParts) -> None:
+def clone(
+    path: str, place: str = "", *, is_device: bool = False, is_sealed: bool = True
+) -> tuple[str, bool, int]:
+    """Clone one more mount for a view, at ``path`` or another place. Raise ``OSError``."""
+    attributes = _SEALED_DEVICE if is_device else _SEALED if is_sealed else _UNSEALED
+    return place or path, os.path.isdir(path), _clone(path, attributes)  # noqa: PTH112 - no pathlib here
+
+
+def enter(parts: ViewParts, folders: Iterable[str] = ()) -> None:
     """Build a root and move the calling process into it; needs an own mount namespace.
 
-    Raise ``OSError``. The process must then only report the error and end.
+    ``folders`` are places of further, empty folders. Raise ``OSError``. The process must then only report the
+    error and end.
     """
     linux_calls.syscall("mount", None, b"/\0", None, _PRIVATE | _RECURSIVE, None)
     root = memory_mounts.new(_ROOT_OPTIONS)
@@ -191,6 +202,8 @@ def enter(parts: ViewParts) -> None:
             _place(path, clone, is_directory=is_directory)
         _make_directories(private_folder.MOUNT_POINT)
         _make_directories(private_folder.NEXT)
+        for folder in folders:
+            _make_directories(folder)
         for path, target in (parts.links | private_folder.LINKS).items():
             _make_directories(os.path.dirname(path))  # noqa: PTH120 - no pathlib in the zygote
             if not os.path.lexists("." + path):

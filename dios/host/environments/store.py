@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 import trio
@@ -35,6 +35,9 @@ from dios.host.environments.unpacking import ArchiveReader
 from dios.ids import Principal
 from dios.wire.environments import DIGEST_CHARS, Manifest, Package, name_for
 from dios.wire.fields import U63
+from dios.wire.images import ImageManifest, ImageSettings
+
+AnyManifest: TypeAlias = Manifest | ImageManifest
 
 _log: Final = logging.getLogger(__name__)
 
@@ -51,7 +54,11 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 class EnvironmentRecord(msgspec.Struct, frozen=True):
-    """The record next to the packages of an environment. ``size`` is the number of bytes on the disk."""
+    """The record next to the packages or the image of an environment.
+
+    ``size`` is the number of bytes on the disk. ``python`` names the interpreter for which the packages are,
+    or the machine for which an image is.
+    """
 
     version: U63
     principal: Annotated[str, Meta(max_length=_WORD_CHARS_MAX)]
@@ -61,6 +68,8 @@ class EnvironmentRecord(msgspec.Struct, frozen=True):
     files: U63
     packages: Annotated[tuple[Package, ...], Meta(max_length=limits.ENVIRONMENT_PACKAGES_MAX)]
     created_ns: U63
+    image: ImageSettings | None = None
+    """The settings of an image; None for packages."""
 
 
 @dataclass(slots=True)
@@ -131,6 +140,11 @@ class EnvironmentStore:
         """Return the folder from which tasks of an environment import."""
         return self._folder / key / _PACKAGES
 
+    def image_of(self, key: str) -> ImageSettings | None:
+        """Return the settings of the image in an environment; None for packages, or if there is none."""
+        environment = self._environments.get(key)
+        return None if environment is None else environment.about.image
+
     def is_used(self, key: str) -> bool:
         """Return True while a task runs in the environment, or starts there."""
         return bool(self._held[key]) or not self.end_idle(key)
@@ -167,7 +181,7 @@ class EnvironmentStore:
         finally:
             if archive is not None:
                 archive.close()
-        _require_python(self._environments[key].about.python)
+        _require_machine(self._environments[key].about)
         self.note_use(key)
         return key
 
@@ -198,14 +212,14 @@ class EnvironmentStore:
             )
         try:
             manifest = await trio.to_thread.run_sync(unpacking.read_manifest, archive)
-            self._check(manifest)
-            await self._make_room(manifest)
             about = _about(principal, digest, manifest)
+            self._check(about)
+            await self._make_room(manifest)
             await self._write(archive, manifest, Environment(key, about, about.created_ns))
         except OSError as error:
             raise NoSpaceError(f"cannot write an environment: {error.strerror}", call="run") from error
 
-    async def _write(self, archive: ArchiveReader, manifest: Manifest, environment: Environment) -> None:
+    async def _write(self, archive: ArchiveReader, manifest: AnyManifest, environment: Environment) -> None:
         """Write an environment; a cancellation stops that at the next file, and nothing is left."""
         key, about, stop = environment.key, environment.about, threading.Event()
         failure: DiosError | OSError | None = None
@@ -226,8 +240,8 @@ class EnvironmentStore:
         extra = {"environment": about.digest, "bytes": about.size, "files": about.files}
         _log.info("an environment was made", extra=extra)
 
-    def _check(self, manifest: Manifest) -> None:
-        _require_python(manifest.python)
+    def _check(self, about: EnvironmentRecord) -> None:
+        _require_machine(about)
         self._folder.mkdir(_MODE, parents=True, exist_ok=True)
         if os.statvfs(self._folder).f_flag & os.ST_NOEXEC:
             raise _refused(
@@ -235,7 +249,7 @@ class EnvironmentStore:
                 "noexec. Ask its owner for another one"
             )
 
-    async def _make_room(self, manifest: Manifest) -> None:
+    async def _make_room(self, manifest: AnyManifest) -> None:
         """Remove unused environments until one fits. Raise NoSpaceError if it does not."""
         needed = manifest.disk_bytes()
         if needed > self._bytes_max:
@@ -290,24 +304,35 @@ def _about_at(place: Path) -> EnvironmentRecord | None:
     return about if about.version == _ABOUT_VERSION else None
 
 
-def _about(principal: Principal, digest: str, manifest: Manifest) -> EnvironmentRecord:
+def _about(principal: Principal, digest: str, manifest: AnyManifest) -> EnvironmentRecord:
+    image: ImageSettings | None = None
+    packages: tuple[Package, ...] = ()
+    if isinstance(manifest, ImageManifest):
+        image, python, files = manifest.settings, manifest.machine, len(manifest.entries)
+    else:
+        packages, python, files = manifest.packages, manifest.python, len(manifest.files)
     return EnvironmentRecord(
         _ABOUT_VERSION,
         principal,
         digest,
-        manifest.python,
+        python,
         manifest.disk_bytes(),
-        len(manifest.files),
-        manifest.packages,
+        files,
+        packages,
         time.time_ns(),
+        image,
     )
 
 
-def _require_python(python: str) -> None:
-    if python != python_here():
+def _require_machine(about: EnvironmentRecord) -> None:
+    if about.image is not None:
+        machine = os.uname().machine
+        if about.python != machine:
+            raise _refused(f"the image is for {about.python}, and this node is {machine}: use another image")
+    elif about.python != python_here():
         raise _refused(
-            f"the environment is for {python}, and this node has {python_here()}: build it with the Python "
-            "of the node"
+            f"the environment is for {about.python}, and this node has {python_here()}: build it with the "
+            "Python of the node"
         )
 
 
@@ -328,7 +353,7 @@ async def _set_at_cancellation(stop: threading.Event) -> None:
 
 def _write(
     archive: ArchiveReader,
-    manifest: Manifest,
+    manifest: AnyManifest,
     about: EnvironmentRecord,
     temporary: Path,
     place: Path,

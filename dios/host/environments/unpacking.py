@@ -13,12 +13,18 @@ from typing import Final
 
 from dios import limits
 from dios.errors import InvalidError
+from dios.host.confinement.privileges import UNPRIVILEGED_ID
+from dios.wire import images
 from dios.wire.environments import LENGTH, MAGIC, ArchiveDigest, Manifest, decode_manifest
+from dios.wire.images import EntryKind, ImageEntry, ImageManifest
 
 _CHUNK: Final = 1 * limits.MIB
 _FILE_MODE: Final = 0o644
 _FOLDER_MODE: Final = 0o755
 """Tasks may run as another user than the node."""
+_OWNER_READS: Final = 0o400
+_OWNER_CHANGES: Final = 0o700
+"""The node can remove whatever it has unpacked."""
 
 
 class ArchiveReader:
@@ -71,15 +77,18 @@ class ArchiveReader:
             os.close(self._source)
 
 
-def read_manifest(archive: ArchiveReader) -> Manifest:
-    """Read and validate the begin of an archive. Raise InvalidError."""
-    if archive.read(len(MAGIC)) != MAGIC:
+def read_manifest(archive: ArchiveReader) -> Manifest | ImageManifest:
+    """Read and validate the begin of an archive, of packages or of an image. Raise InvalidError."""
+    magic = archive.read(len(MAGIC))
+    if magic not in {MAGIC, images.MAGIC}:
         raise InvalidError("the content is no archive of an environment of this release")
+    is_image = magic == images.MAGIC
     (length,) = LENGTH.unpack(archive.read(LENGTH.size))
-    if length > limits.ENVIRONMENT_MANIFEST_BYTES_MAX:
+    if length > (limits.IMAGE_MANIFEST_BYTES_MAX if is_image else limits.ENVIRONMENT_MANIFEST_BYTES_MAX):
         raise InvalidError("the manifest of the environment is too long")
-    manifest = decode_manifest(archive.read(length))
-    surplus = archive.bytes_left - sum(file.size for file in manifest.files)
+    body = archive.read(length)
+    manifest = images.decode_image(body) if is_image else decode_manifest(body)
+    surplus = archive.bytes_left - manifest.file_bytes()
     if surplus < 0:
         raise InvalidError("the archive of the environment is cut off")
     if surplus:
@@ -88,29 +97,76 @@ def read_manifest(archive: ArchiveReader) -> Manifest:
 
 
 def unpack(
-    archive: ArchiveReader, manifest: Manifest, digest: str, folder: Path, stop: threading.Event
+    archive: ArchiveReader,
+    manifest: Manifest | ImageManifest,
+    digest: str,
+    folder: Path,
+    stop: threading.Event,
 ) -> bool:
     """Write the files of an archive below ``folder``, which is new. Return False if ``stop`` is set.
 
     Raise InvalidError if the bytes are not those of the digest, OSError.
     """
     _make_folder(folder)
-    for name in sorted(manifest.folders()):
-        _make_folder(folder / name)
-    for file in manifest.files:
-        if stop.is_set():
-            return False
-        number = os.open(folder / file.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
-        with open(number, "wb") as target:  # noqa: PTH123 - a descriptor
-            os.fchmod(number, _FILE_MODE)
-            for start in range(0, file.size, _CHUNK):
-                if stop.is_set():
-                    return False
-                target.write(archive.read(min(_CHUNK, file.size - start)))
+    if isinstance(manifest, ImageManifest):
+        is_complete = _write_image(archive, manifest, folder, stop)
+    else:
+        is_complete = _write_packages(archive, manifest, folder, stop)
+    if not is_complete:
+        return False
     if not archive.is_at_end():
         raise InvalidError("the archive of the environment has more bytes than its manifest says")
     if archive.digest.text != digest:
         raise InvalidError("the archive of the environment has another digest than its name")
+    return True
+
+
+def _write_packages(archive: ArchiveReader, manifest: Manifest, folder: Path, stop: threading.Event) -> bool:
+    for name in sorted(manifest.folders()):
+        _make_folder(folder / name)
+    return all(
+        _write_file(archive, folder / file.path, file.size, _FILE_MODE, stop) for file in manifest.files
+    )
+
+
+def _write_image(
+    archive: ArchiveReader, manifest: ImageManifest, folder: Path, stop: threading.Event
+) -> bool:
+    """Write an image. Its files belong to the user of its tasks, who is its root."""
+    is_root = os.geteuid() == 0
+    folders: list[ImageEntry] = []
+    for entry in manifest.entries:
+        place = folder / entry.path
+        if stop.is_set():
+            return False
+        if entry.kind is EntryKind.FOLDER:
+            place.mkdir(mode=_OWNER_CHANGES)
+            folders.append(entry)
+        elif entry.kind is EntryKind.SYMLINK:
+            place.symlink_to(entry.target)
+        elif entry.kind is EntryKind.HARD_LINK:
+            os.link(folder / entry.target, place, follow_symlinks=False)
+        elif not _write_file(archive, place, entry.size, entry.mode | _OWNER_READS, stop):
+            return False
+        if is_root:
+            os.chown(place, UNPRIVILEGED_ID, UNPRIVILEGED_ID, follow_symlinks=False)
+    if is_root:
+        os.chown(folder, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+    for entry in reversed(folders):
+        (folder / entry.path).chmod(entry.mode | _OWNER_CHANGES)
+    return True
+
+
+def _write_file(archive: ArchiveReader, place: Path, size: int, mode: int, stop: threading.Event) -> bool:
+    if stop.is_set():
+        return False
+    number = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+    with open(number, "wb") as target:  # noqa: PTH123 - a descriptor
+        os.fchmod(number, mode)
+        for start in range(0, size, _CHUNK):
+            if stop.is_set():
+                return False
+            target.write(archive.read(min(_CHUNK, size - start)))
     return True
 
 

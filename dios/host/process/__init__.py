@@ -15,7 +15,8 @@ Every task is forked from a zygote: a small process that is set up in advance. R
 - ``session_families``: the supervisor's part for forks of sessions, which ``session_fork`` makes in them;
   both parts of the supervisor look at processes with ``process_table``.
 - ``failure_pause``: the growing pause after processes could not be made in advance.
-- ``task_process``: one task's process, and the explanation of how it ended.
+- ``task_process``: one task's process, and the explanation of how it ended; ``descendants``: the processes
+  that it has started.
 - ``last_exception``: finds a traceback's exception in the text that a task printed.
 - ``zygote_start`` is the program of a zygote.
 """

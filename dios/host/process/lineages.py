@@ -51,8 +51,17 @@ def lineage_of(principal: Principal, own: Principal, *, is_gateway: bool, enviro
     return f"{name}{_IN}{environment}" if environment else name
 
 
+def environment_of(lineage: str) -> str:
+    """Return the key of the environment of a lineage; empty for none."""
+    return lineage.rpartition(_IN)[2] if _IN in lineage else ""
+
+
 class LineageMaker(Protocol):
     """The part of the pool that makes processes of lineages."""
+
+    def may_prepare(self, lineage: str) -> bool:
+        """Return True if processes of a lineage can wait for a task, and get lower limits with it."""
+        ...
 
     async def make_prepared(self, lineage: str) -> TaskProcess:
         """Create a pure task with the default limits. Raise DiosError if that fails."""
@@ -93,7 +102,7 @@ class Lineage:
     @property
     def environment(self) -> str:
         """The key of the environment of its tasks; empty for none."""
-        return self.name.rpartition(_IN)[2] if _IN in self.name else ""
+        return environment_of(self.name)
 
     @property
     def is_idle(self) -> bool:
@@ -163,7 +172,7 @@ class Lineages:
             return self._maker.make_prepared(name)
 
         # The pool of the node's own user is filled before a task asks for it.
-        most = 0 if name == OWN else min(_PREPARED_MAX, self._prepared_max)
+        most = min(_PREPARED_MAX, self._prepared_max) if self._maker.may_prepare(name) else 0
         return Lineage(name, templates, PreparedTasks(self._nursery, most, make, self._maker.has_room))
 
     @property

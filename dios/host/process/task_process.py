@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from dios.host.confinement.cgroups import ControlGroup, GroupFolder, MemoryEvents
+from dios.host.containers.entry_points import EXCEPTION_STATUS
 from dios.host.handover.format import Child, Group
-from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, ChildExited
+from dios.host.process.descendants import continue_descendants, stop_descendants
+from dios.host.process.zygote_messages import LOCKDOWN_FAILED_STATUS, ChildExited
 from dios.wire.types import Brand, Cause
 
 if TYPE_CHECKING:
@@ -163,9 +165,13 @@ class TaskProcess:
     def suspend(self) -> None:
         """Stop every thread and process of the task until ``resume``."""
         self._signal_all(signal.SIGSTOP)
+        if self.brand is Brand.PURE and self._pidfd >= 0:
+            stop_descendants(self.pid)
 
     def resume(self) -> None:
         """Continue a suspended task."""
+        if self.brand is Brand.PURE and self._pidfd >= 0:
+            continue_descendants(self.pid)
         self._signal_all(signal.SIGCONT)
 
     async def wait(self) -> Exit:
@@ -191,7 +197,7 @@ class TaskProcess:
 
     def _signal_all(self, number: signal.Signals) -> None:
         self._signal(number)
-        # A pure task is one process. A limbo task may have started others, which are in its session.
+        # A pure task is one process, or a container. The processes of a limbo task are in its session.
         if self.brand is not Brand.PURE and self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)

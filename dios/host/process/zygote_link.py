@@ -142,6 +142,11 @@ class ZygoteLink:
         """The zygote's process id."""
         return self._process.pid
 
+    @property
+    def makes_containers(self) -> bool:
+        """True for a zygote of an image."""
+        return self._setup.container is not None
+
     def has(self, child: TaskProcess) -> bool:
         """Return True if this zygote created the child, which has not ended."""
         return self._children.get(child.number) is child

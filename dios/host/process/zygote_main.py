@@ -8,7 +8,6 @@ socket. It ends, with every child, when that socket closes. Started as
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found] # a module of the interpreter
-import atexit
 import contextlib
 import fcntl
 import gc
@@ -19,12 +18,9 @@ import signal
 import socket
 import struct
 import sys
-import threading
-import traceback
 from array import array
-from collections.abc import Callable
 from types import FrameType
-from typing import Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from dios import forks, limits
 from dios.host.confinement import (
@@ -38,12 +34,12 @@ from dios.host.confinement import (
     syscall_numbers,
     view,
 )
+from dios.host.containers.entry_points import EntryPoint, run_entry_point, status_of_container
 from dios.host.process import template_supervisor
 from dios.host.process.process_table import ProcessTable
 from dios.host.process.template_supervisor import TemplateSupervisor
 from dios.host.process.zygote_messages import (
     ENTER_GROUP,
-    EXCEPTION_STATUS,
     GROUPS_MAX,
     LOCKDOWN_FAILED_STATUS,
     CancelFork,
@@ -68,6 +64,9 @@ from dios.host.process.zygote_messages import (
 from dios.transport.unix.client import descriptors_of
 from dios.wire.types import Brand
 
+if TYPE_CHECKING:
+    from dios.host.containers.container import ContainerMaker
+
 _ABOVE_TASKS: Final = 10
 """The zygote's own descriptors start here, because 0 to 3 are used in tasks."""
 
@@ -83,7 +82,6 @@ _ONE_THREAD: Final = dict.fromkeys(
 _CHILDREN_BYTES: Final = 16 * limits.KIB
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE((2 + GROUPS_MAX) * array("i").itemsize)
 _CREDENTIALS: Final = struct.Struct("3i")
-EntryPoint = Callable[[], int | None]
 
 
 class ZygoteProcess:
@@ -101,28 +99,45 @@ class ZygoteProcess:
         limits_of_task.apply_to_zygote(pure=self._pure)
         counted = "cgroup_memory" in setup.available
         table = ProcessTable(memory_is_counted=counted) if setup.templates else None
-        trees = self._confine(setup, loaded.paths, loaded.environment) if self._pure else []
+        if self._pure:
+            # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started it.
+            with contextlib.suppress(OSError):
+                linux_calls.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
+        available, trees = frozenset(setup.available), list[str]()
+        self._containers: ContainerMaker | None = None
+        if setup.container is not None:
+            # Other zygotes need none of this.
+            from dios.host.containers import container  # noqa: PLC0415 - see above
+
+            self._containers = container.prepare(
+                setup.container, available, loaded.paths, loaded.environment, loaded.name
+            )
+            available = container.OF_CHILDREN
+        elif self._pure:
+            trees = self._confine(setup, loaded.paths, loaded.environment)
         self._trees = tuple(trees)
         own = os.pidfd_open(os.getpid())
         executable = tuple(path for program in setup.programs for path in program.executable)
-        self._prepared = lockdown.LockdownState(
-            frozenset(setup.available), trees, self._null, own, executable
-        )
+        self._prepared = lockdown.LockdownState(available, trees, self._null, own, executable)
+        if self._containers is not None:
+            self._containers.attempt(_report_and_end)
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, _ignore_signal)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         self._templates: TemplateSupervisor | None = None
         if table is not None:
             self._templates = TemplateSupervisor(
-                self._prepared, table, self, self._poll, _report_and_end, lambda: _run(loaded.entry)
+                self._prepared,
+                table,
+                self,
+                self._poll,
+                _report_and_end,
+                lambda: run_entry_point(loaded.entry),
             )
 
     @staticmethod
     def _confine(setup: ZygoteSetup, paths: tuple[str, ...], environment: str) -> list[str]:
         """Enter the read-only view and drop privileges, as far as possible. Return the view's trees."""
-        # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started the node.
-        with contextlib.suppress(OSError):
-            linux_calls.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
         files = tuple(path for program in setup.programs for path in program.files)
         trees = view.library_trees((*paths, *files))
         available = set(setup.available)
@@ -285,6 +300,8 @@ class ZygoteProcess:
             signal.set_wakeup_fd(-1)
             # Not the function of ``signal``, which looks for the name of the old handler: 60 page faults.
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+            if self._containers is not None:
+                self._containers.become(make, task_socket, console)
             lock = lockdown.pure if self._pure else lockdown.limbo
             lock(self._prepared, make, task_socket, console, folder)
         except BaseException as error:  # noqa: BLE001 - after any failure this child must not go on
@@ -292,7 +309,7 @@ class ZygoteProcess:
         if self._environment:
             _import_first_from(view.ENVIRONMENT)
         gc.enable()
-        _run(self._entry)
+        run_entry_point(self._entry)
 
     def _tighten(self, message: LowerLimits) -> None:
         pid = self._pids.get(message.id)
@@ -305,7 +322,7 @@ class ZygoteProcess:
                     pid,
                     memory_bytes=message.memory_bytes,
                     cpu_ms=message.cpu_ms,
-                    processes=message.processes if self._pure else 0,
+                    processes=message.processes if self._pure and self._containers is None else 0,
                     memory_is_counted=not self._pure or self._prepared.memory_is_counted,
                 )
         except OSError as error:
@@ -342,6 +359,8 @@ class ZygoteProcess:
             if number is None:
                 continue
             del self._pids[number]
+            if self._containers is not None:
+                status = status_of_container(status)
             cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1000)
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS
             refused = _refused_call(pid) if killed else ""
@@ -416,6 +435,7 @@ class LoadedModules(NamedTuple):
     """The loaded modules of a zygote: the entry point of its tasks, and where they may import from."""
 
     entry: EntryPoint
+    name: str
     paths: tuple[str, ...]
     environment: str
 
@@ -434,7 +454,7 @@ def _load(modules: ZygoteModules) -> LoadedModules:
     entry = _function(modules.entry)
     if modules.warm_up:
         _function(modules.warm_up)()
-    return LoadedModules(entry, modules.paths, modules.environment)
+    return LoadedModules(entry, modules.entry, modules.paths, modules.environment)
 
 
 def _import_first_from(folder: str) -> None:
@@ -468,39 +488,6 @@ def _report_and_end(error: BaseException, console: int) -> NoReturn:
         except OSError:
             continue
     os._exit(LOCKDOWN_FAILED_STATUS)
-
-
-def _run(entry: EntryPoint) -> NoReturn:
-    """Run the entry point as a program and end like the interpreter, without freeing memory page by page."""
-    status = EXCEPTION_STATUS
-    try:
-        status = _guarded(entry)
-        # The interpreter does the same at its end: wait for threads and executors, run exit functions.
-        vars(threading)["_shutdown"]()
-        vars(atexit)["_run_exitfuncs"]()
-    except BaseException:  # noqa: BLE001 - an exit function's exception is the program's
-        traceback.print_exc()
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                continue
-        os._exit(status)
-
-
-def _guarded(entry: EntryPoint) -> int:
-    try:
-        returned = entry()
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return (end.code or 0) & 0xFF
-        sys.stderr.write(f"{end.code}\n")
-        return 1
-    except BaseException:  # noqa: BLE001 - the program's exception is reported, never handled
-        traceback.print_exc()
-        return EXCEPTION_STATUS
-    return (returned or 0) & 0xFF
 
 
 def _prefer_for_oom() -> None:

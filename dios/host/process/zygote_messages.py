@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from dios import limits
 from dios.host.confinement.native_programs import PROGRAMS_MAX, NativeProgram
+from dios.host.containers.runtimes import ContainerSetup
 from dios.wire.fields import ByteCount, Count, Identifier, Message, Milliseconds, ProcessId, Text
 from dios.wire.types import Brand
 
@@ -27,9 +28,6 @@ ENTER_GROUP: Final = b"0"
 
 LOCKDOWN_FAILED_STATUS: Final = 252
 """Exit status of a child whose lock-down failed; the reason is on its console."""
-
-EXCEPTION_STATUS: Final = 251
-"""Exit status of a task that an exception ended; ``sys.exit(251)`` looks the same."""
 
 
 class ZygoteModules(Struct, frozen=True, tag=4):
@@ -50,13 +48,15 @@ class ZygoteSetup(Struct, frozen=True, tag=1):
     """The second message to a zygote: the brand of its tasks, and the available mechanisms.
 
     With ``templates`` it is the supervisor of templates: its tasks are forked from those. ``programs`` are
-    the native programs that its pure tasks may become.
+    the native programs that its pure tasks may become. With ``container`` the environment is an image, and
+    its tasks run in containers of it.
     """
 
     brand: Brand
     available: _Paths
     templates: bool = False
     programs: Annotated[tuple[NativeProgram, ...], Meta(max_length=PROGRAMS_MAX)] = ()
+    container: ContainerSetup | None = None
 
 
 class CreateChild(Struct, frozen=True, tag=2):

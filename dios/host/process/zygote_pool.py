@@ -14,6 +14,7 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final
 
 import trio
@@ -35,16 +36,18 @@ from dios.host.confinement.mechanisms import (
 )
 from dios.host.confinement.native_programs import NativeProgram, ProgramSetting, examine
 from dios.host.confinement.notifications import FORKS
+from dios.host.containers.runtimes import ContainerSetup, known_runtimes, this_python
 from dios.host.environments.store import EnvironmentStore
 from dios.host.handover.format import Zygote
 from dios.host.process.failure_pause import FailurePause
-from dios.host.process.lineages import OWN, Lineage, Lineages
+from dios.host.process.lineages import OWN, Lineage, Lineages, environment_of
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.templates import ProcessMaker, Templates
 from dios.host.process.zygote_link import ZygoteLink
 from dios.host.process.zygote_messages import ZygoteModules, ZygoteSetup
 from dios.host.process.zygote_process import StartedZygote
+from dios.wire.images import ImageSettings
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Fitness
 
@@ -80,6 +83,7 @@ async def open_zygote(
     processes_max: int = limits.TASKS_MAX,
     continuations: int = 0,
     environments: EnvironmentStore | None = None,
+    container_runtime: str = "",
 ) -> AsyncIterator[ZygotePool]:
     """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
@@ -96,7 +100,8 @@ async def open_zygote(
     of ``pool_size`` children, too, unless there are ``processes_max`` processes. ``programs`` are native
     programs that pure tasks may become, on a machine that has all mechanisms for pure tasks.
     ``continuations`` is the number of predecessors of this process's program; the groups of their tasks have
-    other names. ``environments`` are the sets of packages in which pure tasks can start.
+    other names. ``environments`` are the sets of packages, and the images, in which pure tasks can start.
+    ``container_runtime`` names the OCI runtime for images; empty for the first that works.
 
     Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
     modules in ``preload``, and for a program that cannot be run.
@@ -132,6 +137,7 @@ async def open_zygote(
                 processes_max=processes_max,
                 programs=programs,
                 environments=environments,
+                container_runtime=container_runtime,
                 started=None if link is not None else started,
             )
             try:
@@ -189,10 +195,12 @@ class ZygotePool:
         programs: Iterable[ProgramSetting] = (),
         environments: EnvironmentStore | None = None,
         started: StartedZygote | None = None,
+        container_runtime: str = "",
     ) -> None:
         self._nursery = nursery
         self._environments: Final = environments
         self._programs = tuple(programs)
+        self._container_runtime: Final = container_runtime
         self._started = started
         """The process of a zygote that waits until this machine is known to be fit."""
         self.fitness = fitness_of(mechanisms, accept_weaker=accept_weaker)
@@ -523,12 +531,44 @@ class ZygotePool:
             if link is not None and link.alive:
                 return link
             setup = self._setup if is_pure else ZygoteSetup(brand, self._setup.available)
-            started = await self._restarted(link, setup, lineage.environment if is_pure else "")
+            environment = lineage.environment if is_pure else ""
+            image = self._image_in(environment)
+            if image is None:
+                started = await self._restarted(link, setup, environment)
+            else:
+                started = await self._restarted_for_image(link, environment, image)
             if is_pure:
                 lineage.zygote = started
             else:
                 self._limbo = started
             return started
+
+    async def _restarted_for_image(
+        self, former: ZygoteLink | None, environment: str, image: ImageSettings
+    ) -> ZygoteLink:
+        """Start a zygote of an image, with the first runtime of this machine that works.
+
+        Raise ``NotSupportedError`` with the reasons of all if none does.
+        """
+        python = await trio.to_thread.run_sync(this_python)
+        reasons: list[str] = []
+        for runtime in await trio.to_thread.run_sync(known_runtimes, self._container_runtime):
+            container = ContainerSetup(runtime, python, image.variables, image.folder)
+            setup = ZygoteSetup(Brand.PURE, self._setup.available, container=container)
+            try:
+                return await self._restarted(former, setup, environment)
+            except NotSupportedError as error:
+                reasons.append(error.message)
+                former = None
+        raise NotSupportedError("; ".join(reasons), call="run")
+
+    def may_prepare(self, lineage: str) -> bool:
+        """Return True if processes of a lineage can wait for a task, and get lower limits with it."""
+        return lineage != OWN and self._image_in(environment_of(lineage)) is None
+
+    def _image_in(self, environment: str) -> ImageSettings | None:
+        """Return the settings of the image in an environment, or None if it is none."""
+        return None if self._environments is None else self._environments.image_of(environment)
 
     def _any_task_in(self, environment: str) -> bool:
         """Return True while a task runs in an environment, or starts there.
@@ -612,7 +652,8 @@ class ZygotePool:
         link = await self._link(brand, lineage)
         if not self._groups:
             return await self.counted(await link.make(bounds))
-        group, entrances = await trio.to_thread.run_sync(self._open_group, bounds)
+        open_group = partial(self._open_group, bounds, at_once=link.makes_containers)
+        group, entrances = await trio.to_thread.run_sync(open_group)
         try:
             if not entrances:
                 return await self.counted(await link.make(bounds, group=group))
@@ -632,11 +673,14 @@ class ZygotePool:
         if child.exit is not None:
             self._on_end(child)
 
-    def _open_group(self, bounds: ProcessLimits) -> tuple[ControlGroup, tuple[int, ...]]:
-        """Return a control group with these limits, and its entrances, if it has any. Raise ``DiosError``."""
+    def _open_group(self, bounds: ProcessLimits, *, at_once: bool) -> tuple[ControlGroup, tuple[int, ...]]:
+        """Return a control group with these limits, and its entrances, if it has any. Raise ``DiosError``.
+
+        A child that enters ``at_once`` starts others, which would be outside if it were moved later.
+        """
         group = self._new_group(bounds)
         try:
-            return group, group.open_entrances()
+            return group, group.open_entrances(at_once=at_once)
         except OSError as error:
             self._groups.dispose(group)
             raise _without_limits(error) from error

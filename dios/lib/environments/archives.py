@@ -109,14 +109,19 @@ def pack(packages: Path, distributions: Sequence[Package], python: str, request:
                     data = file.read(min(_CHUNK, size - start))
                     digest.add(data)
                     archive.write(data)
+    return keep(target, digest.text, request)
+
+
+def keep(target: Path, digest: str, request: str) -> EnvironmentArchive:
+    """Keep a finished archive for a request, in the place of an earlier one, and return it. Raise OSError."""
     parent = folder_of_archives()
-    path = parent / f"{request}-{digest.text}{_SUFFIX}"
+    path = parent / f"{request}-{digest}{_SUFFIX}"
     target.rename(path)
     for other in parent.glob(f"{request}-*{_SUFFIX}"):
         if other != path:
             other.unlink(missing_ok=True)
     _remove_oldest(parent, path)
-    return EnvironmentArchive(name_for(digest.text), path)
+    return EnvironmentArchive(name_for(digest), path)
 
 
 def _regular_files(top: Path) -> Iterator[tuple[str, int]]:

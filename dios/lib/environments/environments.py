@@ -18,7 +18,7 @@ from dios.errors import InvalidError, NotSupportedError
 from dios.lib.environments import archives
 from dios.lib.environments.archives import EnvironmentArchive
 from dios.lib.environments.building import build
-from dios.lib.environments.requests import EnvironmentRequest, request_for
+from dios.lib.environments.requests import request_for
 from dios.lib.environments.sources import source_at
 from dios.wire.environments import CONTENT
 from dios.wire.types import NameKind, ObjectType, Semantics
@@ -61,17 +61,19 @@ def environment_on(
     if archive is not None:
         # A damaged one is refused or, if it is empty, not mapped; one that was replaced meanwhile is gone.
         with contextlib.suppress(InvalidError, FileNotFoundError, ValueError):
-            return _brought(node, archive, hosts, request)
-    with _reported(f"installing {request}"):
+            return brought(node, archive, hosts, str(request))
+    with reported(f"installing {request}"):
         archive = build(request)
-    return _brought(node, archive, hosts, request)
+    return brought(node, archive, hosts, str(request))
 
 
-def _brought(
-    node: Node, archive: EnvironmentArchive, hosts: Sequence[str], request: EnvironmentRequest
-) -> str:
+def brought(node: Node, archive: EnvironmentArchive, hosts: Sequence[str], content: str) -> str:
+    """Bring an archive to nodes that lack it, and return the name of its environment.
+
+    ``content`` describes it in a report. Raises the errors of ``environment_on``.
+    """
     for host in hosts:
-        with _reported(f"bringing {request} to {host or 'the node'}"):
+        with reported(f"bringing {content} to {host or 'the node'}"):
             _bring(node, archive, host)
     return archive.name
 
@@ -131,7 +133,7 @@ def _start(node: Node, archive: EnvironmentArchive, host: str, inputs: Mapping[s
 
 
 @contextlib.contextmanager
-def _reported(action: str) -> Iterator[None]:
+def reported(action: str) -> Iterator[None]:
     """Say what goes on if the body takes longer than two seconds."""
     timer = threading.Timer(_REPORT_AFTER_S, _say, (action,))
     timer.daemon = True

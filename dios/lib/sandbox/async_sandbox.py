@@ -20,7 +20,7 @@ from dios.client.aio.event_loop import EventLoop, Waiter
 from dios.client.aio.node import AsyncNode, open_node
 from dios.client.aio.running_loop import running_loop
 from dios.client.sync.node import Node
-from dios.errors import InvalidError
+from dios.errors import InvalidError, NotSupportedError
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.errors import SandboxEndedError
 from dios.lib.sandbox.network.grant import NetworkHeaders
@@ -46,6 +46,36 @@ def _awaited(
     method.__name__ = op.__name__.removesuffix("_op")
     method.__qualname__ = op.__qualname__.removesuffix("_op")
     return method
+
+
+def _of_files(
+    op: Callable[Concatenate[SandboxOps, P], Steps[T]],
+) -> Callable[Concatenate[SandboxFiles, P], Coroutine[object, object, T]]:
+    """Return the method of ``SandboxFiles`` for an operation."""
+
+    @functools.wraps(op)
+    async def method(self: SandboxFiles, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._box._in_turn(op(self._box, *args, **kwargs))  # noqa: SLF001 - a part of it
+
+    method.__name__ = op.__name__.removesuffix("_op")
+    method.__qualname__ = f"SandboxFiles.{method.__name__}"
+    return method
+
+
+class SandboxFiles:
+    """The files of a sandbox: those of its image, or of its private folder without one.
+
+    A path that is not absolute begins in the working directory.
+    """
+
+    def __init__(self, box: Sandbox) -> None:
+        self._box: Final = box
+
+    read = _of_files(SandboxOps.read_file_op)
+    write = _of_files(SandboxOps.write_file_op)
+    list = _of_files(SandboxOps.list_folder_op)
+    make_folder = _of_files(SandboxOps.make_folder_op)
+    remove = _of_files(SandboxOps.remove_path_op)
 
 
 class Sandbox(SandboxOps):
@@ -75,6 +105,7 @@ class Sandbox(SandboxOps):
         forkable: bool = False,
         packages: Iterable[str] = (),
         wheels: str | os.PathLike[str] | None = None,
+        image: str = "",
     ) -> None:
         super().__init__(
             inputs,
@@ -87,21 +118,29 @@ class Sandbox(SandboxOps):
             network_ca,
             network_headers,
             forkable=forkable,
+            has_image=bool(image),
         )
         self._place: Final = node
         self._packages: Final = packages
         self._wheels: Final = wheels
+        self._image: Final = image
         self._stack: Final = contextlib.AsyncExitStack()
         self._loop: EventLoop | None = None
         self._turn = _Turn()
         self._is_fork = False
 
     run = _awaited(SandboxOps.run_op)
+    exec = _awaited(SandboxOps.exec_op)
     put = _awaited(SandboxOps.put_op)
     get = _awaited(SandboxOps.get_op)
     call = _awaited(SandboxOps.call_op)
     complete = _awaited(SandboxOps.complete_op)
     reset = _awaited(SandboxOps.reset_op)
+
+    @property
+    def files(self) -> SandboxFiles:
+        """The files of the session, by absolute paths, or paths in its working directory."""
+        return SandboxFiles(self)
 
     async def fork(self) -> Sandbox:
         """Return an open sandbox whose session is a fork of this one; see ``dios.Sandbox.fork``.
@@ -138,11 +177,19 @@ class Sandbox(SandboxOps):
         self._loop = running_loop()
         try:
             place = self._place
-            if self._packages or self._wheels is not None:
+            if self._image or self._packages or self._wheels is not None:
                 self._template = await self._environment(self._loop, place)
             if not isinstance(place, AsyncNode):
                 place = await self._stack.enter_async_context(open_node(place))
-            await self._in_turn(self.open_op(cast("Node", place)))
+            try:
+                await self._in_turn(self.open_op(cast("Node", place)))
+            except NotSupportedError:
+                if not self._image:
+                    raise
+                # The node may have removed it since it was brought.
+                self._template = ""
+                self._template = await self._environment(self._loop, self._place, is_missing=True)
+                await self._in_turn(self.reset_op())
         except BaseException:
             await self.close()
             raise
@@ -153,7 +200,9 @@ class Sandbox(SandboxOps):
     ) -> None:
         await self.close()
 
-    async def _environment(self, loop: EventLoop, place: AsyncNode | str | Path | None) -> str:
+    async def _environment(
+        self, loop: EventLoop, place: AsyncNode | str | Path | None, *, is_missing: bool = False
+    ) -> str:
         """Return the environment with the packages; a thread brings it over a connection of its own."""
         if isinstance(place, AsyncNode):
             raise InvalidError(
@@ -161,8 +210,12 @@ class Sandbox(SandboxOps):
             )
         # Most sandboxes need none.
         from dios.lib.environments.environments import environment_at  # noqa: PLC0415 - see above
+        from dios.lib.images.images import image_at  # noqa: PLC0415 - the same
 
         work = functools.partial(environment_at, place, self._packages, self._wheels, self._template)
+        if self._image:
+            others = self._template or ("packages" if self._packages or self._wheels is not None else "")
+            work = functools.partial(image_at, place, self._image, others, is_missing=is_missing)
         return await loop.in_thread(work)
 
     # -- steps ------------------------------------------------------------------------------------

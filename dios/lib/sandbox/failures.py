@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
-from dios.client.task_files import INPUTS
+from dios.client.task_files import IN_IMAGE, INPUTS
 from dios.lib.sandbox.bounds import MESSAGE_CHARS_MAX, TRACEBACK_CHARS_MAX, TYPE_CHARS_MAX
 from dios.lib.sandbox.errors import NotGrantedError
 from dios.lib.sandbox.protocol import FailureRecord
@@ -122,6 +122,8 @@ def _refusal_of(error: BaseException) -> str:
         return _LIMITS[error.errno]
     if isinstance(error, NotGrantedError) or _answered_refusal(error):
         return "origin"
+    if IN_IMAGE:
+        return ""  # an image has programs and files of its own, and its errors are ordinary ones
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     if any(file.endswith(_NETWORK_FILE) for file in files):
         return "network"

@@ -406,7 +406,16 @@ class SessionLink:
         return True
 
     def _framed(self, task: Begin | SessionTask) -> bytes:
-        """Return the frame of the next order. Raise InvalidError if it cannot be encoded, or is too long."""
+        """Return the frame of the next order. Raise InvalidError if it cannot be encoded, or is too long.
+
+        An order of other types would end the session, which cannot decode it.
+        """
+        kind = type(task)
+        try:
+            msgspec.convert((kind.__struct_config__.tag, *msgspec.structs.astuple(task)), kind)
+        except msgspec.ValidationError as error:
+            fields = ", ".join(kind.__struct_fields__)
+            raise InvalidError(f"an argument has a wrong type: {error} of ({fields})") from None
         try:
             return frames.frame(protocol.ORDER, msgspec.msgpack.encode(Order(self._number + 1, task)))
         except UnicodeEncodeError as error:

@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import math
 import mmap
+import os
 import re
 import threading
 import time
@@ -37,12 +38,24 @@ from dios.lib.sandbox.protocol import (
     CompleteName,
     GetFile,
     GetValue,
+    ListFolder,
+    MakeFolder,
     PutFile,
     PutValue,
+    RemovePath,
     RunCell,
+    RunProgram,
     SessionTask,
 )
-from dios.lib.sandbox.result import SandboxFailure, SandboxResult, failure_of, table_of
+from dios.lib.sandbox.result import (
+    ProgramResult,
+    SandboxFailure,
+    SandboxFile,
+    SandboxResult,
+    failure_of,
+    files_of,
+    table_of,
+)
 from dios.lib.sandbox.steps import Steps, call, each_side_by_side
 from dios.wire.messages import Limits
 from dios.wire.types import NameKind, ObjectType
@@ -57,6 +70,8 @@ _DOTTED_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\.?")
 _INTERRUPTED: Final = "KeyboardInterrupt"
 _TIMED_OUT: Final = "TimeoutError"
 _ENDED: Final = "SandboxEnded"
+_STATUS_MIN: Final = -128
+_STATUS_MAX: Final = 255
 NOT_OPEN: Final = "this sandbox is not open: use it in an `async with` statement"
 
 
@@ -96,11 +111,13 @@ class SandboxOps:
         network_headers: NetworkHeaders | None = None,
         *,
         forkable: bool = False,
+        has_image: bool = False,
     ) -> None:
         grant = NetworkGrant(network, network_ca, network_headers)
         self._grant: Final = grant if grant.origins else None
         self._template = template
         self._forkable: Final = forkable
+        self._has_image: Final = has_image
         self._bounds: Final = bounds or SandboxBounds()
         self._timeout: Final = None if timeout is None else seconds_of(timeout, "timeout")
         self._limits: Final = Limits(
@@ -175,6 +192,71 @@ class SandboxOps:
             value_table=tables[-1] if tables and answer.ends_with_table else None,
         )
 
+    def exec_op(
+        self,
+        *arguments: str,
+        stdin: bytes | str = b"",
+        cwd: str | os.PathLike[str] = "",
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        on_output: Callable[[str, str], None] | None = None,
+    ) -> Steps[ProgramResult]:
+        """Run a program of the image, and return its exit status and its output.
+
+        ``arguments`` are the program, by a path or a name in PATH, and its arguments; no shell reads them.
+        ``stdin`` is its input, ``cwd`` its working directory. ``env`` are environment variables in addition
+        to those of the image. ``timeout`` are the seconds until it is killed, if that is less than the time
+        of an operation. ``on_output`` is called as in ``run``. Processes that the program leaves go on,
+        without its streams.
+
+        Raises InvalidError without an image, SandboxCodeError for a program that cannot be started,
+        SandboxEndedError if the session had ended before.
+        """
+        if not self._has_image:
+            raise InvalidError("only a sandbox with an image has programs: make it with image=")
+        if not arguments or not all(type(argument) is str and "\0" not in argument for argument in arguments):
+            raise InvalidError("exec has the name of a program and its arguments, which are texts")
+        link = self._running()
+        limit_s = self._limit(None if timeout is None else seconds_of(timeout, "timeout"))
+        if env is not None and not isinstance(env, Mapping):
+            raise InvalidError("env has the names of environment variables and their values")
+        variables = None if env is None else dict(env)
+        order = RunProgram(list(arguments), _encoded(stdin), _path_of(cwd), variables)
+        done = yield from link.exchange(order, limit_s, _text_parts(on_output, self._bounds.output_bytes))
+        stdout, stderr = (self._text(data) for data in link.take_printed())
+        failure = self._error(link, done, limit_s)
+        if failure is not None:
+            if not failure.ended and failure.type not in {_TIMED_OUT, _INTERRUPTED}:
+                raise SandboxCodeError(f"{failure.type}: {failure.message}", failure)
+            return ProgramResult(None, stdout, stderr, failure)
+        code = self._decoded(b"" if done.answer is None else done.answer.answer.data)
+        if type(code) is not int or not _STATUS_MIN <= code <= _STATUS_MAX:
+            raise UntrustedResultError("the session sent something else than an exit status")
+        return ProgramResult(code, stdout, stderr)
+
+    def read_file_op(self, path: str | os.PathLike[str]) -> Steps[bytes]:
+        """Return the bytes of a file. Raise SandboxCodeError if it cannot be read, or is over a bound."""
+        content = self._decoded((yield from self._value(GetFile(_path_of(path)))))
+        if type(content) is not bytes:
+            raise UntrustedResultError(f"the session sent a {type(content).__name__} for the file {path!s}")
+        return content
+
+    def write_file_op(self, path: str | os.PathLike[str], data: bytes | str) -> Steps[None]:
+        """Write a file, in the place of an earlier one. Raise SandboxCodeError if that fails."""
+        yield from self._value(PutFile(_path_of(path), _encoded(data)))
+
+    def list_folder_op(self, path: str | os.PathLike[str] = ".") -> Steps[list[SandboxFile]]:
+        """Return the files in a folder, by their names. Raise SandboxCodeError if it cannot be read."""
+        return files_of(self._decoded((yield from self._value(ListFolder(_path_of(path))))))
+
+    def make_folder_op(self, path: str | os.PathLike[str]) -> Steps[None]:
+        """Make a folder with those above it. Raise SandboxCodeError if that fails."""
+        yield from self._value(MakeFolder(_path_of(path)))
+
+    def remove_path_op(self, path: str | os.PathLike[str]) -> Steps[None]:
+        """Remove a file, or a folder with its files. Raise SandboxCodeError if that fails."""
+        yield from self._value(RemovePath(_path_of(path)))
+
     def put_op(self, name: str, value: object) -> Steps[None]:
         """Set a variable of the session to a copy of a value; ``put("data.csv", bytes)`` writes a file there.
 
@@ -198,10 +280,7 @@ class SandboxOps:
         """
         if name.isidentifier():
             return self._decoded((yield from self._value(GetValue(name))))
-        content = self._decoded((yield from self._value(GetFile(name))))
-        if type(content) is not bytes:
-            raise UntrustedResultError(f"the session sent a {type(content).__name__} for the file {name!r}")
-        return content
+        return (yield from self.read_file_op(name))
 
     def call_op(self, function: str, /, *args: object, **kwargs: object) -> Steps[object]:
         """Call a function of the session, and return a copy of its value, with the same rules as ``get``.
@@ -309,8 +388,7 @@ class SandboxOps:
 
     def _value(self, order: SessionTask, timeout: float | None = None) -> Steps[bytes]:
         link = self._running()
-        given = [limit for limit in (self._timeout, timeout) if limit is not None]
-        limit_s = min(given, default=None)
+        limit_s = self._limit(timeout)
         done = yield from link.exchange(order, limit_s)
         failure = self._error(link, done, limit_s)
         if failure is not None:
@@ -321,6 +399,10 @@ class SandboxOps:
                 raise UntrustedResultError(failure.message)
             raise SandboxCodeError(f"{failure.type}: {failure.message}", failure)
         return b"" if done.answer is None else done.answer.answer.data
+
+    def _limit(self, timeout: float | None) -> float | None:
+        limits = [limit for limit in (self._timeout, timeout) if limit is not None]
+        return min(limits, default=None)
 
     def _error(self, link: SessionLink, done: OrderOutcome, limit_s: float | None) -> SandboxFailure | None:
         if link.ended:
@@ -388,3 +470,17 @@ def _bytes_of(given: str | Path | bytes) -> bytes | memoryview:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except ValueError:
             return b""  # an empty file cannot be mapped
+
+
+def _path_of(path: str | os.PathLike[str]) -> str:
+    try:
+        return os.fspath(path)
+    except TypeError as error:
+        raise InvalidError(f"a path is a text or an object for one: {error}") from None
+
+
+def _encoded(data: bytes | str) -> bytes:
+    try:
+        return data.encode() if isinstance(data, str) else data
+    except UnicodeEncodeError as error:
+        raise InvalidError(f"the text cannot be sent, because UTF-8 has no such character: {error}") from None

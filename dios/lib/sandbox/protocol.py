@@ -111,8 +111,49 @@ class ForkSession(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """Fork; the fork has streams of its own, and sends READY there."""
 
 
+class RunProgram(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """Run a program, and return its exit status. ``variables`` None are those of the session.
+
+    ``data`` is its standard input. An empty ``folder`` is the working directory of the session.
+    """
+
+    arguments: list[str]
+    data: bytes
+    folder: str
+    variables: dict[str, str] | None
+
+
+class ListFolder(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """Return the names, kinds, sizes and modes of the files in a folder."""
+
+    path: str
+
+
+class RemovePath(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """Remove a file, or a folder with its files."""
+
+    path: str
+
+
+class MakeFolder(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """Make a folder, and those in which it is."""
+
+    path: str
+
+
 SessionTask: TypeAlias = (
-    "RunCell | PutValue | GetValue | CallFunction | PutFile | GetFile | CompleteName | ForkSession"
+    RunCell
+    | PutValue
+    | GetValue
+    | CallFunction
+    | PutFile
+    | GetFile
+    | CompleteName
+    | ForkSession
+    | RunProgram
+    | ListFolder
+    | RemovePath
+    | MakeFolder
 )
 
 
@@ -120,9 +161,7 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     """One order, with the number that an interrupt names."""
 
     number: int
-    task: (
-        Begin | RunCell | PutValue | GetValue | CallFunction | PutFile | GetFile | CompleteName | ForkSession
-    )
+    task: Begin | SessionTask
 
 
 class FailureRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
 
 from dios.client.ops.notebook_html import table
-from dios.lib.sandbox.protocol import Cell, FailureRecord, TableRecord
+from dios.lib.executor.errors import UntrustedResultError
+from dios.lib.sandbox.protocol import Cell, FailureRecord, Number, TableRecord
 
 REFUSALS: Final = {
     "network": (
@@ -138,3 +142,47 @@ def table_of(record: TableRecord) -> SandboxTable:
     return SandboxTable(
         tuple(record.columns), tuple(map(tuple, record.rows)), record.row_count, record.column_count
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    """The end of a program that ran in an image, and its output.
+
+    ``exit_code`` is its status, or the negative number of the signal that ended it; None if it was stopped at
+    its time limit, or the session ended: then ``error`` has the reason.
+    """
+
+    exit_code: int | None
+    stdout: str = ""
+    stderr: str = ""
+    error: SandboxFailure | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if the program ended with the status 0."""
+        return self.exit_code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxFile:
+    """A file in a sandbox, as the sandbox describes it: its name, kind, size in bytes, and permissions.
+
+    ``kind`` is "file", "folder", "link" or "other". Letters of the name that cannot be printed are escaped.
+    """
+
+    name: str
+    kind: Literal["file", "folder", "link", "other"]
+    size: Number
+    mode: Annotated[int, Meta(ge=0, le=0o7777)]
+
+
+def files_of(rows: object) -> list[SandboxFile]:
+    """Return the files of a folder as a session describes them. Raise UntrustedResultError for others."""
+    try:
+        files = msgspec.convert(rows, list[SandboxFile])
+    except msgspec.ValidationError as error:
+        raise UntrustedResultError(f"the session sent something else than files: {error}") from None
+    for file in files:
+        if file.name in {"", ".", ".."} or "/" in file.name or not file.name.isprintable():
+            raise UntrustedResultError(f"the session sent a file with the name {file.name[:200]!r}")
+    return files

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, 
 
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node, connect_or_start
+from dios.errors import NotSupportedError
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.network.grant import NetworkHeaders
 from dios.lib.sandbox.ops import Input, SandboxOps
@@ -43,12 +44,55 @@ def _blocking(
 
 
 def _environment(
-    node: Node, packages: Iterable[str], wheels: str | os.PathLike[str] | None, template: str
+    node: Node,
+    packages: Iterable[str],
+    wheels: str | os.PathLike[str] | None,
+    template: str,
+    image: str,
 ) -> str:
+    if image:
+        return _image(node, image, template or ("packages" if packages or wheels is not None else ""))
     # Most sandboxes need none.
     from dios.lib.environments.environments import environment_on  # noqa: PLC0415 - see above
 
     return environment_on(node, packages, wheels=wheels, template=template)
+
+
+def _of_files(
+    op: Callable[Concatenate[SandboxOps, P], Steps[T]],
+) -> Callable[Concatenate[SandboxFiles, P], T]:
+    """Return the method of ``SandboxFiles`` for an operation."""
+
+    @functools.wraps(op)
+    def method(self: SandboxFiles, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._box._in_turn(op(self._box, *args, **kwargs))  # noqa: SLF001 - a part of it
+
+    method.__name__ = op.__name__.removesuffix("_op")
+    method.__qualname__ = f"SandboxFiles.{method.__name__}"
+    return method
+
+
+def _image(node: Node, image: str, others: str, *, is_missing: bool = False) -> str:
+    # Most sandboxes have none.
+    from dios.lib.images.images import image_on  # noqa: PLC0415 - see above
+
+    return image_on(node, image, others, is_missing=is_missing)
+
+
+class SandboxFiles:
+    """The files of a sandbox: those of its image, or of its private folder without one.
+
+    A path that is not absolute begins in the working directory.
+    """
+
+    def __init__(self, box: Sandbox) -> None:
+        self._box: Final = box
+
+    read = _of_files(SandboxOps.read_file_op)
+    write = _of_files(SandboxOps.write_file_op)
+    list = _of_files(SandboxOps.list_folder_op)
+    make_folder = _of_files(SandboxOps.make_folder_op)
+    remove = _of_files(SandboxOps.remove_path_op)
 
 
 class Sandbox(SandboxOps):
@@ -93,6 +137,7 @@ class Sandbox(SandboxOps):
         forkable: bool = False,
         packages: Iterable[str] = (),
         wheels: str | os.PathLike[str] | None = None,
+        image: str = "",
     ) -> None:
         super().__init__(
             inputs,
@@ -105,30 +150,44 @@ class Sandbox(SandboxOps):
             network_ca,
             network_headers,
             forkable=forkable,
+            has_image=bool(image),
         )
         self._turn: Final = threading.Lock()
         self._opens_node: Final = not isinstance(node, Node)
         if not isinstance(node, Node):
             node = connect_or_start(node, pool_size=1)
-        if packages or wheels is not None:
+        if image or packages or wheels is not None:
             try:
-                self._template = _environment(node, packages, wheels, template)
+                self._template = _environment(node, packages, wheels, template, image)
             except BaseException:
                 if self._opens_node:
                     node.close()
                 raise
         try:
-            self._in_turn(self.open_op(node))
+            try:
+                self._in_turn(self.open_op(node))
+            except NotSupportedError:
+                if not image:
+                    raise
+                # The node may have removed it since it was brought.
+                self._template = _image(node, image, template, is_missing=True)
+                self._in_turn(self.reset_op())
         except BaseException:
             self.close()
             raise
 
     run = _blocking(SandboxOps.run_op)
+    exec = _blocking(SandboxOps.exec_op)
     put = _blocking(SandboxOps.put_op)
     get = _blocking(SandboxOps.get_op)
     call = _blocking(SandboxOps.call_op)
     complete = _blocking(SandboxOps.complete_op)
     reset = _blocking(SandboxOps.reset_op)
+
+    @property
+    def files(self) -> SandboxFiles:
+        """The files of the session, by absolute paths, or paths in its working directory."""
+        return SandboxFiles(self)
 
     def fork(self) -> Sandbox:
         """Return a sandbox whose session is a fork of this one, with the same variables, modules and files.

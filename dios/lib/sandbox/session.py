@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import errno
 import io
 import keyword
 import linecache
 import os
 import pickle
 import resource
+import shutil
 import signal
+import stat
 import sys
 import threading
 import time
@@ -23,8 +26,9 @@ import msgspec
 
 from dios.client.blob_file import BlobFile
 from dios.client.ops.batches import Pending, together
+from dios.client.plain_text import plain
 from dios.client.sync.node import Node, Reference, Stream, connect
-from dios.client.task_files import TaskFiles
+from dios.client.task_files import IN_IMAGE, TaskFiles
 from dios.errors import ClosedError, EndOfStreamError, NotSupportedError
 from dios.host.confinement.private_folder import TEMPORARY
 from dios.lib.counters import show_counters
@@ -45,10 +49,14 @@ from dios.lib.sandbox.protocol import (
     ForkSession,
     GetFile,
     GetValue,
+    ListFolder,
+    MakeFolder,
     Order,
     PutFile,
     PutValue,
+    RemovePath,
     RunCell,
+    RunProgram,
     SessionTask,
 )
 from dios.limits import KIB
@@ -94,13 +102,13 @@ def obey(node: Node, *, listens: bool) -> None:
 
 
 def place_inputs(node: Node) -> None:
-    """Copy inputs to ``/inputs``, if they leave most of the memory free and the task has a private folder.
+    """Copy inputs to ``/inputs``, if they leave most of the memory free and the task can write there.
 
     Raises NotPermittedError if an input has a label that the session's streams may not carry.
     """
     bound, _ = resource.getrlimit(resource.RLIMIT_DATA)
     try:
-        room = os.statvfs(TEMPORARY)
+        room = os.statvfs("/" if IN_IMAGE else TEMPORARY)
     except OSError:
         return
     free = room.f_bavail * room.f_frsize // 2
@@ -382,12 +390,19 @@ class _Session:
             variables[task.name] = value
             return Answer()
         if isinstance(task, PutFile):
-            with open(task.path, "wb") as file:  # noqa: PTH123 - as short as the code of a cell would be
+            with open(task.path, "wb", opener=opened_file) as file:
                 file.write(task.data)
             return Answer()
         if isinstance(task, GetFile):
-            with open(task.path, "rb") as file:  # noqa: PTH123 - the same
+            with open(task.path, "rb", opener=opened_file) as file:
                 return self._value(file.read(self._bounds.value_bytes + 1))
+        if isinstance(task, RunProgram):
+            # Sessions without an image start none.
+            from dios.lib.sandbox.programs import run_program  # noqa: PLC0415 - see above
+
+            return self._value(run_program(task, self.show))
+        if isinstance(task, ListFolder | RemovePath | MakeFolder):
+            return self._value(_changed(task))
         if isinstance(task, GetValue):
             return self._value(variables[self._known(task.name)])
         if isinstance(task, CompleteName):
@@ -465,6 +480,44 @@ class _Session:
 
     def _warn(self, text: str) -> None:
         sys.stderr.write(clean(f"[sandbox] {text}", 1000) + "\n")
+
+
+def opened_file(path: str, flags: int) -> int:
+    """Open a file without waiting. Raise OSError for a pipe, which another process must open, too."""
+    number = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    if stat.S_ISFIFO(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.ENXIO, "this is a pipe, and no file", path)
+    return number
+
+
+def _changed(task: ListFolder | RemovePath | MakeFolder) -> list[dict[str, object]]:
+    """Do something with files; the result has the files of a folder."""
+    if isinstance(task, MakeFolder):
+        os.makedirs(task.path, exist_ok=True)  # noqa: PTH103 - as short as the code of a cell would be
+        return []
+    if isinstance(task, ListFolder):
+        with os.scandir(task.path) as entries:
+            return [_described_file(entry) for entry in sorted(entries, key=lambda entry: entry.name)]
+    if os.path.isdir(task.path) and not os.path.islink(task.path):  # noqa: PTH112, PTH114 - the same
+        shutil.rmtree(task.path)
+    else:
+        os.unlink(task.path)  # noqa: PTH108 - the same
+    return []
+
+
+def _described_file(entry: os.DirEntry[str]) -> dict[str, object]:
+    info = entry.stat(follow_symlinks=False)
+    kind = (
+        "link"
+        if entry.is_symlink()
+        else "folder"
+        if entry.is_dir()
+        else "file"
+        if entry.is_file()
+        else "other"
+    )
+    return {"name": plain(entry.name), "kind": kind, "size": info.st_size, "mode": info.st_mode & 0o7777}
 
 
 def _is_open(stream: TextIO) -> bool:

@@ -7,6 +7,7 @@
 - ``processor``: tests that the daemon has its turn while tasks compute.
 - ``scrubbing``: tests that stored objects match their digests.
 - ``environments``: tests that users can choose packages for their tasks.
+- ``images``: tests that sandboxes can have images.
 - ``capacity``: shows what the node's disk and link carry.
 - ``cluster``: tests identity, addresses, port and clock of a node in a cluster.
 - ``replicas``: tests that promised replicas are there.

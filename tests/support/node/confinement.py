@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 import trio
 
+from dios.errors import NotSupportedError
 from dios.host.confinement import view
 from dios.host.confinement.mechanisms import Mechanism, obstacle_to_pure, probe
+from dios.host.containers.runtimes import NEEDED, known_runtimes
 from dios.host.process.task_process import TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_pool import NO_LIMITS, ZygotePool, open_zygote
+from dios.node.doctor.images import obstacle_to
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 
@@ -144,3 +147,20 @@ def passes_as_nobody(file: str, **environment: str) -> None:
     except PermissionError as error:
         pytest.skip(f"user {NOBODY} cannot run the interpreter: errno {error.errno}")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+
+
+def runtimes_or_skip() -> list[str]:
+    """The paths of the OCI runtimes that start containers here; skips, with the reasons, if none does."""
+    mechanisms_or_skip()
+    mechanisms = probe()
+    missing = [name for name in sorted(NEEDED) if not mechanisms[name].available]
+    if missing:
+        pytest.skip(f"images need {', '.join(missing)}, which this machine lacks")
+    try:
+        runtimes = known_runtimes("")
+    except NotSupportedError as error:
+        pytest.skip(error.message)
+    reasons = {runtime.path: obstacle_to(runtime) for runtime in runtimes}
+    if all(reasons.values()):
+        pytest.skip(f"no OCI runtime starts a container here: {'; '.join(reasons.values())}")
+    return [path for path, reason in reasons.items() if not reason]

@@ -131,6 +131,7 @@ OPTIONS_OF_SANDBOXES = {
     "template": "--template",
     "packages": "--packages",
     "wheels": "--wheels",
+    "image": "--image",
     "inputs": "--input",
     "memory": "--memory",
     "cpu_seconds": "--cpu-seconds",

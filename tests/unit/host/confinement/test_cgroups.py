@@ -276,3 +276,19 @@ def test_a_folder_that_another_node_removes_at_the_same_time_is_gone(
 
     monkeypatch.setattr(Path, "glob", glob)
     cgroups._remove_empty(tmp_path / "dios-1-1")
+
+
+@pytest.mark.parametrize(("version", "name"), [(1, "tasks"), (2, "cgroup.procs")])
+def test_a_process_that_starts_others_enters_by_itself(tmp_path: Path, version: int, name: str) -> None:
+    """Before it starts them: it gets the file of its group in either version."""
+    place = tmp_path / "groups"
+    (place / "task-1").mkdir(parents=True)
+    (place / "task-1" / name).touch()
+    hierarchy = cgroups.Hierarchy(place, version, frozenset({"memory"}))
+    group = cgroups.ControlGroup([(place / "task-1", hierarchy)])
+    (entrance,) = group.open_entrances(at_once=True)
+    os.write(entrance, b"0")
+    os.close(entrance)
+    assert (place / "task-1" / name).read_bytes() == b"0"
+    if version == 2:
+        assert group.open_entrances() == ()

@@ -20,6 +20,11 @@ NODE, USER = Principal("uid:0"), Principal("uid:1000")
 class NoProcesses:
     """Makes no processes."""
 
+    def may_prepare(self, lineage: str) -> bool:
+        """Have none in advance."""
+        del lineage
+        return False
+
     async def make_prepared(self, lineage: str) -> TaskProcess:
         """Refuse."""
         raise DiosError(lineage)

@@ -5,8 +5,9 @@ import signal
 import pytest
 
 from dios.host.confinement.cgroups import MemoryEvents
+from dios.host.containers.entry_points import EXCEPTION_STATUS
 from dios.host.process.task_process import Exit, ProcessLimits, _explain
-from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, ChildExited
+from dios.host.process.zygote_messages import LOCKDOWN_FAILED_STATUS, ChildExited
 from dios.wire.types import Cause
 
 BOUNDS = ProcessLimits(memory_bytes=1 << 30, cpu_ms=2000, processes=16)

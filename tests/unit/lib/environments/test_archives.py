@@ -14,7 +14,7 @@ from dios.host.environments.unpacking import ArchiveReader, read_manifest
 from dios.lib.environments import archives, building
 from dios.lib.environments.requests import request_for
 from dios.lib.environments.sources import WheelFolder
-from dios.wire.environments import Package
+from dios.wire.environments import Manifest, Package
 from tests.support.wheels import make_wheel
 
 PACKAGES = [Package("fruit", "1.0")]
@@ -42,6 +42,7 @@ def test_an_archive_has_regular_files_alone() -> None:
     """A link would lead out of the environment; what is packed can be read again."""
     archive = packed("a" * 32)
     manifest = read_manifest(ArchiveReader(archive.path.read_bytes()))
+    assert isinstance(manifest, Manifest)
     assert [(file.path, file.size) for file in manifest.files] == [("fruit.py", 1)]
     assert manifest.packages == tuple(PACKAGES)
 

@@ -1,0 +1,120 @@
+"""The order to an OCI runtime for the container of one task: the file ``config.json`` of its bundle.
+
+It has the format of the runtime specification 1.0.2. Nothing in it comes from the image except the
+environment variables, which the first process gets as an argument, so that no library path of the image
+changes what it loads.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import TYPE_CHECKING, Final
+
+from dios import limits
+from dios.host.confinement.limits_of_task import LimitsOfTask, seconds_of
+from dios.host.confinement.private_folder import size_for
+from dios.host.containers.calls import Json, filter_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PYTHON: Final = "/.dios"
+"""The place of the node's Python in a container, read-only. An image has no such file."""
+
+_CAPABILITIES: Final = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
+"""For files and processes of the user namespace of the container alone: a package manager needs these."""
+
+_MASKED: Final = (
+    *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kallsyms", "/proc/kcore", "/proc/keys"),
+    *("/proc/key-users", "/proc/latency_stats", "/proc/modules", "/proc/sched_debug", "/proc/scsi"),
+    *("/proc/timer_list", "/proc/timer_stats", "/proc/sysrq-trigger", "/proc/cmdline", "/proc/config.gz"),
+    *("/proc/partitions", "/proc/diskstats", "/proc/swaps", "/proc/vmallocinfo"),
+    *("/proc/buddyinfo", "/proc/iomem", "/proc/ioports", "/proc/kpagecount", "/proc/kpageflags"),
+    *("/proc/locks", "/proc/pagetypeinfo", "/proc/schedstat", "/proc/slabinfo", "/proc/softirqs"),
+    *("/proc/vmstat", "/proc/zoneinfo", "/proc/dma", "/proc/mtrr", "/proc/kpagecgroup"),
+    *("/proc/bus", "/proc/driver", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/tty"),
+)
+_READ_ONLY: Final = ("/proc/sys",)
+_SHARED_MEMORY_FILES: Final = 4_096
+_UNLIMITED: Final = resource.RLIM_INFINITY
+
+
+def configuration(root: str, command: Sequence[str], bounds: LimitsOfTask, mounts: Mapping[str, str]) -> Json:
+    """Return the order for a container with the root file system ``root``, which runs ``command``.
+
+    ``mounts`` are further folders of the view by their places in the container, read-only. ``bounds`` are
+    limits of each of its processes; its control groups limit all of them together.
+    """
+    return {
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0},
+            "args": list(command),
+            "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+            "cwd": "/",
+            "noNewPrivileges": True,
+            "capabilities": {
+                name: [f"CAP_{capability}" for capability in _CAPABILITIES]
+                for name in ("bounding", "effective", "permitted")
+            },
+            "rlimits": [
+                {"type": f"RLIMIT_{name}", "soft": value, "hard": value}
+                for name, value in _bounds(bounds).items()
+            ],
+        },
+        "root": {"path": root, "readonly": False},
+        "mounts": [
+            *_file_systems(bounds.memory_bytes),
+            *(_folder(place, source) for place, source in mounts.items()),
+        ],
+        "linux": {
+            # Its network, IPC and host name are those of the process that becomes the runtime: new ones, in
+            # which the container has no rights.
+            "namespaces": [{"type": kind} for kind in ("user", "pid", "mount")],
+            "uidMappings": [_itself(os.geteuid())],
+            "gidMappings": [_itself(os.getegid())],
+            "maskedPaths": list(_MASKED),
+            "readonlyPaths": list(_READ_ONLY),
+            "seccomp": filter_of(os.uname().machine),
+        },
+    }
+
+
+def _itself(number: int) -> Json:
+    return {"containerID": 0, "hostID": number, "size": 1}
+
+
+def _bounds(bounds: LimitsOfTask) -> dict[str, int]:
+    rows = {
+        "DATA": bounds.memory_bytes,
+        "CPU": seconds_of(bounds.cpu_ms),
+        "NPROC": bounds.processes,
+        "STACK": limits.TASK_STACK_BYTES_MAX,
+        "SIGPENDING": limits.TASK_SIGNALS_MAX,
+        # Descriptors on their way count for the user of all tasks. A process that sends one is refused when
+        # there are more than its own limit.
+        "NOFILE": limits.CONTAINER_OPEN_FILES_MAX,
+    }
+    # A program that locks memory, or keeps messages in the kernel, would hold what no group gives back.
+    return {name: value for name, value in rows.items() if value} | {"MEMLOCK": 0, "MSGQUEUE": 0, "CORE": 0}
+
+
+def _file_systems(memory_bytes: int) -> list[Json]:
+    shared = f"size={size_for(memory_bytes)}", f"nr_inodes={_SHARED_MEMORY_FILES}"
+    return [
+        _mount("/proc", "proc", "nosuid", "noexec", "nodev"),
+        _mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=64k", "nr_inodes=256"),
+        _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+        _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", *shared),  # noqa: S108 - its own
+    ]
+
+
+def _mount(place: str, kind: str, *options: str) -> Json:
+    return {"destination": place, "type": kind, "source": kind, "options": list(options)}
+
+
+def _folder(place: str, source: str) -> Json:
+    options: list[Json] = ["rbind", "ro", "nosuid", "nodev"]
+    return {"destination": place, "type": "none", "source": source, "options": options}

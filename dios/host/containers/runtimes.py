@@ -1,0 +1,86 @@
+"""The OCI runtimes of this machine: programs that start a process in a container.
+
+A node uses the first of ``KNOWN`` that works, or that of its settings. A zygote tries it before it has tasks
+(``dios.host.containers.container``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta, Struct
+
+from dios.errors import NotSupportedError
+from dios.host.confinement.native_programs import NativeProgram, ProgramSetting, examine
+from dios.wire.fields import Text
+
+
+class RuntimeKind(NamedTuple):
+    """The options of a runtime. With ``reads_groups`` it ends if it cannot read the control groups."""
+
+    options: tuple[str, ...] = ()
+    reads_groups: bool = False
+
+
+KNOWN: Final[Mapping[str, RuntimeKind]] = {
+    "crun": RuntimeKind(("--cgroup-manager=disabled",)),
+    "runc": RuntimeKind(reads_groups=True),
+}
+"""The runtimes that can give a container the descriptor of its task.
+
+A container is in the control groups of its task already, so no runtime makes groups.
+"""
+
+NEEDED: Final = frozenset(
+    {"user", "pid", "mount", "net", "ipc", "uts", "no_new_privs", "seccomp", "cgroup_memory", "cgroup_pids"}
+)
+"""The mechanisms without which no task has a container. The groups bound all its processes together."""
+
+_PLACES: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+class ContainerSetup(Struct, frozen=True):
+    """The programs of a container: its runtime, a known one, and the Python of its first process.
+
+    ``variables`` and ``folder`` are the environment and the working directory of the image.
+    """
+
+    runtime: NativeProgram
+    python: NativeProgram
+    variables: Annotated[tuple[Text, ...], Meta(max_length=256)] = ()
+    folder: Text = "/"
+
+    @property
+    def kind(self) -> RuntimeKind:
+        """The options of the runtime."""
+        return KNOWN[self.runtime.name]
+
+
+def is_known(setting: str) -> bool:
+    """Return True for the name of a known runtime, a path of one, and an empty setting."""
+    return not setting or os.path.basename(setting) in KNOWN  # noqa: PTH119 - the zygote loads this module
+
+
+def known_runtimes(setting: str) -> list[NativeProgram]:
+    """Return the runtimes to try, in this order: that of a setting, or all known ones of this machine.
+
+    Raise NotSupportedError if this machine has none.
+    """
+    import shutil  # noqa: PLC0415 - the daemon comes here, the zygote never
+
+    names = [setting] if setting else list(KNOWN)
+    paths = [path for name in names if (path := shutil.which(name, path=_PLACES))]
+    if not paths:
+        raise NotSupportedError(
+            f"this machine has no OCI runtime for images: install {' or '.join(names)}", call="run"
+        )
+    return [examine(ProgramSetting(os.path.basename(path), path)) for path in paths]  # noqa: PTH119 - the same
+
+
+def this_python() -> NativeProgram:
+    """Return the interpreter of this process, with its files. Raise InvalidError if it has no loader."""
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    return examine(ProgramSetting("python", os.path.realpath(base)))

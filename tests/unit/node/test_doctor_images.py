@@ -1,0 +1,69 @@
+"""The doctor on images: what keeps sandboxes from having them is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dios.host.confinement.mechanisms import Availability, Mechanism
+from dios.host.containers.runtimes import NEEDED
+from dios.node.doctor import images
+from dios.node.doctor.finding import DoctorFinding, DoctorLevel
+from dios.node.doctor.images import examine_images
+from tests.support.node.confinement import runtimes_or_skip
+
+ALL = {name: Mechanism(Availability.AVAILABLE, "", needed_for_pure=True) for name in NEEDED}
+
+
+def examined(data: Path, settings: str = "", mechanisms: dict[str, Mechanism] = ALL) -> DoctorFinding | None:
+    """What the doctor finds for a node with settings."""
+    data.mkdir(exist_ok=True)
+    (data / "node.toml").write_text(settings, encoding="utf-8")
+    return examine_images(data, mechanisms)
+
+
+def test_a_machine_with_a_runtime_is_well(tmp_path: Path) -> None:
+    """It has started a container there."""
+    runtimes = runtimes_or_skip()
+    finding = examined(tmp_path)
+    assert finding is not None
+    assert (finding.level, finding.detail) == (DoctorLevel.OK, f"{runtimes[0]} starts containers")
+
+
+@pytest.mark.parametrize("name", sorted(NEEDED))
+def test_a_missing_mechanism_is_named(tmp_path: Path, name: str) -> None:
+    """Without it no container is started."""
+    lacking = ALL | {name: Mechanism(Availability.MISSING, "it is off", needed_for_pure=True)}
+    finding = examined(tmp_path, mechanisms=lacking)
+    assert finding is not None
+    assert finding.level is DoctorLevel.WEAK
+    assert name in finding.detail
+
+
+def test_a_machine_without_a_runtime_is_told_what_to_install(tmp_path: Path) -> None:
+    """The setting names one that is not there."""
+    finding = examined(tmp_path, f"container_runtime = '{tmp_path}/crun'\n")
+    assert finding is not None
+    assert finding.level is DoctorLevel.WEAK
+    assert "crun" in finding.advice
+
+
+def test_a_runtime_that_fails_is_named_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that were tried are."""
+    runtimes_or_skip()
+    monkeypatch.setattr(images, "obstacle_to", lambda runtime: f"{runtime.name} is broken")
+    finding = examined(tmp_path)
+    assert finding is not None
+    assert finding.level is DoctorLevel.WEAK
+    assert "crun is broken" in finding.detail or "runc is broken" in finding.detail
+
+
+def test_what_the_owner_chose_is_no_fault(tmp_path: Path) -> None:
+    """A bound of 0 turns images off; other tests show settings that cannot be read."""
+    finding = examined(tmp_path, "environments_bytes = 0\n")
+    assert finding is not None
+    assert (finding.level, finding.detail) == (DoctorLevel.OK, "off: environments_bytes is 0")
+    assert examined(tmp_path, "container_runtime = 'docker'\n") is None

@@ -1,0 +1,113 @@
+"""Archives of images: what is in a manifest, and its bytes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dios import limits
+from dios.errors import InvalidError
+from dios.wire.images import (
+    EntryKind,
+    ImageEntry,
+    ImageManifest,
+    ImageSettings,
+    decode_image,
+    encode_image,
+)
+
+MANIFEST = ImageManifest(
+    "x86_64",
+    ImageSettings(("PATH=/bin",), "/work"),
+    (
+        ImageEntry("bin", EntryKind.FOLDER, 0o755),
+        ImageEntry("bin/tool", EntryKind.FILE, 0o755, 3),
+        ImageEntry("bin/sh", EntryKind.SYMLINK, 0, 0, "tool"),
+        ImageEntry("bin/other", EntryKind.HARD_LINK, 0, 0, "bin/tool"),
+    ),
+)
+FROZEN = (
+    "93a67838365f36349291a9504154483d2f62696ea52f776f726b9495a362696e01cd01ed00a095a862696e2f746f6f6c"
+    "02cd01ed03a095a662696e2f7368030000a4746f6f6c95a962696e2f6f74686572040000a862696e2f746f6f6c"
+)
+
+
+def entries(*rows: tuple[object, ...]) -> bytes:
+    """The bytes of a manifest with these entries."""
+    return msgspec.msgpack.encode(("x86_64", ((), "/"), rows))
+
+
+def test_the_bytes_of_a_manifest_never_change() -> None:
+    """They are those that were frozen."""
+    assert encode_image(MANIFEST).hex() == FROZEN
+    assert decode_image(encode_image(MANIFEST)) == MANIFEST
+    assert MANIFEST.file_bytes() == 3
+    assert MANIFEST.disk_bytes() == 4096 * 7
+
+
+@pytest.mark.parametrize(
+    ("reason", "rows"),
+    [
+        ("no valid manifest", [("", 1)]),
+        ("is no path", [("a", 1), ("a/..", 1)]),
+        ("is no path", [("/", 1)]),
+        ("is no path", [(".", 1)]),
+        ("name of over 255", [("a" * 256, 1)]),
+        ("name of over 255", [("a", 1), ("a/" + "é" * 128, 2)]),
+        ("is in no folder", [("/etc/passwd", 2)]),
+        ("is in no folder", [("a/b", 2)]),
+        ("is in no folder", [("a", 3, 0, 0, "/etc"), ("a/b", 2)]),
+        ("is in no folder", [("a", 2), ("a/b", 2)]),
+        ("comes twice", [("a", 2), ("a", 2)]),
+        ("comes twice", [("a", 3, 0, 0, "/etc"), ("a", 1), ("a/passwd", 2)]),
+        ("place of the node", [(".dios", 1)]),
+        ("place of the kernel", [("proc", 3, 0, 0, "/tmp")]),
+        ("place of the kernel", [("dev", 2)]),
+        ("place of the node, and no folder", [("inputs", 2)]),
+        ("place of the node, and no folder", [("outputs", 3, 0, 0, "/tmp")]),
+        ("link to no file", [("a", 4, 0, 0, "b")]),
+        ("link to no file", [("b", 3, 0, 0, "/etc/shadow"), ("a", 4, 0, 0, "b")]),
+        ("link to no file", [("b", 1), ("a", 4, 0, 0, "b")]),
+        ("without a target", [("a", 3)]),
+        ("has bytes", [("a", 1, 0, 5)]),
+        ("no valid manifest", [("a", 5)]),
+        ("no valid manifest", [("a", 2, 0o4755)]),
+        ("no valid manifest", [("a", 2, 0, -1)]),
+        ("no valid manifest", [("a", 2, 0, 0, "", "more")]),
+        ("over", [(f"a{number}", 2, 0, limits.ENVIRONMENT_BYTES_MAX) for number in range(2)]),
+    ],
+)
+def test_an_entry_that_leads_out_or_is_over_a_bound_is_refused(
+    reason: str, rows: list[tuple[object, ...]]
+) -> None:
+    """No path leads through a link or to a place of the node, and no mark of another user is kept."""
+    defaults = ("", 0, 0, 0, "")
+    whole = [(*row, *defaults[len(row) :]) for row in rows]
+    with pytest.raises(InvalidError, match=reason):
+        decode_image(entries(*whole))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (("NAME",), "/"),
+        (("=x",), "/"),
+        (("==x",), "/"),
+        (("A=\0",), "/"),
+        ((), "work"),
+        ((), "/a\0"),
+        (("A=" + "x" * 9000,), "/"),
+    ],
+)
+def test_settings_without_a_name_or_a_place_are_refused(settings: tuple[object, ...]) -> None:
+    """Variables have a name, and all of them a bound; a working directory is absolute."""
+    with pytest.raises(InvalidError):
+        decode_image(msgspec.msgpack.encode(("x86_64", settings, ())))
+
+
+def test_a_tree_that_is_too_deep_is_refused() -> None:
+    """Each folder is there, and the last one is over the bound."""
+    rows = [("/".join("a" * depth), 1, 0, 0, "") for depth in range(1, limits.IMAGE_DEPTH_MAX + 2)]
+    with pytest.raises(InvalidError, match="is no path"):
+        decode_image(entries(*rows))
+    decode_image(entries(*rows[:-1]))
