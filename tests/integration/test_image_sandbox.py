@@ -16,11 +16,12 @@ import trio
 import dios
 import dios.aio
 from dios.errors import InvalidError, NotSupportedError
+from dios.lib.executor.errors import NoWorkerError
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError
 from dios.node import restart_status
 from tests.support.layouts import LayoutMaker, archive_of, busybox_layer, busybox_layout, entry, layer_of
 from tests.support.node.command_user import Person
-from tests.support.node.confinement import children_of, runtimes_or_skip
+from tests.support.node.confinement import children_of, mechanisms_or_skip, runtimes_or_skip
 from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
 from tests.support.web_servers import web_server
 
@@ -46,7 +47,7 @@ def image(tmp_path_factory: pytest.TempPathFactory, runtimes: list[str]) -> str:
 def node(tmp_path_factory: pytest.TempPathFactory, runtimes: list[str]) -> Iterator[RunningNode]:
     """One node for the tests of this module."""
     del runtimes
-    with running_node(tmp_path_factory.mktemp("node") / "data") as running:
+    with running_node(tmp_path_factory.mktemp("node") / "data", container_runtime="any") as running:
         yield running
 
 
@@ -403,14 +404,30 @@ def test_a_sandbox_that_ended_says_so(node: RunningNode, image: str) -> None:
             own.exec("true")
 
 
-def test_a_machine_without_a_runtime_refuses_images(tmp_path: Path, image: str) -> None:
+def test_a_machine_without_a_runtime_refuses_images(tmp_path: Path) -> None:
     """The error names the runtime that is missing."""
-    missing = str(tmp_path / "crun")
+    mechanisms_or_skip()
+    layout = busybox_layout(tmp_path / "tiny")
     with (
-        running_node(tmp_path / "data", container_runtime=missing) as running,
+        running_node(tmp_path / "data", container_runtime=str(tmp_path / "crun")) as running,
         pytest.raises(NotSupportedError, match="no OCI runtime"),
     ):
-        dios.Sandbox(node=running.place, image=image)
+        dios.Sandbox(node=running.place, image=f"oci-layout:{layout}")
+
+
+def test_a_node_refuses_images_that_its_owner_has_not_permitted(tmp_path: Path) -> None:
+    """The error names the setting; a task in the environment of the image is refused, too."""
+    mechanisms_or_skip()
+    layout = busybox_layout(tmp_path / "tiny")
+    with running_node(tmp_path / "data") as running:
+        with pytest.raises(NotSupportedError, match='container_runtime = "any"'):
+            dios.Sandbox(node=running.place, image=f"oci-layout:{layout}")
+        (record,) = (running.data / "environments").glob("*/*/about.json")
+        with (
+            dios.Executor(node=running.place, template=f"environment:{record.parent.name}") as executor,
+            pytest.raises(NoWorkerError, match='container_runtime = "any"'),
+        ):
+            executor.submit(os.getpid).result()
 
 
 async def test_an_async_program_has_the_same_calls(node: RunningNode, image: str) -> None:
@@ -440,7 +457,10 @@ def test_code_reaches_a_granted_origin_and_programs_do_not(node: RunningNode, im
 
 def test_a_sandbox_goes_on_when_the_program_of_its_node_is_replaced(tmp_path: Path, image: str) -> None:
     """It is suspended and ended by the new one, and the reason of an end is read as before."""
-    with running_node(tmp_path / "data") as running, dios.connect(running.place) as control:
+    with (
+        running_node(tmp_path / "data", container_runtime="any") as running,
+        dios.connect(running.place) as control,
+    ):
         own = dios.Sandbox(node=control, image=image)
         own.files.write("/tmp/kept", b"1")
         restart_status.request(running.running.pid, running.data, limit_ms=RESTART_MS)
@@ -455,7 +475,7 @@ def test_a_sandbox_goes_on_when_the_program_of_its_node_is_replaced(tmp_path: Pa
 
 def test_a_killed_node_leaves_no_process(tmp_path: Path, image: str) -> None:
     """The container ends with its runtime, and that with its zygote."""
-    with running_node(tmp_path / "data") as running:
+    with running_node(tmp_path / "data", container_runtime="any") as running:
         own = dios.Sandbox(node=running.place, image=image)
         own.exec("sh", "-c", f"sleep {MARK}8 & setsid sleep {MARK}8 &")
         pids = running.descendants()

@@ -29,7 +29,7 @@ from dios.host.confinement import (
 )
 from dios.host.confinement.limits_of_task import LimitsOfTask
 from dios.host.containers import bundle
-from dios.host.containers.runtimes import NEEDED, ContainerSetup
+from dios.host.containers.runtimes import ContainerSetup, lacking
 
 OF_CHILDREN: Final = frozenset({"pid", "mount", "net", "ipc", "uts", "cgroup_memory"})
 """The mechanisms of the process that becomes the runtime. Its user namespace is that of its zygote."""
@@ -65,10 +65,10 @@ class TrialLimits(NamedTuple):
 
 
 def require(available: Iterable[str]) -> None:
-    """Raise ``ValueError`` if a mechanism is missing without which no task has a container."""
-    missing = NEEDED.difference(available)
+    """Raise ``ValueError`` if a condition is missing without which no task has a container."""
+    missing = lacking(available)
     if missing:
-        raise ValueError(f"an image needs the mechanisms {', '.join(sorted(missing))}: see dios doctor")
+        raise ValueError(f"an image needs {', '.join(missing)}: see dios doctor")
 
 
 def _enter_view(setup: ContainerSetup, paths: Sequence[str], image: str) -> tuple[str, ...]:
@@ -81,13 +81,9 @@ def _enter_view(setup: ContainerSetup, paths: Sequence[str], image: str) -> tupl
     trees = view.library_trees((*paths, *python))
     flags = linux_calls.CLONE_NEWNS | linux_calls.CLONE_NEWUTS
     # Python and the image may be in private folders of root, which are out of reach later.
-    if os.geteuid() == 0:
-        parts = _parts(setup, trees, (*python, *runtime), image)
-        privileges.become_unprivileged()
-        view.enter_user_namespace(flags)
-    else:
-        view.enter_user_namespace(flags)
-        parts = _parts(setup, trees, (*python, *runtime), image)
+    parts = _parts(setup, trees, (*python, *runtime), image)
+    privileges.become_unprivileged()
+    view.enter_user_namespace(flags)
     namespaces.hide_host_name()
     libraries = dict.fromkeys(os.path.dirname(os.path.realpath(path)) for path in setup.python.files)  # noqa: PTH120 - no pathlib in the zygote
     imported = dict.fromkeys(os.path.realpath(path) for path in (*sys.path, *paths) if path)

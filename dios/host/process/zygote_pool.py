@@ -36,7 +36,7 @@ from dios.host.confinement.mechanisms import (
 )
 from dios.host.confinement.native_programs import NativeProgram, ProgramSetting, examine
 from dios.host.confinement.notifications import FORKS
-from dios.host.containers.runtimes import ContainerSetup, known_runtimes, this_python
+from dios.host.containers.runtimes import NO_RUNTIME, ContainerSetup, known_runtimes, this_python
 from dios.host.environments.store import EnvironmentStore
 from dios.host.handover.format import Zygote
 from dios.host.process.failure_pause import FailurePause
@@ -83,7 +83,7 @@ async def open_zygote(
     processes_max: int = limits.TASKS_MAX,
     continuations: int = 0,
     environments: EnvironmentStore | None = None,
-    container_runtime: str = "",
+    container_runtime: str = NO_RUNTIME,
 ) -> AsyncIterator[ZygotePool]:
     """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
@@ -101,7 +101,7 @@ async def open_zygote(
     programs that pure tasks may become, on a machine that has all mechanisms for pure tasks.
     ``continuations`` is the number of predecessors of this process's program; the groups of their tasks have
     other names. ``environments`` are the sets of packages, and the images, in which pure tasks can start.
-    ``container_runtime`` names the OCI runtime for images; empty for the first that works.
+    ``container_runtime`` is the setting for the OCI runtime of images.
 
     Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
     modules in ``preload``, and for a program that cannot be run.
@@ -195,7 +195,7 @@ class ZygotePool:
         programs: Iterable[ProgramSetting] = (),
         environments: EnvironmentStore | None = None,
         started: StartedZygote | None = None,
-        container_runtime: str = "",
+        container_runtime: str = NO_RUNTIME,
     ) -> None:
         self._nursery = nursery
         self._environments: Final = environments

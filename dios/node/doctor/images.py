@@ -16,7 +16,15 @@ from dios.errors import DiosError
 from dios.host.confinement.mechanisms import Mechanism
 from dios.host.confinement.native_programs import NativeProgram
 from dios.host.confinement.privileges import UNPRIVILEGED_ID
-from dios.host.containers.runtimes import NEEDED, ContainerSetup, known_runtimes, this_python
+from dios.host.containers.runtimes import (
+    ANY,
+    NEEDED,
+    NO_RUNTIME,
+    ContainerSetup,
+    known_runtimes,
+    lacking,
+    this_python,
+)
 from dios.host.process.zygote_messages import (
     SetupFailed,
     ZygoteModules,
@@ -43,9 +51,12 @@ def examine_images(data: Path, mechanisms: Mapping[str, Mechanism]) -> DoctorFin
         return None  # other tests show what is wrong with the settings
     if not settings.environments_bytes:
         return _TEST.result("off: environments_bytes is 0")
-    missing = [name for name in sorted(NEEDED) if not mechanisms[name].available]
+    if settings.container_runtime == NO_RUNTIME:
+        return _TEST.result(f'off: container_runtime is "{NO_RUNTIME}"; "{ANY}" permits images')
+    missing = lacking(name for name, mechanism in mechanisms.items() if mechanism.available)
     if missing:
-        return _TEST.result(f"refused: this machine lacks {', '.join(missing)}", "see these mechanisms above")
+        advice = "see these mechanisms above, and run the node as root"
+        return _TEST.result(f"refused: an image needs {', '.join(missing)}", advice)
     try:
         runtimes = known_runtimes(settings.container_runtime)
     except DiosError as error:
@@ -62,8 +73,7 @@ def examine_images(data: Path, mechanisms: Mapping[str, Mechanism]) -> DoctorFin
 def obstacle_to(runtime: NativeProgram) -> str:
     """Return the reason why a runtime starts no containers here, or "" if it does: it is tried."""
     with tempfile.TemporaryDirectory(prefix="dios-image-") as folder:
-        if os.geteuid() == 0:
-            os.chown(folder, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+        os.chown(folder, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
         try:
             zygote = start_zygote(Brand.PURE, ZygoteModules(_ENTRY, (), (), environment=folder))
             with zygote.control:

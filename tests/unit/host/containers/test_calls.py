@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -73,12 +74,20 @@ def test_folders_of_the_machine_are_mounted_read_only() -> None:
             assert mount["type"] in {"proc", "tmpfs", "devpts"}
 
 
-def test_each_missing_mechanism_is_named() -> None:
+def test_each_missing_mechanism_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one of them no container is made."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     require(NEEDED)
     for name in NEEDED:
         with pytest.raises(ValueError, match=name):
             require(NEEDED - {name})
+
+
+def test_a_node_of_an_ordinary_user_has_no_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its user owns the memory that tasks may only read, and a container would have the root of that user."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ValueError, match="an image needs a node of root"):
+        require(NEEDED)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +101,12 @@ def test_a_signal_in_the_container_is_one_of_the_task(status: int, reported: int
 
 def test_a_runtime_is_found_by_its_name_or_path(tmp_path: Path) -> None:
     """Others are not known; one that is not there is named."""
-    assert all(map(is_known, ("", "crun", "runc", "/opt/crun")))
-    assert not any(map(is_known, ("docker", "/bin/sh", "crun --debug")))
+    assert all(map(is_known, ("none", "any", "crun", "runc", "/opt/crun")))
+    assert not any(map(is_known, ("", "docker", "/bin/sh", "crun --debug")))
     with pytest.raises(NotSupportedError, match="no OCI runtime"):
         known_runtimes(str(tmp_path / "crun"))
+    with pytest.raises(NotSupportedError, match='container_runtime = "any"'):
+        known_runtimes("none")
 
 
 def test_the_first_process_is_in_all_namespaces_but_that_of_its_zygotes_user() -> None:
