@@ -334,6 +334,74 @@ def test_other_programs_files_are_not_watched(box: dios.Sandbox) -> None:
     for name in ("inotify_init1", "fanotify_init"):
         number = syscall_numbers.number_of(name)
         assert asked(box, f"{CALL}\nprint(outcome({number}, 0, 0))") in {EPERM, ENOSYS}
+    code = f"""{CALL}
+import fcntl, os
+folder, file = os.open(os.path.dirname(os.__file__), os.O_RDONLY), os.open(os.__file__, os.O_RDONLY)
+own = os.open("/tmp/own", os.O_RDWR | os.O_CREAT)
+print([outcome({syscall_numbers.number_of("fcntl")}, *arguments) for arguments in (
+    (folder, fcntl.F_NOTIFY, 1), (folder, 1 << 32 | fcntl.F_NOTIFY, 1),
+    (file, fcntl.F_SETLEASE, fcntl.F_RDLCK),
+    (own, fcntl.F_SETLEASE, fcntl.F_WRLCK), (own, 1 << 32 | fcntl.F_SETLEASE, fcntl.F_WRLCK),
+    (own, fcntl.F_GETFD))])
+"""
+    assert asked(box, code) == [ENOSYS] * 5 + [0]
+
+
+OTHER_NUMBERS = {
+    "x86_64": {"io_setup": 206, "sync": 162},
+    "aarch64": {"io_setup": 0, "sync": 81},
+}[os.uname().machine]
+"""Numbers of calls that are in no table of the node."""
+
+TAKEN = {
+    "asynchronous requests": ("io_setup", (64, 0), None),
+    "huge pages": ("mmap", (0, 2 << 20, 3, 0x40022, 2**64 - 1, 0), (0, 4096, 3, 0x22, 2**64 - 1, 0)),
+    "huge pages of a file": ("memfd_create", ("name", 4), ("name", 0)),
+    "huge pages that are shared": ("shmget", (0, 2 << 20, 0o5600), (0, 4096, 0o1600)),
+    "pages that are merged": ("madvise", ("page", 4096, 12), ("page", 4096, 4)),
+    "pages that are written to the swap device": ("madvise", ("page", 4096, 21), ("page", 4096, 4)),
+    "merging of all pages": ("prctl", (67, 1, 0, 0, 0), (16, "page", 0, 0, 0)),
+    "a processor for itself": ("prctl", (62, 1, 0, 0, 0), (3, 0, 0, 0, 0)),
+    "processors of others": ("sched_setaffinity", (0, 8, "page"), None),
+    "a module of the kernel": ("socketpair", (30, 1, 0, "page"), (1, 1, 0, "page")),
+    "a descriptor of the node": ("getsockopt", (3, 1, 77, "page", "size"), (3, 1, 3, "page", "size")),
+    "the work of disks": ("sync", (), None),
+}
+"""A call, its arguments, and similar ones that are permitted."""
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_no_account_counts_is_not_taken(box: dios.Sandbox, name: str) -> None:
+    """Resources of the machine without a limit for each task, and ways to what others do."""
+    call, refused, permitted = TAKEN[name]
+    number = OTHER_NUMBERS[call] if call in OTHER_NUMBERS else syscall_numbers.number_of(call)
+    code = f"""{CALL}
+memory = ctypes.create_string_buffer(16384)
+page = (ctypes.addressof(memory) + 4095) & ~4095
+text, number = ctypes.create_string_buffer(b"x"), ctypes.c_int(4)
+words = dict(page=page, name=ctypes.addressof(text), size=ctypes.addressof(number))
+def tried(arguments):
+    return outcome({number}, *[words.get(value, value) for value in arguments])
+print([tried({refused}), {permitted} and tried({permitted}) or 0])
+"""
+    assert asked(box, code) == [ENOSYS, 0]
+
+
+def test_pseudo_terminals_are_limited(box: dios.Sandbox) -> None:
+    """A sandbox has a part of the machine's."""
+    code = """
+import os
+number = 0
+try:
+    while number < 1000:
+        os.openpty()
+        number += 1
+except OSError:
+    pass
+print(number)
+"""
+    assert 16 <= int(box.run(code).stdout) <= 64
+    box.reset()
 
 
 def test_no_descriptor_leads_out(box: dios.Sandbox) -> None:

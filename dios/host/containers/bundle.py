@@ -37,6 +37,8 @@ _MASKED: Final = (
 )
 _READ_ONLY: Final = ("/proc/sys",)
 _SHARED_MEMORY_FILES: Final = 4_096
+_TERMINALS: Final = ("ptmxmode=0666", "mode=0620", "max=64")
+"""The machine has a number of pseudo terminals for all, 4,096 by default."""
 _UNLIMITED: Final = resource.RLIM_INFINITY
 
 
@@ -106,7 +108,7 @@ def _file_systems(memory_bytes: int) -> list[Json]:
     return [
         _mount("/proc", "proc", "nosuid", "noexec", "nodev"),
         _mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=64k", "nr_inodes=256"),
-        _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+        _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", *_TERMINALS),
         _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", *shared),  # noqa: S108 - its own
     ]
 

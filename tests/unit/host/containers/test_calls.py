@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,15 +30,43 @@ def order() -> dict[str, Any]:  # type: ignore[explicit-any]  # JSON
 
 def test_no_permitted_call_ends_a_pure_task_or_makes_a_namespace() -> None:
     """Each call is named once."""
-    assert not set(calls.PERMITTED) & (set(KILLED) | INSIDE | {"clone", "clone3", "socket", "personality"})
+    assert not set(calls.PERMITTED) & (set(KILLED) | INSIDE | {"clone3"} | set(calls.COMPARED))
     assert len(set(calls.PERMITTED)) == len(calls.PERMITTED)
 
 
 def test_a_pure_task_can_make_no_call_that_an_image_cannot() -> None:
     """The session itself is the same program."""
-    compared = {"clone", "personality", "socket"}
     needed = {name for allow in ALLOWED for name in allow.names}
-    assert needed - set(calls.PERMITTED) - compared == set()
+    assert needed - set(calls.PERMITTED) - set(calls.COMPARED) == set()
+
+
+def test_a_call_whose_arguments_are_checked_for_a_pure_task_is_compared_or_has_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The filter is not made without; a reason for a call that is compared, or not checked, is none."""
+    checked = {name for allow in ALLOWED if allow.checked for name in allow.names}
+    assert checked <= {*calls.COMPARED, *calls.UNCOMPARED}
+    assert not set(calls.UNCOMPARED) & set(calls.COMPARED)
+    assert set(calls.UNCOMPARED) <= checked & set(calls.PERMITTED)
+    monkeypatch.setattr(calls, "UNCOMPARED", {name: "" for name in calls.UNCOMPARED if name != "kill"})
+    with pytest.raises(ValueError, match="may not make kill"):
+        calls.filter_of("x86_64")
+
+
+@pytest.mark.parametrize("name", ["mmap", "fcntl"])
+def test_a_compared_call_is_not_permitted_with_any_arguments(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A name on both lists would make its comparisons void."""
+    monkeypatch.setattr(calls, "PERMITTED", (*calls.PERMITTED, name))
+    with pytest.raises(ValueError, match=name):
+        calls.filter_of("x86_64")
+
+
+def test_no_comparison_excludes_values() -> None:
+    """The upper half of a register, which the kernel does not use, would make any value another one."""
+    rows = [row for alternatives in calls.COMPARED.values() for row in chain.from_iterable(alternatives)]
+    assert {row["op"] for row in rows} == {"SCMP_CMP_EQ", "SCMP_CMP_MASKED_EQ"}
 
 
 def test_a_call_on_both_lists_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
