@@ -12,15 +12,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from dios.errors import InvalidError, NotSupportedError
-from dios.wire.images import RESERVED
 
 if TYPE_CHECKING:
     from dios.client.sync.node import Node, Reference
 
 INPUTS: Final = "/inputs"
 OUTPUTS: Final = "/outputs"
-IN_IMAGE: Final = os.path.isdir(f"/{RESERVED}")  # noqa: PTH112 - a task loads no pathlib at its start
-"""True in a task whose root file system is that of an image."""
+IN_IMAGE: bool = False
+"""True in a task whose root file system is that of an image: the first process of its container sets this."""
 
 _WRITE_BYTES: Final = 1 << 30
 _READ_ONLY_FILE: Final = 0o400

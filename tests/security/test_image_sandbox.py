@@ -51,7 +51,6 @@ NAMESPACES = {
         "net": 30,
     }.items()
 }
-CLONE_OF_VIEW = {"dev", "environment", "lib", "lib64", "private", "proc", "sys", ".dios"}
 
 
 @pytest.fixture(scope="module", params=["crun", "runc"])
@@ -103,7 +102,7 @@ print(json.dumps([root + path for root in roots for path in {paths!r} if os.path
 """
     assert asked(box, code) == []
     assert asked(box, "import json, os; print(json.dumps(sorted(os.listdir('/'))))") == [
-        ".dios",
+        ".dios-python",
         "bin",
         "dev",
         "etc",
@@ -124,7 +123,7 @@ def test_the_runtime_itself_sees_nothing_of_the_machine(box: dios.Sandbox, node:
         *map(str, range(1, 200))
     }
     names = {path.name for path in root.iterdir()}
-    assert {"environment", "private", ".dios"} <= names
+    assert {"environment", "private", ".dios-python"} <= names
     for path in (
         node.data,
         Path(node.place),
@@ -147,7 +146,7 @@ def test_the_python_of_the_node_cannot_be_changed(box: dios.Sandbox) -> None:
         + """
 import json, os
 outcomes = []
-for path, flags in (('/.dios/new', os.O_CREAT | os.O_WRONLY), (os.__file__, os.O_WRONLY)):
+for path, flags in (('/.dios-python/new', os.O_CREAT | os.O_WRONLY), (os.__file__, os.O_WRONLY)):
     try:
         os.open(path, flags)
         outcomes.append('opened')
@@ -490,7 +489,7 @@ except OSError as error:
         ("leads through", layer_of([entry("way", kind=b"2", link="/etc"), entry("way/escaped", b"x")])),
         ("no file of the image", layer_of([entry("linked", kind=b"1", link="/etc/shadow")])),
         ("may be a device", layer_of([entry("memory", kind=b"3")])),
-        ("place of the node", layer_of([folder(".dios"), entry(".dios/lib", b"x")])),
+        ("place of the node", layer_of([folder(".dios-python"), entry(".dios-python/lib", b"x")])),
         ("no folder", layer_of([entry("proc", kind=b"2", link="/tmp")])),
     ],
 )
@@ -517,7 +516,7 @@ def test_variables_of_an_image_do_not_change_what_the_session_loads(
     ]
     layout = LayoutMaker(tmp_path / "layout").add([busybox_layer()], variables=variables)
     with dios.Sandbox(node=node.place, image=f"oci-layout:{layout}") as own:
-        assert own.run("import os; os.__file__.startswith('/.dios/')").value_repr == "True"
+        assert own.run("import os; os.__file__.startswith('/.dios-python/')").value_repr == "True"
         assert "LD_PRELOAD=/bin/busybox" in own.exec("env").stdout
 
 

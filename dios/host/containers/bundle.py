@@ -15,11 +15,12 @@ from dios import limits
 from dios.host.confinement.limits_of_task import LimitsOfTask, seconds_of
 from dios.host.confinement.private_folder import size_for
 from dios.host.containers.calls import Json, filter_of
+from dios.wire.images import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PYTHON: Final = "/.dios"
+PYTHON: Final = f"/{RESERVED}"
 """The place of the node's Python in a container, read-only. An image has no such file."""
 
 _CAPABILITIES: Final = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")

@@ -166,12 +166,12 @@ class TaskProcess:
         """Stop every thread and process of the task until ``resume``."""
         self._signal_all(signal.SIGSTOP)
         if self.brand is Brand.PURE and self._pidfd >= 0:
-            stop_descendants(self.pid)
+            stop_descendants(self.pid, self._pidfd)
 
     def resume(self) -> None:
         """Continue a suspended task."""
         if self.brand is Brand.PURE and self._pidfd >= 0:
-            continue_descendants(self.pid)
+            continue_descendants(self.pid, self._pidfd)
         self._signal_all(signal.SIGCONT)
 
     async def wait(self) -> Exit:

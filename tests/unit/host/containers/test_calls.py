@@ -24,7 +24,7 @@ INSIDE = {"inotify_add_watch", "inotify_init", "inotify_init1", "userfaultfd", "
 
 def order() -> dict[str, Any]:  # type: ignore[explicit-any]  # JSON
     """The order to a runtime, as it reads it."""
-    request = configuration("/root", ("/.dios/python",), TrialLimits(), {"/.dios": "/source"})
+    request = configuration("/root", ("/.dios-python/python",), TrialLimits(), {"/.dios-python": "/source"})
     return cast("dict[str, Any]", json.loads(msgspec.json.encode(request)))  # type: ignore[explicit-any]
 
 
