@@ -12,14 +12,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from dios.errors import InvalidError, NotSupportedError
+from dios.wire.images import RESERVED
 
 if TYPE_CHECKING:
     from dios.client.sync.node import Node, Reference
 
 INPUTS: Final = "/inputs"
 OUTPUTS: Final = "/outputs"
-IN_IMAGE: bool = False
-"""True in a task whose root file system is that of an image: the first process of its container sets this."""
+IN_IMAGE: Final = __file__.startswith(f"/{RESERVED}/")
+"""True in a task whose root file system is that of an image: this module comes from its mount of Python."""
 
 _WRITE_BYTES: Final = 1 << 30
 _READ_ONLY_FILE: Final = 0o400

@@ -175,10 +175,10 @@ def filter_of(machine: str) -> Json:
             {"names": list(KILLED), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
             # The C library then calls clone, whose flags a filter can see.
             {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
-            *(
-                {"names": [name], "action": "SCMP_ACT_ALLOW", "args": comparisons}
-                for name, alternatives in COMPARED.items()
-                for comparisons in alternatives
-            ),
+            *(_allow(name, comparisons) for name, rows in COMPARED.items() for comparisons in rows),
         ],
     }
+
+
+def _allow(name: str, comparisons: list[Json]) -> Json:
+    return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": comparisons}

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable
 from typing import Final, TypedDict
 
-from dios.client import task_files
 from dios.host.containers.entry_points import exit_of_container, run_entry_point
 
 TASK_SOCKET: Final = 3
@@ -43,7 +42,6 @@ def main(order: Order, entry: str) -> None:
     except OSError as error:
         sys.stderr.write(f"the working directory of the image cannot be entered: {error}\n")
         os._exit(1)
-    task_files.IN_IMAGE = True
     sys.argv[:] = ["dios-task"]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     module, _, attribute = entry.partition(":")

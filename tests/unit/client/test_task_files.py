@@ -7,7 +7,7 @@ import sys
 
 
 def test_no_folder_of_the_machine_makes_a_task_one_of_an_image() -> None:
-    """Only the first process of a container says so: every folder is there for this program."""
+    """The place of its own modules says so: every folder is there for this program."""
     code = """
 import os
 os.path.isdir = os.path.exists = lambda _: True

@@ -66,7 +66,7 @@ def test_a_compared_call_is_not_permitted_with_any_arguments(
 def test_no_comparison_excludes_values() -> None:
     """The upper half of a register, which the kernel does not use, would make any value another one."""
     rows = [row for alternatives in calls.COMPARED.values() for row in chain.from_iterable(alternatives)]
-    assert {row["op"] for row in rows} == {"SCMP_CMP_EQ", "SCMP_CMP_MASKED_EQ"}
+    assert {row["op"] for row in cast("list[dict[str, str]]", rows)} == {"SCMP_CMP_EQ", "SCMP_CMP_MASKED_EQ"}
 
 
 def test_a_call_on_both_lists_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
