@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import stat
 import threading
 from collections.abc import Iterator
@@ -403,6 +404,36 @@ def test_a_sandbox_that_ended_says_so(node: RunningNode, image: str) -> None:
         own.exec("sh", "-c", "kill -9 $PPID; sleep 1000")
         with pytest.raises(SandboxEndedError):
             own.exec("true")
+
+
+def test_the_first_process_ignores_interrupts(box: dios.Sandbox) -> None:
+    """A program that sends it one does not end the sandbox, and one that sends it to itself ends."""
+    assert box.exec("sh", "-c", "kill -INT 1").ok
+    assert box.exec("sh", "-c", "kill -INT $$").exit_code == -2
+    assert box.exec("echo", "on").stdout == "on\n"
+
+
+def test_a_status_is_no_call_that_a_filter_refused(node: RunningNode, image: str) -> None:
+    """A program that ends with the number of SIGSYS has chosen it."""
+    with dios.Sandbox(node=node.place, image=image) as own:
+        error = own.run("import os; os._exit(159)").error
+        assert error is not None
+        assert "forbidden system call" not in error.message
+
+
+def test_a_stopped_zygote_ends_with_its_node(tmp_path: Path, image: str) -> None:
+    """With all its containers: it cannot read that the node has closed its socket."""
+    with running_node(tmp_path / "data", container_runtime="any") as running:
+        own = dios.Sandbox(node=running.place, image=image)
+        own.exec("sh", "-c", "sleep 1000 &")
+        assert own._link is not None
+        assert own._link.task is not None
+        status = _status_of(own._link.task.status().pid)
+        zygote = int(next(line for line in status if line.startswith("PPid:")).split()[1])
+        os.kill(zygote, signal.SIGSTOP)
+        below = running.descendants()
+        running.kill()
+        wait_until(lambda: not any(exists(pid) for pid in below), "all of it is gone")
 
 
 def test_a_machine_without_a_runtime_refuses_images(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ _MASKED: Final = (
     *("/proc/buddyinfo", "/proc/iomem", "/proc/ioports", "/proc/kpagecount", "/proc/kpageflags"),
     *("/proc/locks", "/proc/pagetypeinfo", "/proc/schedstat", "/proc/slabinfo", "/proc/softirqs"),
     *("/proc/vmstat", "/proc/zoneinfo", "/proc/dma", "/proc/mtrr", "/proc/kpagecgroup"),
+    *("/proc/cgroups", "/proc/consoles", "/proc/misc", "/proc/sys/fs/file-nr", "/proc/sys/fs/inode-nr"),
+    *("/proc/sys/fs/aio-nr", "/proc/sys/fs/inode-state", "/proc/sys/fs/dentry-state"),
+    *("/proc/sys/kernel/pty/nr", "/proc/sys/kernel/random/boot_id"),
     *("/proc/bus", "/proc/driver", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/tty"),
 )
 _READ_ONLY: Final = ("/proc/sys",)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -51,7 +50,6 @@ _START: Final = (
     "import json, sys; order = json.loads(sys.argv[1]); sys.path[:] = order['paths']; "
     "from dios.host.containers.first_process import main; main(order, sys.argv[2])"
 )
-_TRIAL_S: Final = 30.0
 _TRIAL_BYTES_MAX: Final = 4 * limits.KIB
 _ABOVE: Final = 10
 
@@ -88,6 +86,8 @@ def _enter_view(setup: ContainerSetup, paths: Sequence[str], image: str) -> tupl
     libraries = dict.fromkeys(os.path.dirname(os.path.realpath(path)) for path in setup.python.files)  # noqa: PTH120 - no pathlib in the zygote
     imported = dict.fromkeys(os.path.realpath(path) for path in (*sys.path, *paths) if path)
     view.enter(parts, (_GROUPS,))
+    # A change of user resets it. The zygote ends when the daemon ends, also while it is stopped.
+    linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
     order = {
         "paths": [bundle.PYTHON + path for path in imported if os.path.isdir(bundle.PYTHON + path)],  # noqa: PTH112 - the same
         "variables": list(setup.variables),
@@ -155,6 +155,8 @@ class ContainerMaker(NamedTuple):
         """
         lockdown.die_with_the_zygote(self.own_pidfd)
         os.setsid()
+        # It is in its control groups now, whose names it does not see then.
+        linux_calls.syscall("unshare", linux_calls.CLONE_NEWCGROUP)
         folder = private_folder.make(bounds.memory_bytes, may_execute=True)
         private_folder.place(folder)
         os.close(folder)
@@ -202,8 +204,7 @@ class ContainerMaker(NamedTuple):
         for number in (writing, socket, unused):
             os.close(number)
         try:
-            if not select.select([pidfd], [], [], _TRIAL_S)[0]:
-                os.kill(pid, signal.SIGKILL)
+            # The node ends a zygote that hangs with what is below it: a slow machine is no reason.
             status = os.waitpid(pid, 0)[1]
             text = os.read(reading, _TRIAL_BYTES_MAX).decode(errors="backslashreplace").strip()
         finally:

@@ -78,8 +78,8 @@ def is_known(setting: str) -> bool:
     return setting in {ANY, NO_RUNTIME} or os.path.basename(setting) in KNOWN  # noqa: PTH119 - the zygote loads this module
 
 
-def known_runtimes(setting: str) -> list[NativeProgram]:
-    """Return the runtimes to try, in this order: that of a setting, or for ``ANY`` all known ones.
+def known_runtimes(setting: str) -> list[str]:
+    """Return the paths of the runtimes to try, in this order: that of a setting, or all known for ``ANY``.
 
     Raise NotSupportedError if this machine has none, and for ``NO_RUNTIME``.
     """
@@ -96,7 +96,12 @@ def known_runtimes(setting: str) -> list[NativeProgram]:
         raise NotSupportedError(
             f"this machine has no OCI runtime for images: install {' or '.join(names)}", call="run"
         )
-    return [examine(ProgramSetting(os.path.basename(path), path)) for path in paths]  # noqa: PTH119 - the same
+    return paths
+
+
+def examine_runtime(path: str) -> NativeProgram:
+    """Return a runtime with its files. Raise InvalidError with the reason for one that no task can become."""
+    return examine(ProgramSetting(os.path.basename(path), path))  # noqa: PTH119 - the zygote loads this module
 
 
 def this_python() -> NativeProgram:

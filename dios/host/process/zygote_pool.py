@@ -36,7 +36,13 @@ from dios.host.confinement.mechanisms import (
 )
 from dios.host.confinement.native_programs import NativeProgram, ProgramSetting, examine
 from dios.host.confinement.notifications import FORKS
-from dios.host.containers.runtimes import NO_RUNTIME, ContainerSetup, known_runtimes, this_python
+from dios.host.containers.runtimes import (
+    NO_RUNTIME,
+    ContainerSetup,
+    examine_runtime,
+    known_runtimes,
+    this_python,
+)
 from dios.host.environments.store import EnvironmentStore
 from dios.host.handover.format import Zygote
 from dios.host.process.failure_pause import FailurePause
@@ -552,12 +558,13 @@ class ZygotePool:
         """
         python = await trio.to_thread.run_sync(this_python)
         reasons: list[str] = []
-        for runtime in await trio.to_thread.run_sync(known_runtimes, self._container_runtime):
-            container = ContainerSetup(runtime, python, image.variables, image.folder)
-            setup = ZygoteSetup(Brand.PURE, self._setup.available, container=container)
+        for path in await trio.to_thread.run_sync(known_runtimes, self._container_runtime):
             try:
+                runtime = await trio.to_thread.run_sync(examine_runtime, path)
+                container = ContainerSetup(runtime, python, image.variables, image.folder)
+                setup = ZygoteSetup(Brand.PURE, self._setup.available, container=container)
                 return await self._restarted(former, setup, environment)
-            except NotSupportedError as error:
+            except (InvalidError, NotSupportedError) as error:
                 reasons.append(error.message)
                 former = None
         raise NotSupportedError("; ".join(reasons), call="run")

@@ -160,7 +160,7 @@ def runtimes_or_skip() -> list[str]:
         runtimes = known_runtimes(ANY)
     except NotSupportedError as error:
         pytest.skip(error.message)
-    reasons = {runtime.path: obstacle_to(runtime) for runtime in runtimes}
+    reasons = {path: obstacle_to(path) for path in runtimes}
     if all(reasons.values()):
         pytest.skip(f"no OCI runtime starts a container here: {'; '.join(reasons.values())}")
     return [path for path, reason in reasons.items() if not reason]

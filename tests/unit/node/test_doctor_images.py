@@ -62,11 +62,30 @@ def test_a_runtime_that_fails_is_named_with_its_reason(
 ) -> None:
     """All that were tried are."""
     runtimes_or_skip()
-    monkeypatch.setattr(images, "obstacle_to", lambda runtime: f"{runtime.name} is broken")
+    monkeypatch.setattr(images, "obstacle_to", lambda path: f"{Path(path).name} is broken")
     finding = examined(tmp_path)
     assert finding is not None
     assert finding.level is DoctorLevel.WEAK
     assert "crun is broken" in finding.detail or "runc is broken" in finding.detail
+
+
+def test_a_broken_runtime_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is a script, which no task can become; the next one is tried."""
+    working = runtimes_or_skip()[0]
+    script = tmp_path / "crun"
+    script.write_text("#!/bin/sh\n", encoding="utf-8")
+    assert "ELF" in images.obstacle_to(str(script))
+    monkeypatch.setattr(images, "known_runtimes", lambda _: [str(script), working])
+    finding = examined(tmp_path / "data")
+    assert finding is not None
+    assert (finding.level, finding.detail) == (DoctorLevel.OK, f"{working} starts containers")
+
+
+def test_a_runtime_that_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is too slow for an answer is none without images."""
+    runtime = runtimes_or_skip()[0]
+    monkeypatch.setattr(images.StartWatch, "wait", lambda *_: False)
+    assert images.obstacle_to(runtime).endswith("gave no answer, so this is unknown: try again")
 
 
 def test_what_the_owner_chose_is_no_fault(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -120,12 +121,14 @@ def test_a_node_of_an_ordinary_user_has_no_containers(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("status", "reported"), [(0, 0), (3 << 8, 3 << 8), (137 << 8, 9), (9, 9), (255 << 8, 255 << 8)]
+    ("status", "reported"),
+    [(0, 0), (3 << 8, 3 << 8), (137 << 8, 9), (9, 9), (159 << 8, 159 << 8), (255 << 8, 255 << 8)],
 )
 def test_a_signal_in_the_container_is_one_of_the_task(status: int, reported: int) -> None:
     """A runtime adds 128 to its number."""
     assert status_of_container(status) == reported
     assert status_of_container(exit_of_container(reported) << 8) == reported
+    assert status_of_container(status) != signal.SIGSYS, "no program pretends that a filter has ended it"
 
 
 def test_a_runtime_is_found_by_its_name_or_path(tmp_path: Path) -> None:
