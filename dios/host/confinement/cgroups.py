@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -165,6 +165,29 @@ class ControlGroup:
         for folder, _ in self._folders:
             _write(folder, "cgroup.procs", pid)
 
+    def for_all(self, act: Callable[[int], None], first: int) -> None:
+        """Call ``act`` for the process ``first`` and all others of the group, also for those that start now.
+
+        Raise ``OSError``, and ``ProcessLookupError`` if ``first`` has ended.
+        """
+        act(first)
+        handled = {first}
+        while further := self._processes() - handled:
+            handled |= further
+            for number in further:
+                with contextlib.suppress(ProcessLookupError):
+                    act(number)
+
+    def pin(self, first: int, processors: Collection[int]) -> None:
+        """Let all processes of the group, and ``first``, run on these processors alone. Raise ``OSError``."""
+        self.for_all(lambda number: os.sched_setaffinity(number, processors), first)
+
+    def _processes(self) -> set[int]:
+        for folder, _ in self._folders[:1]:
+            with contextlib.suppress(FileNotFoundError):
+                return set(map(int, (folder / "cgroup.procs").read_text().split()))
+        return set()
+
     def open_entrances(self, *, at_once: bool = False) -> tuple[int, ...]:
         """Return descriptors to which a process with one thread writes 0 to move itself into the group.
 
@@ -266,7 +289,7 @@ class ControlGroups:
             folder.mkdir(parents=True, exist_ok=True)
             group.add(folder, hierarchy)
             group.hold(share)
-            _write(folder, "cgroup.procs", pid)
+            group.for_all(lambda number: _write(folder, "cgroup.procs", number), pid)
             return
         group.hold(share)
 

@@ -484,7 +484,10 @@ class ZygotePool:
             link = next((link for link in self._all_links() if link.has(child)), None)
             if link is None:
                 raise OutOfMemoryError("cannot pin the task: its process has ended", call="run")
-            await link.pin(child, share.processors)
+            if link.makes_containers and child.group is not None:
+                await trio.to_thread.run_sync(_pin_all, child, child.group, share.processors)
+            else:
+                await link.pin(child, share.processors)
         if share.best_effort:
             limits_of_task.give_memory_back_first(child.pid)
         child.share = _group_share(share)
@@ -889,6 +892,14 @@ def _without_limits(error: OSError) -> DiosError:
     """Return the error of a start whose limits cannot be set."""
     kind = OutOfMemoryError if error.errno in _NO_ROOM else DiosError
     return kind(f"cannot set the task's limits: {error.strerror}", call="run")
+
+
+def _pin_all(child: TaskProcess, group: ControlGroup, processors: tuple[int, ...]) -> None:
+    """Let all processes of a container run on these processors alone. Raise ``DiosError``."""
+    try:
+        group.pin(child.pid, processors)
+    except OSError as error:
+        raise DiosError(f"cannot pin the task's processes: {error.strerror}", call="run") from error
 
 
 async def _close_folder(folder: int) -> None:
