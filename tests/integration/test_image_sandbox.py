@@ -27,6 +27,7 @@ from tests.support.node.running_node import RunningNode, exists, running_node, w
 from tests.support.web_servers import web_server
 
 LOOP = "i=0; while true; do i=$((i+1)); echo $i > /tmp/count; done"
+SHORT_LOOP = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"
 MARK = "7654321"
 RESTART_MS = 60_000
 
@@ -241,6 +242,15 @@ def test_processor_time_is_limited(node: RunningNode, image: str) -> None:
     """The reason is named."""
     with dios.Sandbox(node=node.place, image=image, cpu_seconds=1) as own:
         error = own.run("while True: pass").error
+        assert error is not None
+        assert "processor time" in error.message
+
+
+def test_processor_time_is_limited_for_all_processes_together(node: RunningNode, image: str) -> None:
+    """Each of many programs stays below the limit; the kernel's count of all is recorded and ends them."""
+    with dios.Sandbox(node=node.place, image=image, cpu_seconds=2) as own:
+        many = f"import subprocess\nfor _ in range(1000): subprocess.run(['sh', '-c', {SHORT_LOOP!r}])"
+        error = own.run(many).error
         assert error is not None
         assert "processor time" in error.message
 

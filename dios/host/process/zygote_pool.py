@@ -333,6 +333,7 @@ class ZygotePool:
             link.on_end = self._on_end
             for number, child in link.children.items():
                 self._alive.add(child)
+                self._start_time_watch(child)
                 if (place, number) not in tasks:
                     child.close()
             self._nursery.start_soon(self._serve_former, link, name="serve a former zygote")
@@ -682,24 +683,38 @@ class ZygotePool:
         self._alive.add(child)
         if child.exit is not None:
             self._on_end(child)
+        self._start_time_watch(child)
+
+    def _start_time_watch(self, child: TaskProcess) -> None:
+        if child.group is not None and child.group.counts_time:
+            self._nursery.start_soon(self._watch_time, child, name="watch the processor time of a container")
+
+    @staticmethod
+    async def _watch_time(child: TaskProcess) -> None:
+        """End a container whose processes together use more processor time than its limit."""
+        while child.exit is None:
+            with trio.move_on_after(limits.CONTAINER_TIME_WATCH_MS / 1000):
+                await child.wait()
+            if child.exit is None:
+                child.end_if_over_time()
 
     def _open_group(self, bounds: ProcessLimits, *, at_once: bool) -> tuple[ControlGroup, tuple[int, ...]]:
         """Return a control group with these limits, and its entrances, if it has any. Raise ``DiosError``.
 
         A child that enters ``at_once`` starts others, which would be outside if it were moved later.
         """
-        group = self._new_group(bounds)
+        group = self._new_group(bounds, counts_time=at_once)
         try:
             return group, group.open_entrances(at_once=at_once)
         except OSError as error:
             self._groups.dispose(group)
             raise _without_limits(error) from error
 
-    def _new_group(self, bounds: ProcessLimits) -> ControlGroup:
+    def _new_group(self, bounds: ProcessLimits, *, counts_time: bool = False) -> ControlGroup:
         """Return a control group with these limits. Raise ``DiosError``."""
         group: ControlGroup | None = None
         try:
-            group = self._groups.make(f"task-{next(_group_numbers)}")
+            group = self._groups.make(f"task-{next(_group_numbers)}", counts_time=counts_time)
             group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
         except OSError as error:
             if group is not None:

@@ -12,6 +12,7 @@ from dios.host.containers.runtimes import NEEDED
 from dios.node.doctor import images
 from dios.node.doctor.finding import DoctorFinding, DoctorLevel
 from dios.node.doctor.images import examine_images
+from dios.start_watch import StartWatch
 from tests.support.node.confinement import runtimes_or_skip
 
 PERMITTED = "container_runtime = 'any'\n"
@@ -84,7 +85,7 @@ def test_a_broken_runtime_hides_no_other(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_runtime_that_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is too slow for an answer is none without images."""
     runtime = runtimes_or_skip()[0]
-    monkeypatch.setattr(images.StartWatch, "wait", lambda *_: False)
+    monkeypatch.setattr(StartWatch, "wait", lambda *_: False)
     assert images.obstacle_to(runtime).endswith("gave no answer, so this is unknown: try again")
 
 

@@ -152,6 +152,53 @@ def test_next_to_autogroup_only_tasks_with_a_share_are_under_the_controller(tmp_
     assert not list(cpu.rglob("task-3"))
 
 
+@pytest.mark.parametrize(
+    ("mounts", "lines", "folder", "file", "text"),
+    [
+        (
+            [("cgroup", "memory", "rw,memory"), ("cgroup", "times", "rw,cpuacct")],
+            ["1:memory:/own", "2:cpuacct:/own"],
+            "times/own/node-times/task-1",
+            "cpuacct.usage",
+            "1500000000\n",
+        ),
+        (
+            [("cgroup", "memory", "rw,memory"), ("cgroup", "cpu", "rw,cpu,cpuacct")],
+            ["1:memory:/own", "2:cpu,cpuacct:/own"],
+            "cpu/own/node/task-1",
+            "cpuacct.usage",
+            "1500000000\n",
+        ),
+        (
+            [("cgroup2", "unified", "rw")],
+            ["0::/own"],
+            "unified/own/node/task-1",
+            "cpu.stat",
+            "usage_usec 1500000\nuser_usec 1\n",
+        ),
+    ],
+    ids=["version 1", "with cpu", "version 2"],
+)
+def test_processor_time_is_counted_where_it_is_wanted(
+    tmp_path: Path, mounts: list[tuple[str, str, str]], lines: list[str], folder: str, file: str, text: str
+) -> None:
+    """Of a task with many processes, also by a successor; others have no group more for it."""
+    proc = fake_process(tmp_path, mounts, lines)
+    if mounts[0][0] == "cgroup2":
+        for name in ("cgroup.controllers", "cgroup.subtree_control"):
+            (tmp_path / "unified/own" / name).write_text("memory pids")
+    groups = cgroups.open_control_groups("node", proc=proc)
+    place = tmp_path / folder
+    place.parent.mkdir(exist_ok=True)
+    (place.parent / file).write_text(text)
+    group, plain = groups.make("task-1", counts_time=True), groups.make("task-2")
+    assert (group.cpu_ms(), plain.counts_time) == (0, False)
+    (place / file).write_text(text)
+    assert cgroups.ControlGroup.taken_over(group.hand_over()).cpu_ms() == group.cpu_ms() == 1_500
+    assert plain.cpu_ms() == 0
+    assert not list(tmp_path.rglob("node-times/task-2"))
+
+
 def test_all_processes_of_a_group_are_pinned(tmp_path: Path) -> None:
     """Those of a container are several; one that has ended meanwhile is no error."""
     last = max(os.sched_getaffinity(0))
