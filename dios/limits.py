@@ -207,12 +207,11 @@ TASK_OPEN_FILES_MIN: Final = 128  # of a task whose memory no control group coun
 TASK_OPEN_FILES_UNCOUNTED_MAX: Final = 2_048  # the same; fewer for a small memory limit
 DESCRIPTOR_KERNEL_BYTES: Final = 256 * KIB  # kept by the kernel for a socket with a full buffer, by default
 TASK_MAPPED_BYTES_MAX: Final = 2 * BLOB_BYTES_MAX  # address space for buffers, without a control group
-CONTAINER_OPEN_FILES_MAX: Final = (
-    1_024  # of a process; fewer than a zygote's, which must be able to send some
-)
+CONTAINER_OPEN_FILES_MAX: Final = 512  # of a process; far fewer than a zygote's, which must be able to send
 TASK_SIGNALS_MAX: Final = 256
 PROCESS_NUMBERS_DEFAULT: Final = 32_768  # of a machine that does not show its number
 TASK_MEMORY_WATCH_MS: Final = 100  # between two readings of the memory of tasks without a control group
+CONTAINER_TIME_WATCH_MS: Final = 500  # between two readings of the processor time of a container
 TASK_MEMORY_WATCH_BATCH: Final = 16  # tasks that are read before others of the daemon get their turn
 TASK_STACK_BYTES_MAX: Final = 8 * MIB
 TASK_WELCOME_WAIT_MS: Final = 20  # a fresh child waits this long for its task before it belongs to the pool

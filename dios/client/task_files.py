@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 INPUTS: Final = "/inputs"
 OUTPUTS: Final = "/outputs"
-IN_IMAGE: Final = os.path.isdir(f"/{RESERVED}")  # noqa: PTH112 - a task loads no pathlib at its start
-"""True in a task whose root file system is that of an image."""
+IN_IMAGE: Final = __file__.startswith(f"/{RESERVED}/")
+"""True in a task whose root file system is that of an image: this module comes from its mount of Python."""
 
 _WRITE_BYTES: Final = 1 << 30
 _READ_ONLY_FILE: Final = 0o400

@@ -25,7 +25,7 @@ from dios.host.confinement.native_programs import (
     PROGRAMS_MAX,
     ProgramSetting,
 )
-from dios.host.containers.runtimes import KNOWN, is_known
+from dios.host.containers.runtimes import ANY, KNOWN, NO_RUNTIME, is_known
 from dios.host.process.template_setting import (
     TEMPLATE_MEMORY_BYTES_DEFAULT,
     TEMPLATE_NAME_CHARS_MAX,
@@ -145,10 +145,10 @@ class Settings:
     constraints of tasks. ``preload`` are modules that all tasks share, ``templates`` named sets of modules
     that the tasks of each share. ``programs`` are native programs that pure tasks may become.
     ``environments_bytes`` is the bound of the installed packages and images of all environments on the disk,
-    0 for no environments. ``container_runtime`` is the OCI runtime of tasks in images, "" for the first that
-    works. ``devices`` are those of this machine that tasks may ask for. ``metrics`` is the place at
-    which a process of the node serves its metrics, ``metrics_tls`` the files for mutual TLS there, and
-    ``metrics_uids`` are further users who may read them on loopback.
+    0 for no environments. ``container_runtime`` is the OCI runtime of tasks in images, or a word for the
+    first that works, or for no images. ``devices`` are those of this machine that tasks may ask for.
+    ``metrics`` is the place at which a process of the node serves its metrics, ``metrics_tls`` the files for
+    mutual TLS there, and ``metrics_uids`` are further users who may read them on loopback.
     """
 
     data: Path
@@ -171,7 +171,7 @@ class Settings:
     templates: tuple[TemplateSetting, ...] = ()
     programs: tuple[ProgramSetting, ...] = ()
     environments_bytes: int = limits.ENVIRONMENTS_BYTES_DEFAULT
-    container_runtime: str = ""
+    container_runtime: str = NO_RUNTIME
     accept_weaker_sandbox: bool = False
     mode: NodeMode = NodeMode.LIBERAL
     limbo_from_nodes: bool = False
@@ -315,7 +315,7 @@ def _one_of(choices: type[enum.StrEnum]) -> Callable[[object], enum.StrEnum]:
 
 def _container_runtime(value: object) -> str:
     if not is_known(str(value)):
-        raise ValueError(f"{' or '.join(KNOWN)}, or the path of one of them")
+        raise ValueError(f"{NO_RUNTIME}, {ANY}, {', '.join(KNOWN)}, or the path of a runtime")
     return str(value)
 
 

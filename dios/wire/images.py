@@ -20,7 +20,7 @@ from dios.wire.fields import Text
 
 MAGIC: Final = b"DIOSIMG1"
 
-RESERVED: Final = ".dios"
+RESERVED: Final = ".dios-python"
 """The folder of the node's Python in a container; no image has it."""
 
 FOLDERS_OF_THE_KERNEL: Final = frozenset({"dev", "dev/pts", "dev/shm", "proc", "sys"})

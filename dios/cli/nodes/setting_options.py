@@ -32,7 +32,7 @@ SHOWN: Final = {
     "templates": "TABLES   modules shared by name: 'data=numpy,polars'",
     "programs": "TABLES   native programs of tasks: 'awk=/usr/bin/awk'",
     "environments-bytes": "SIZE     packages and images on the disk, 0 for none",
-    "container-runtime": "NAME     crun or runc, for images of sandboxes",
+    "container-runtime": "NAME     none, any, crun or runc: for images of sandboxes",
     "accept-weaker-sandbox": "         run pure tasks even if not fully confined",
     "mode": "MODE     liberal or restricted",
     "limbo-from-nodes": "yes | no  limbo tasks for tasks of other nodes",

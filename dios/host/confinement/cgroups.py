@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -44,6 +44,9 @@ _IO_WEIGHT: Final = 100
 """The weight of a group by default."""
 _NO_QUOTA: Final = {1: ("cpu.cfs_quota_us", b"-1"), 2: ("cpu.max", b"max")}
 _SPARE: Final = "spare"
+_TIME: Final = "cpuacct"
+_TIME_FILES: Final = {1: "cpuacct.usage", 2: "cpu.stat"}
+_TIMES: Final = "times"
 _AUTOGROUP: Final = "sys/kernel/sched_autogroup_enabled"
 
 
@@ -165,6 +168,29 @@ class ControlGroup:
         for folder, _ in self._folders:
             _write(folder, "cgroup.procs", pid)
 
+    def for_all(self, act: Callable[[int], None], first: int) -> None:
+        """Call ``act`` for the process ``first`` and all others of the group, also for those that start now.
+
+        Raise ``OSError``, and ``ProcessLookupError`` if ``first`` has ended.
+        """
+        act(first)
+        handled = {first}
+        while further := self._processes() - handled:
+            handled |= further
+            for number in further:
+                with contextlib.suppress(ProcessLookupError):
+                    act(number)
+
+    def pin(self, first: int, processors: Collection[int]) -> None:
+        """Let all processes of the group, and ``first``, run on these processors alone. Raise ``OSError``."""
+        self.for_all(lambda number: os.sched_setaffinity(number, processors), first)
+
+    def _processes(self) -> set[int]:
+        for folder, _ in self._folders[:1]:
+            with contextlib.suppress(FileNotFoundError):
+                return set(map(int, (folder / "cgroup.procs").read_text().split()))
+        return set()
+
     def open_entrances(self, *, at_once: bool = False) -> tuple[int, ...]:
         """Return descriptors to which a process with one thread writes 0 to move itself into the group.
 
@@ -195,6 +221,23 @@ class ControlGroup:
                     hits = _read(folder, _HIT_FILES[version])
                     return MemoryEvents(kills, int(hits if version == 1 else _rows(hits)[b"oom"]))
         return None
+
+    @property
+    def counts_time(self) -> bool:
+        """True if the processor time of all processes together is of interest."""
+        return _TIME in self.controllers
+
+    def cpu_ms(self) -> int:
+        """Return the processor time of all processes in ms, also of those that ended; 0 if unknown."""
+        used_ms = 0
+        for folder, hierarchy in self._folders if self.counts_time else ():
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                content = _read(folder, _TIME_FILES[hierarchy.version])
+                if hierarchy.version == 1:
+                    used_ms += int(content) // 1_000_000
+                else:
+                    used_ms += int(_rows(content)[b"usage_usec"]) // 1_000
+        return used_ms
 
     def peak_bytes(self) -> int:
         """Return the group's peak memory in bytes, or 0 if the kernel does not report it."""
@@ -232,8 +275,11 @@ class ControlGroups:
         hierarchies: list[Hierarchy],
         aside: tuple[Hierarchy, Hierarchy] | None = None,
         former: Collection[str] = (),
+        times: Hierarchy | None = None,
     ) -> None:
         self._hierarchies = hierarchies
+        self._times = times
+        """The folder of tasks whose processor time is counted, where no other hierarchy counts it."""
         self._former = former
         self._aside = aside
         """The folders of tasks with reserved processors and of best-effort tasks, where all other tasks are
@@ -266,13 +312,19 @@ class ControlGroups:
             folder.mkdir(parents=True, exist_ok=True)
             group.add(folder, hierarchy)
             group.hold(share)
-            _write(folder, "cgroup.procs", pid)
+            group.for_all(lambda number: _write(folder, "cgroup.procs", number), pid)
             return
         group.hold(share)
 
-    def make(self, name: str) -> ControlGroup:
-        """Create the groups of one task; may be called in any thread. Raise ``OSError``."""
-        folders = [(hierarchy.folder / name, hierarchy) for hierarchy in self._hierarchies]
+    def make(self, name: str, *, counts_time: bool = False) -> ControlGroup:
+        """Create the groups of one task; may be called in any thread. Raise ``OSError``.
+
+        Those of a task with many processes also count their processor time, where the machine can.
+        """
+        hierarchies = self._hierarchies
+        if counts_time:
+            hierarchies = [*map(_with_time, hierarchies), *([] if self._times is None else [self._times])]
+        folders = [(hierarchy.folder / name, hierarchy) for hierarchy in hierarchies]
         for folder, _ in folders:
             folder.mkdir(parents=True)
         return ControlGroup(folders)
@@ -294,18 +346,23 @@ class ControlGroups:
         disposed, self._leftover = self._leftover, []
         self._leftover += [group for group in disposed if not group.remove()]
 
+    @property
+    def _all(self) -> tuple[Hierarchy, ...]:
+        times = () if self._times is None else (self._times,)
+        return (*self._hierarchies, *(self._aside or ()), *times)
+
     def remove_former(self) -> None:
         """Remove the folders of predecessors of this process's program in which no task is left."""
-        for hierarchy in (*self._hierarchies, *(self._aside or ())):
+        for hierarchy in self._all:
             for name in self._former:
-                for folder in (name, f"{name}-{_SPARE}"):
+                for folder in (name, f"{name}-{_SPARE}", f"{name}-{_TIMES}"):
                     _remove_empty(hierarchy.folder.with_name(folder))
 
     def close(self) -> None:
         """Remove the node's own folders, except for those with running processes."""
         self.remove_disposed()
         self.remove_former()
-        for hierarchy in (*self._hierarchies, *(self._aside or ())):
+        for hierarchy in self._all:
             with contextlib.suppress(OSError):
                 hierarchy.folder.rmdir()
 
@@ -319,7 +376,7 @@ def open_control_groups(
 
     Hierarchies that cannot be written are left out; ``attempt`` reports the reason.
     """
-    return ControlGroups(_open(name, proc)[0], _open_aside(name, proc), former)
+    return ControlGroups(_open(name, proc)[0], _open_aside(name, proc), former, _open_times(name, proc))
 
 
 def usable(proc: Path = Path("/proc/self")) -> frozenset[str]:
@@ -371,6 +428,27 @@ def _open_aside(name: str, proc: Path) -> tuple[Hierarchy, Hierarchy] | None:
         controllers = frozenset({_CPU})
         return Hierarchy(reserved, version, controllers), Hierarchy(spare, version, controllers)
     return None
+
+
+def _open_times(name: str, proc: Path) -> Hierarchy | None:
+    """Create the folder for processor time in a hierarchy of version 1 where no other controller is wanted.
+
+    Every group of version 2 counts it.
+    """
+    for parent, _, names in _own_groups(proc, also=_TIME):
+        if names == {_TIME}:
+            _sweep(parent)
+            folder = parent / f"{name}-{_TIMES}"
+            with contextlib.suppress(OSError):
+                folder.mkdir(exist_ok=True)
+                return Hierarchy(folder, 1, frozenset({_TIME}))
+    return None
+
+
+def _with_time(hierarchy: Hierarchy) -> Hierarchy:
+    if not (hierarchy.folder / _TIME_FILES[hierarchy.version]).exists():
+        return hierarchy
+    return Hierarchy(hierarchy.folder, hierarchy.version, hierarchy.controllers | {_TIME})
 
 
 def _open(name: str, proc: Path) -> tuple[list[Hierarchy], list[str]]:
@@ -430,7 +508,9 @@ def _lives(number: str) -> bool:
         return False
 
 
-def _own_groups(proc: Path, *, autogroup: bool | None = None) -> list[tuple[Path, int, set[str]]]:
+def _own_groups(
+    proc: Path, *, autogroup: bool | None = None, also: str = ""
+) -> list[tuple[Path, int, set[str]]]:
     """Return the groups of this process: folder, version, and the available wanted controllers.
 
     ``autogroup`` is True if the kernel divides processors by sessions where no group does; None: look at it.
@@ -449,7 +529,7 @@ def _own_groups(proc: Path, *, autogroup: bool | None = None) -> list[tuple[Path
                 continue
             folder = mount / place
             offered = set(names.split(",")) if version == 1 else _words(folder / "cgroup.controllers")
-            wanted = offered & set(_WANTED)
+            wanted = offered & {*_WANTED, also}
             # Elsewhere than in the first group of its hierarchy, autogroup divides nothing.
             below = (folder / _SHARES[2][0]).exists() if version == 2 else path != "/"
             if _CPU in offered and (below or not has_autogroup):

@@ -15,11 +15,12 @@ from dios import limits
 from dios.host.confinement.limits_of_task import LimitsOfTask, seconds_of
 from dios.host.confinement.private_folder import size_for
 from dios.host.containers.calls import Json, filter_of
+from dios.wire.images import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PYTHON: Final = "/.dios"
+PYTHON: Final = f"/{RESERVED}"
 """The place of the node's Python in a container, read-only. An image has no such file."""
 
 _CAPABILITIES: Final = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
@@ -33,10 +34,15 @@ _MASKED: Final = (
     *("/proc/buddyinfo", "/proc/iomem", "/proc/ioports", "/proc/kpagecount", "/proc/kpageflags"),
     *("/proc/locks", "/proc/pagetypeinfo", "/proc/schedstat", "/proc/slabinfo", "/proc/softirqs"),
     *("/proc/vmstat", "/proc/zoneinfo", "/proc/dma", "/proc/mtrr", "/proc/kpagecgroup"),
+    *("/proc/cgroups", "/proc/consoles", "/proc/misc", "/proc/sys/fs/file-nr", "/proc/sys/fs/inode-nr"),
+    *("/proc/sys/fs/aio-nr", "/proc/sys/fs/inode-state", "/proc/sys/fs/dentry-state"),
+    *("/proc/sys/kernel/pty/nr", "/proc/sys/kernel/random/boot_id"),
     *("/proc/bus", "/proc/driver", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/tty"),
 )
 _READ_ONLY: Final = ("/proc/sys",)
 _SHARED_MEMORY_FILES: Final = 4_096
+_TERMINALS: Final = ("ptmxmode=0666", "mode=0620", "max=64")
+"""The machine has a number of pseudo terminals for all, 4,096 by default."""
 _UNLIMITED: Final = resource.RLIM_INFINITY
 
 
@@ -106,7 +112,7 @@ def _file_systems(memory_bytes: int) -> list[Json]:
     return [
         _mount("/proc", "proc", "nosuid", "noexec", "nodev"),
         _mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=64k", "nr_inodes=256"),
-        _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+        _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", *_TERMINALS),
         _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", *shared),  # noqa: S108 - its own
     ]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +28,7 @@ from dios.host.confinement import (
 )
 from dios.host.confinement.limits_of_task import LimitsOfTask
 from dios.host.containers import bundle
-from dios.host.containers.runtimes import NEEDED, ContainerSetup
+from dios.host.containers.runtimes import ContainerSetup, lacking
 
 OF_CHILDREN: Final = frozenset({"pid", "mount", "net", "ipc", "uts", "cgroup_memory"})
 """The mechanisms of the process that becomes the runtime. Its user namespace is that of its zygote."""
@@ -51,7 +50,6 @@ _START: Final = (
     "import json, sys; order = json.loads(sys.argv[1]); sys.path[:] = order['paths']; "
     "from dios.host.containers.first_process import main; main(order, sys.argv[2])"
 )
-_TRIAL_S: Final = 30.0
 _TRIAL_BYTES_MAX: Final = 4 * limits.KIB
 _ABOVE: Final = 10
 
@@ -65,10 +63,10 @@ class TrialLimits(NamedTuple):
 
 
 def require(available: Iterable[str]) -> None:
-    """Raise ``ValueError`` if a mechanism is missing without which no task has a container."""
-    missing = NEEDED.difference(available)
+    """Raise ``ValueError`` if a condition is missing without which no task has a container."""
+    missing = lacking(available)
     if missing:
-        raise ValueError(f"an image needs the mechanisms {', '.join(sorted(missing))}: see dios doctor")
+        raise ValueError(f"an image needs {', '.join(missing)}: see dios doctor")
 
 
 def _enter_view(setup: ContainerSetup, paths: Sequence[str], image: str) -> tuple[str, ...]:
@@ -81,17 +79,15 @@ def _enter_view(setup: ContainerSetup, paths: Sequence[str], image: str) -> tupl
     trees = view.library_trees((*paths, *python))
     flags = linux_calls.CLONE_NEWNS | linux_calls.CLONE_NEWUTS
     # Python and the image may be in private folders of root, which are out of reach later.
-    if os.geteuid() == 0:
-        parts = _parts(setup, trees, (*python, *runtime), image)
-        privileges.become_unprivileged()
-        view.enter_user_namespace(flags)
-    else:
-        view.enter_user_namespace(flags)
-        parts = _parts(setup, trees, (*python, *runtime), image)
+    parts = _parts(setup, trees, (*python, *runtime), image)
+    privileges.become_unprivileged()
+    view.enter_user_namespace(flags)
     namespaces.hide_host_name()
     libraries = dict.fromkeys(os.path.dirname(os.path.realpath(path)) for path in setup.python.files)  # noqa: PTH120 - no pathlib in the zygote
     imported = dict.fromkeys(os.path.realpath(path) for path in (*sys.path, *paths) if path)
     view.enter(parts, (_GROUPS,))
+    # A change of user resets it. The zygote ends when the daemon ends, also while it is stopped.
+    linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
     order = {
         "paths": [bundle.PYTHON + path for path in imported if os.path.isdir(bundle.PYTHON + path)],  # noqa: PTH112 - the same
         "variables": list(setup.variables),
@@ -159,6 +155,8 @@ class ContainerMaker(NamedTuple):
         """
         lockdown.die_with_the_zygote(self.own_pidfd)
         os.setsid()
+        # It is in its control groups now, whose names it does not see then.
+        linux_calls.syscall("unshare", linux_calls.CLONE_NEWCGROUP)
         folder = private_folder.make(bounds.memory_bytes, may_execute=True)
         private_folder.place(folder)
         os.close(folder)
@@ -206,8 +204,7 @@ class ContainerMaker(NamedTuple):
         for number in (writing, socket, unused):
             os.close(number)
         try:
-            if not select.select([pidfd], [], [], _TRIAL_S)[0]:
-                os.kill(pid, signal.SIGKILL)
+            # The node ends a zygote that hangs with what is below it: a slow machine is no reason.
             status = os.waitpid(pid, 0)[1]
             text = os.read(reading, _TRIAL_BYTES_MAX).decode(errors="backslashreplace").strip()
         finally:

@@ -26,7 +26,8 @@ _SIGNALLED: Final = 128
 def status_of_container(status: int) -> int:
     """Return the wait status of the task in a container from that of its runtime."""
     number = os.WEXITSTATUS(status) - _SIGNALLED if os.WIFEXITED(status) else 0
-    return number if 0 < number < signal.NSIG else status
+    # Filters of containers end nobody by SIGSYS: this is a status that a program has chosen.
+    return number if 0 < number < signal.NSIG and number != signal.SIGSYS else status
 
 
 def exit_of_container(status: int) -> int:

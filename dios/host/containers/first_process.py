@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Final, TypedDict
@@ -31,6 +32,8 @@ def main(order: Order, entry: str) -> None:
         os._exit(0)
     pid = os.fork()
     if pid:
+        # The kernel spares this process signals without a handler, and Python has one.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.close(TASK_SOCKET)
         os._exit(_wait(pid))
     os.set_inheritable(TASK_SOCKET, False)

@@ -1,14 +1,14 @@
 """The OCI runtimes of this machine: programs that start a process in a container.
 
-A node uses the first of ``KNOWN`` that works, or that of its settings. A zygote tries it before it has tasks
-(``dios.host.containers.container``).
+A node uses the one of its settings, or the first of ``KNOWN`` that works. A zygote tries it before it has
+tasks (``dios.host.containers.container``).
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct
@@ -33,6 +33,10 @@ KNOWN: Final[Mapping[str, RuntimeKind]] = {
 
 A container is in the control groups of its task already, so no runtime makes groups.
 """
+
+ANY: Final = "any"
+NO_RUNTIME: Final = "none"
+"""The settings for the first known runtime that works, and for no images."""
 
 NEEDED: Final = frozenset(
     {"user", "pid", "mount", "net", "ipc", "uts", "no_new_privs", "seccomp", "cgroup_memory", "cgroup_pids"}
@@ -59,25 +63,45 @@ class ContainerSetup(Struct, frozen=True):
         return KNOWN[self.runtime.name]
 
 
-def is_known(setting: str) -> bool:
-    """Return True for the name of a known runtime, a path of one, and an empty setting."""
-    return not setting or os.path.basename(setting) in KNOWN  # noqa: PTH119 - the zygote loads this module
+def lacking(available: Iterable[str]) -> list[str]:
+    """Return the names of the missing conditions of containers, given the available mechanisms.
 
-
-def known_runtimes(setting: str) -> list[NativeProgram]:
-    """Return the runtimes to try, in this order: that of a setting, or all known ones of this machine.
-
-    Raise NotSupportedError if this machine has none.
+    One of them is root. The user of a node owns its memory and its files, and can open for writing what it
+    has open for reading. In a container of the same user, the root of the container could do that.
     """
+    of_user = [] if os.geteuid() == 0 else ["a node of root"]
+    return of_user + sorted(NEEDED.difference(available))
+
+
+def is_known(setting: str) -> bool:
+    """Return True for the name of a known runtime, a path of one, ``ANY`` and ``NO_RUNTIME``."""
+    return setting in {ANY, NO_RUNTIME} or os.path.basename(setting) in KNOWN  # noqa: PTH119 - the zygote loads this module
+
+
+def known_runtimes(setting: str) -> list[str]:
+    """Return the paths of the runtimes to try, in this order: that of a setting, or all known for ``ANY``.
+
+    Raise NotSupportedError if this machine has none, and for ``NO_RUNTIME``.
+    """
+    if setting == NO_RUNTIME:
+        raise NotSupportedError(
+            f'this node runs no images. Its owner permits them with the setting container_runtime = "{ANY}"',
+            call="run",
+        )
     import shutil  # noqa: PLC0415 - the daemon comes here, the zygote never
 
-    names = [setting] if setting else list(KNOWN)
+    names = list(KNOWN) if setting == ANY else [setting]
     paths = [path for name in names if (path := shutil.which(name, path=_PLACES))]
     if not paths:
         raise NotSupportedError(
             f"this machine has no OCI runtime for images: install {' or '.join(names)}", call="run"
         )
-    return [examine(ProgramSetting(os.path.basename(path), path)) for path in paths]  # noqa: PTH119 - the same
+    return paths
+
+
+def examine_runtime(path: str) -> NativeProgram:
+    """Return a runtime with its files. Raise InvalidError with the reason for one that no task can become."""
+    return examine(ProgramSetting(os.path.basename(path), path))  # noqa: PTH119 - the zygote loads this module
 
 
 def this_python() -> NativeProgram:

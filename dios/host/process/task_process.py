@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import trio
+from msgspec import structs
 
 from dios.host.confinement.cgroups import ControlGroup, GroupFolder, MemoryEvents
 from dios.host.containers.entry_points import EXCEPTION_STATUS
@@ -162,16 +163,24 @@ class TaskProcess:
         self._over_memory = True
         self._signal(signal.SIGKILL)
 
+    def end_if_over_time(self) -> None:
+        """End the task if all its processes together have used more processor time than its limit.
+
+        The limit of each process is the same one, and bounds nothing together.
+        """
+        if self.group is not None and 0 < self.bounds.cpu_ms < self.group.cpu_ms():
+            self._signal(signal.SIGKILL)
+
     def suspend(self) -> None:
         """Stop every thread and process of the task until ``resume``."""
         self._signal_all(signal.SIGSTOP)
         if self.brand is Brand.PURE and self._pidfd >= 0:
-            stop_descendants(self.pid)
+            stop_descendants(self.pid, self._pidfd)
 
     def resume(self) -> None:
         """Continue a suspended task."""
         if self.brand is Brand.PURE and self._pidfd >= 0:
-            continue_descendants(self.pid)
+            continue_descendants(self.pid, self._pidfd)
         self._signal_all(signal.SIGCONT)
 
     async def wait(self) -> Exit:
@@ -215,6 +224,9 @@ class TaskProcess:
         is_killed = os.WIFSIGNALED(message.status)
         events = self.group.memory_events() if self.group is not None and is_killed else None
         peak = self.group.peak_bytes() if self.group else 0
+        if self.group is not None and self.group.counts_time:
+            # A killed runtime has waited for none of its processes.
+            message = structs.replace(message, cpu_ms=max(message.cpu_ms, self.group.cpu_ms()))
         end = _explain(
             message,
             self.bounds,

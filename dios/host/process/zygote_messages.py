@@ -20,8 +20,8 @@ from dios.wire.types import Brand
 
 _Paths: TypeAlias = Annotated[tuple[Text, ...], Meta(max_length=256)]
 
-GROUPS_MAX: Final = 3
-"""The control groups of a child at most: one each for memory, processes and processors."""
+GROUPS_MAX: Final = 4
+"""The control groups of a child at most: one each for memory, processes, processors and processor time."""
 
 ENTER_GROUP: Final = b"0"
 """The writer itself, in a file of a control group."""

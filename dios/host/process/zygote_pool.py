@@ -36,7 +36,13 @@ from dios.host.confinement.mechanisms import (
 )
 from dios.host.confinement.native_programs import NativeProgram, ProgramSetting, examine
 from dios.host.confinement.notifications import FORKS
-from dios.host.containers.runtimes import ContainerSetup, known_runtimes, this_python
+from dios.host.containers.runtimes import (
+    NO_RUNTIME,
+    ContainerSetup,
+    examine_runtime,
+    known_runtimes,
+    this_python,
+)
 from dios.host.environments.store import EnvironmentStore
 from dios.host.handover.format import Zygote
 from dios.host.process.failure_pause import FailurePause
@@ -83,7 +89,7 @@ async def open_zygote(
     processes_max: int = limits.TASKS_MAX,
     continuations: int = 0,
     environments: EnvironmentStore | None = None,
-    container_runtime: str = "",
+    container_runtime: str = NO_RUNTIME,
 ) -> AsyncIterator[ZygotePool]:
     """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
@@ -101,7 +107,7 @@ async def open_zygote(
     programs that pure tasks may become, on a machine that has all mechanisms for pure tasks.
     ``continuations`` is the number of predecessors of this process's program; the groups of their tasks have
     other names. ``environments`` are the sets of packages, and the images, in which pure tasks can start.
-    ``container_runtime`` names the OCI runtime for images; empty for the first that works.
+    ``container_runtime`` is the setting for the OCI runtime of images.
 
     Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
     modules in ``preload``, and for a program that cannot be run.
@@ -195,7 +201,7 @@ class ZygotePool:
         programs: Iterable[ProgramSetting] = (),
         environments: EnvironmentStore | None = None,
         started: StartedZygote | None = None,
-        container_runtime: str = "",
+        container_runtime: str = NO_RUNTIME,
     ) -> None:
         self._nursery = nursery
         self._environments: Final = environments
@@ -327,6 +333,7 @@ class ZygotePool:
             link.on_end = self._on_end
             for number, child in link.children.items():
                 self._alive.add(child)
+                self._start_time_watch(child)
                 if (place, number) not in tasks:
                     child.close()
             self._nursery.start_soon(self._serve_former, link, name="serve a former zygote")
@@ -478,7 +485,10 @@ class ZygotePool:
             link = next((link for link in self._all_links() if link.has(child)), None)
             if link is None:
                 raise OutOfMemoryError("cannot pin the task: its process has ended", call="run")
-            await link.pin(child, share.processors)
+            if link.makes_containers and child.group is not None:
+                await trio.to_thread.run_sync(_pin_all, child, child.group, share.processors)
+            else:
+                await link.pin(child, share.processors)
         if share.best_effort:
             limits_of_task.give_memory_back_first(child.pid)
         child.share = _group_share(share)
@@ -552,12 +562,13 @@ class ZygotePool:
         """
         python = await trio.to_thread.run_sync(this_python)
         reasons: list[str] = []
-        for runtime in await trio.to_thread.run_sync(known_runtimes, self._container_runtime):
-            container = ContainerSetup(runtime, python, image.variables, image.folder)
-            setup = ZygoteSetup(Brand.PURE, self._setup.available, container=container)
+        for path in await trio.to_thread.run_sync(known_runtimes, self._container_runtime):
             try:
+                runtime = await trio.to_thread.run_sync(examine_runtime, path)
+                container = ContainerSetup(runtime, python, image.variables, image.folder)
+                setup = ZygoteSetup(Brand.PURE, self._setup.available, container=container)
                 return await self._restarted(former, setup, environment)
-            except NotSupportedError as error:
+            except (InvalidError, NotSupportedError) as error:
                 reasons.append(error.message)
                 former = None
         raise NotSupportedError("; ".join(reasons), call="run")
@@ -672,24 +683,38 @@ class ZygotePool:
         self._alive.add(child)
         if child.exit is not None:
             self._on_end(child)
+        self._start_time_watch(child)
+
+    def _start_time_watch(self, child: TaskProcess) -> None:
+        if child.group is not None and child.group.counts_time:
+            self._nursery.start_soon(self._watch_time, child, name="watch the processor time of a container")
+
+    @staticmethod
+    async def _watch_time(child: TaskProcess) -> None:
+        """End a container whose processes together use more processor time than its limit."""
+        while child.exit is None:
+            with trio.move_on_after(limits.CONTAINER_TIME_WATCH_MS / 1000):
+                await child.wait()
+            if child.exit is None:
+                child.end_if_over_time()
 
     def _open_group(self, bounds: ProcessLimits, *, at_once: bool) -> tuple[ControlGroup, tuple[int, ...]]:
         """Return a control group with these limits, and its entrances, if it has any. Raise ``DiosError``.
 
         A child that enters ``at_once`` starts others, which would be outside if it were moved later.
         """
-        group = self._new_group(bounds)
+        group = self._new_group(bounds, counts_time=at_once)
         try:
             return group, group.open_entrances(at_once=at_once)
         except OSError as error:
             self._groups.dispose(group)
             raise _without_limits(error) from error
 
-    def _new_group(self, bounds: ProcessLimits) -> ControlGroup:
+    def _new_group(self, bounds: ProcessLimits, *, counts_time: bool = False) -> ControlGroup:
         """Return a control group with these limits. Raise ``DiosError``."""
         group: ControlGroup | None = None
         try:
-            group = self._groups.make(f"task-{next(_group_numbers)}")
+            group = self._groups.make(f"task-{next(_group_numbers)}", counts_time=counts_time)
             group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
         except OSError as error:
             if group is not None:
@@ -882,6 +907,14 @@ def _without_limits(error: OSError) -> DiosError:
     """Return the error of a start whose limits cannot be set."""
     kind = OutOfMemoryError if error.errno in _NO_ROOM else DiosError
     return kind(f"cannot set the task's limits: {error.strerror}", call="run")
+
+
+def _pin_all(child: TaskProcess, group: ControlGroup, processors: tuple[int, ...]) -> None:
+    """Let all processes of a container run on these processors alone. Raise ``DiosError``."""
+    try:
+        group.pin(child.pid, processors)
+    except OSError as error:
+        raise DiosError(f"cannot pin the task's processes: {error.strerror}", call="run") from error
 
 
 async def _close_folder(folder: int) -> None:

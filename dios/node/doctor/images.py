@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +14,19 @@ import msgspec
 from dios import limits
 from dios.errors import DiosError
 from dios.host.confinement.mechanisms import Mechanism
-from dios.host.confinement.native_programs import NativeProgram
 from dios.host.confinement.privileges import UNPRIVILEGED_ID
-from dios.host.containers.runtimes import NEEDED, ContainerSetup, known_runtimes, this_python
+from dios.host.containers.runtimes import (
+    ANY,
+    NEEDED,
+    NO_RUNTIME,
+    ContainerSetup,
+    examine_runtime,
+    known_runtimes,
+    lacking,
+    this_python,
+)
 from dios.host.process.zygote_messages import (
+    FromZygote,
     SetupFailed,
     ZygoteModules,
     ZygoteReady,
@@ -28,11 +37,11 @@ from dios.host.process.zygote_messages import (
 from dios.host.process.zygote_process import start_zygote
 from dios.node.doctor.finding import DoctorFinding, DoctorTest
 from dios.node.settings import load
+from dios.start_watch import StartWatch
 from dios.wire.types import Brand
 
 _TEST: Final = DoctorTest("images", "sandboxes have the programs of an OCI image")
 _ENTRY: Final = "dios.client.task_main:main"
-_ANSWER_S: Final = 60.0
 
 
 def examine_images(data: Path, mechanisms: Mapping[str, Mechanism]) -> DoctorFinding | None:
@@ -43,38 +52,44 @@ def examine_images(data: Path, mechanisms: Mapping[str, Mechanism]) -> DoctorFin
         return None  # other tests show what is wrong with the settings
     if not settings.environments_bytes:
         return _TEST.result("off: environments_bytes is 0")
-    missing = [name for name in sorted(NEEDED) if not mechanisms[name].available]
+    if settings.container_runtime == NO_RUNTIME:
+        return _TEST.result(f'off: container_runtime is "{NO_RUNTIME}"; "{ANY}" permits images')
+    missing = lacking(name for name, mechanism in mechanisms.items() if mechanism.available)
     if missing:
-        return _TEST.result(f"refused: this machine lacks {', '.join(missing)}", "see these mechanisms above")
+        advice = "see these mechanisms above, and run the node as root"
+        return _TEST.result(f"refused: an image needs {', '.join(missing)}", advice)
     try:
         runtimes = known_runtimes(settings.container_runtime)
     except DiosError as error:
         return _TEST.result(f"refused: {error.message}", "install the package crun, or runc")
     reasons: list[str] = []
-    for runtime in runtimes:
-        reason = obstacle_to(runtime)
+    for path in runtimes:
+        reason = obstacle_to(path)
         if not reason:
-            return _TEST.result(f"{runtime.path} starts containers")
+            return _TEST.result(f"{path} starts containers")
         reasons.append(reason)
     return _TEST.result(f"refused: {'; '.join(reasons)}", "install another OCI runtime: crun or runc")
 
 
-def obstacle_to(runtime: NativeProgram) -> str:
-    """Return the reason why a runtime starts no containers here, or "" if it does: it is tried."""
+def obstacle_to(path: str) -> str:
+    """Return the reason why the runtime ``path`` starts no containers here, or "" if it does: it is tried."""
+    name = Path(path).name
+    answer: FromZygote | None = None
     with tempfile.TemporaryDirectory(prefix="dios-image-") as folder:
-        if os.geteuid() == 0:
-            os.chown(folder, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+        os.chown(folder, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
         try:
+            container = ContainerSetup(examine_runtime(path), this_python())
             zygote = start_zygote(Brand.PURE, ZygoteModules(_ENTRY, (), (), environment=folder))
-            with zygote.control:
-                container = ContainerSetup(runtime, this_python())
+            with contextlib.closing(zygote):
                 zygote.control.send(encode(ZygoteSetup(Brand.PURE, tuple(NEEDED), container=container)))
-                if not select.select([zygote.control], [], [], _ANSWER_S)[0]:
-                    return f"{runtime.name} did not answer in {_ANSWER_S:.0f} s"
-                answer = decode_from_zygote(zygote.control.recv(limits.ZYGOTE_MESSAGE_BYTES_MAX))
-            zygote.close()
+                if StartWatch(zygote.process.pid).wait(zygote.control.fileno()):
+                    answer = decode_from_zygote(zygote.control.recv(limits.ZYGOTE_MESSAGE_BYTES_MAX))
         except (OSError, DiosError, msgspec.DecodeError) as error:
-            return f"{runtime.name} was not tried: {error}"
+            return f"{name} was not tried: {error}"
     if isinstance(answer, ZygoteReady):
         return ""
-    return answer.reason if isinstance(answer, SetupFailed) else f"{runtime.name} gave no answer"
+    return (
+        answer.reason
+        if isinstance(answer, SetupFailed)
+        else f"{name} gave no answer, so this is unknown: try again"
+    )

@@ -15,7 +15,7 @@ import trio
 from dios.errors import NotSupportedError
 from dios.host.confinement import view
 from dios.host.confinement.mechanisms import Mechanism, obstacle_to_pure, probe
-from dios.host.containers.runtimes import NEEDED, known_runtimes
+from dios.host.containers.runtimes import ANY, known_runtimes, lacking
 from dios.host.process.task_process import TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_pool import NO_LIMITS, ZygotePool, open_zygote
@@ -153,14 +153,14 @@ def runtimes_or_skip() -> list[str]:
     """The paths of the OCI runtimes that start containers here; skips, with the reasons, if none does."""
     mechanisms_or_skip()
     mechanisms = probe()
-    missing = [name for name in sorted(NEEDED) if not mechanisms[name].available]
+    missing = lacking(name for name, mechanism in mechanisms.items() if mechanism.available)
     if missing:
-        pytest.skip(f"images need {', '.join(missing)}, which this machine lacks")
+        pytest.skip(f"images need {', '.join(missing)}, which is not here")
     try:
-        runtimes = known_runtimes("")
+        runtimes = known_runtimes(ANY)
     except NotSupportedError as error:
         pytest.skip(error.message)
-    reasons = {runtime.path: obstacle_to(runtime) for runtime in runtimes}
+    reasons = {path: obstacle_to(path) for path in runtimes}
     if all(reasons.values()):
         pytest.skip(f"no OCI runtime starts a container here: {'; '.join(reasons.values())}")
     return [path for path, reason in reasons.items() if not reason]

@@ -60,7 +60,7 @@ def test_the_bytes_of_a_manifest_never_change() -> None:
         ("is in no folder", [("a", 2), ("a/b", 2)]),
         ("comes twice", [("a", 2), ("a", 2)]),
         ("comes twice", [("a", 3, 0, 0, "/etc"), ("a", 1), ("a/passwd", 2)]),
-        ("place of the node", [(".dios", 1)]),
+        ("place of the node", [(".dios-python", 1)]),
         ("place of the kernel", [("proc", 3, 0, 0, "/tmp")]),
         ("place of the kernel", [("dev", 2)]),
         ("place of the node, and no folder", [("inputs", 2)]),

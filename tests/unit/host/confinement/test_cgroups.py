@@ -139,6 +139,7 @@ def test_next_to_autogroup_only_tasks_with_a_share_are_under_the_controller(tmp_
     group, spare, plain = (groups.make(f"task-{number}") for number in (1, 2, 3))
     for _ in range(2):
         groups.hold(group, "task-1", 42, cgroups.GroupShare(cpus_milli=500, cpu_part=250))
+    (tmp_path / "memory/own/node/task-2/cgroup.procs").write_text("43\n45\n")
     groups.hold(spare, "task-2", 43, cgroups.GroupShare(cpus_milli=500, best_effort=True))
     groups.hold(plain, "task-3", 44, cgroups.GroupShare())
     cpu = tmp_path / "cpu"
@@ -147,8 +148,73 @@ def test_next_to_autogroup_only_tasks_with_a_share_are_under_the_controller(tmp_
     assert (reserved / "cpu.shares").read_text() == str(262_144 // 4)
     assert (reserved / "cgroup.procs").read_text() == "42"
     assert (left / "cpu.shares").read_text() == (cpu / "node-spare/cpu.shares").read_text() == "2"
-    assert (left / "cgroup.procs").read_text() == "43"
+    assert (left / "cgroup.procs").read_text() == "45", "the others of a container follow its first process"
     assert not list(cpu.rglob("task-3"))
+
+
+@pytest.mark.parametrize(
+    ("mounts", "lines", "folder", "file", "text"),
+    [
+        (
+            [("cgroup", "memory", "rw,memory"), ("cgroup", "times", "rw,cpuacct")],
+            ["1:memory:/own", "2:cpuacct:/own"],
+            "times/own/node-times/task-1",
+            "cpuacct.usage",
+            "1500000000\n",
+        ),
+        (
+            [("cgroup", "memory", "rw,memory"), ("cgroup", "cpu", "rw,cpu,cpuacct")],
+            ["1:memory:/own", "2:cpu,cpuacct:/own"],
+            "cpu/own/node/task-1",
+            "cpuacct.usage",
+            "1500000000\n",
+        ),
+        (
+            [("cgroup2", "unified", "rw")],
+            ["0::/own"],
+            "unified/own/node/task-1",
+            "cpu.stat",
+            "usage_usec 1500000\nuser_usec 1\n",
+        ),
+    ],
+    ids=["version 1", "with cpu", "version 2"],
+)
+def test_processor_time_is_counted_where_it_is_wanted(
+    tmp_path: Path, mounts: list[tuple[str, str, str]], lines: list[str], folder: str, file: str, text: str
+) -> None:
+    """Of a task with many processes, also by a successor; others have no group more for it."""
+    proc = fake_process(tmp_path, mounts, lines)
+    if mounts[0][0] == "cgroup2":
+        for name in ("cgroup.controllers", "cgroup.subtree_control"):
+            (tmp_path / "unified/own" / name).write_text("memory pids")
+    groups = cgroups.open_control_groups("node", proc=proc)
+    place = tmp_path / folder
+    place.parent.mkdir(exist_ok=True)
+    (place.parent / file).write_text(text)
+    group, plain = groups.make("task-1", counts_time=True), groups.make("task-2")
+    assert (group.cpu_ms(), plain.counts_time) == (0, False)
+    (place / file).write_text(text)
+    assert cgroups.ControlGroup.taken_over(group.hand_over()).cpu_ms() == group.cpu_ms() == 1_500
+    assert plain.cpu_ms() == 0
+    assert not list(tmp_path.rglob("node-times/task-2"))
+
+
+def test_all_processes_of_a_group_are_pinned(tmp_path: Path) -> None:
+    """Those of a container are several; one that has ended meanwhile is no error."""
+    last = max(os.sched_getaffinity(0))
+    code = "import sys; sys.stdin.read()"
+    with (
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as first,
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as other,
+        subprocess.Popen([sys.executable, "-c", ""]) as ended,
+    ):
+        ended.wait()
+        (tmp_path / "cgroup.procs").write_text(f"{first.pid}\n{other.pid}\n{ended.pid}\n")
+        hierarchy = cgroups.Hierarchy(tmp_path, 1, frozenset({"memory"}))
+        cgroups.ControlGroup([(tmp_path, hierarchy)]).pin(first.pid, (last,))
+        assert os.sched_getaffinity(first.pid) == os.sched_getaffinity(other.pid) == {last}
+    with pytest.raises(ProcessLookupError):
+        cgroups.ControlGroup([]).pin(ended.pid, (last,))
 
 
 def test_a_reserved_processor_is_held_against_others() -> None:

@@ -48,16 +48,29 @@ def test_a_tree_of_processes_stops_and_continues() -> None:
         tree = below(process.pid)
         assert len(tree) == 6
         os.kill(process.pid, signal.SIGSTOP)
-        stop_descendants(process.pid)
+        own = os.pidfd_open(process.pid)
+        with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+            stale = os.pidfd_open(ended.pid)
+        # Not if the descriptor is of another process, which has ended.
+        stop_descendants(process.pid, stale)
+        assert "T" not in states(tree)
+        stop_descendants(process.pid, own)
         wait_until(lambda: states(tree) == {"T"}, "all are stopped")
-        continue_descendants(process.pid)
+        continue_descendants(process.pid, stale)
+        assert states(tree) == {"T"}
+        continue_descendants(process.pid, own)
         wait_until(lambda: "T" not in states(tree), "all continue")
         os.kill(process.pid, signal.SIGCONT)
+        os.close(own)
+        os.close(stale)
 
 
 def test_a_process_without_children_is_no_error() -> None:
     """Nor one that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    for pid in (process.pid, os.getpid()):
-        stop_descendants(pid) if pid != os.getpid() else continue_descendants(pid)
+        ended = os.pidfd_open(process.pid)
+    stop_descendants(process.pid, ended)
+    own = os.pidfd_open(os.getpid())
+    continue_descendants(os.getpid(), own)
+    os.close(ended)
+    os.close(own)

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
+import trio
 
-from dios.host.confinement.cgroups import MemoryEvents
+from dios.host.confinement.cgroups import ControlGroup, Hierarchy, MemoryEvents
 from dios.host.containers.entry_points import EXCEPTION_STATUS
-from dios.host.process.task_process import Exit, ProcessLimits, _explain
+from dios.host.process.task_process import Exit, ProcessLimits, TaskProcess, _explain
 from dios.host.process.zygote_messages import LOCKDOWN_FAILED_STATUS, ChildExited
-from dios.wire.types import Cause
+from dios.wire.types import Brand, Cause
 
 BOUNDS = ProcessLimits(memory_bytes=1 << 30, cpu_ms=2000, processes=16)
 
@@ -82,3 +85,18 @@ def test_a_node_that_watches_memory_knows_the_cause_without_a_group() -> None:
 def test_the_signal_sigkill_is_explained_by_counts_alone(events: MemoryEvents | None, known: str) -> None:
     """Lack of memory is a cause where the kernel counted such an end, and nowhere else."""
     assert known in explain(ChildExited(1, signal.SIGKILL, 0), events=events).detail
+
+
+async def test_the_time_of_a_container_is_that_of_its_group(tmp_path: Path) -> None:
+    """Its first process has waited for no other when it is killed, and the group knows all of them."""
+    ours, theirs = trio.socket.socketpair()
+    reading, writing = os.pipe()
+    os.close(writing)
+    process = TaskProcess(1, Brand.PURE, BOUNDS, ours, reading)
+    process.group = ControlGroup([(tmp_path, Hierarchy(tmp_path, 1, frozenset({"cpuacct"})))])
+    (tmp_path / "cpuacct.usage").write_text("2100000000\n", encoding="ascii")
+    process.ended(ChildExited(1, signal.SIGKILL, 9))
+    assert process.exit is not None
+    assert (process.exit.cause, process.exit.cpu_ms) == (Cause.CPU, 2_100)
+    process.close()
+    theirs.close()
