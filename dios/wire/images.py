@@ -134,11 +134,11 @@ def _refused(path: str, reason: str) -> InvalidError:
 
 
 def encode_image(manifest: ImageManifest) -> bytes:
-    """Return the encoded manifest. Raise InvalidError for one over a bound, or that leads out."""
-    manifest.check()
+    """Return the encoded manifest. Raise InvalidError for one that a node would refuse."""
     body = _encode(manifest)
     if len(body) > limits.IMAGE_MANIFEST_BYTES_MAX:
         raise InvalidError("the image has too many long paths")
+    decode_image(body)
     return body
 
 

@@ -15,6 +15,7 @@ from dios import limits
 from dios.host.confinement.limits_of_task import LimitsOfTask, seconds_of
 from dios.host.confinement.private_folder import size_for
 from dios.host.containers.calls import Json, filter_of
+from dios.host.containers.first_process import CAPABILITIES
 from dios.wire.images import RESERVED
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 PYTHON: Final = f"/{RESERVED}"
 """The place of the node's Python in a container, read-only. An image has no such file."""
-
-_CAPABILITIES: Final = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
-"""For files and processes of the user namespace of the container alone: a package manager needs these."""
 
 _MASKED: Final = (
     *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kallsyms", "/proc/kcore", "/proc/keys"),
@@ -62,7 +60,7 @@ def configuration(root: str, command: Sequence[str], bounds: LimitsOfTask, mount
             "cwd": "/",
             "noNewPrivileges": True,
             "capabilities": {
-                name: [f"CAP_{capability}" for capability in _CAPABILITIES]
+                name: [f"CAP_{capability}" for capability in CAPABILITIES]
                 for name in ("bounding", "effective", "permitted")
             },
             "rlimits": [

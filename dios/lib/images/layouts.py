@@ -12,6 +12,7 @@ import hashlib
 import io
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, NamedTuple, Protocol, TypeVar
@@ -19,10 +20,10 @@ from typing import Annotated, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from dios.errors import InvalidError, NotSupportedError
+from dios.errors import InvalidError, NotSupportedError, TooLargeError
 from dios.lib.files.paths import PROTOCOL
 from dios.lib.images.tar_reader import opened_tar
-from dios.limits import IMAGE_INDEX_BYTES_MAX, IMAGE_LAYER_BYTES_MAX, IMAGE_LAYERS_MAX, MIB
+from dios.limits import IMAGE_ENTRIES_MAX, IMAGE_INDEX_BYTES_MAX, IMAGE_LAYER_BYTES_MAX, IMAGE_LAYERS_MAX, MIB
 
 T = TypeVar("T")
 
@@ -158,12 +159,15 @@ class FolderBlobs:
     def open(self, name: str) -> Iterator[BinaryIO]:
         """Open a file of the layout."""
         try:
-            file = (self._folder / name).open("rb")
+            # Without waiting: it may be a pipe, which nobody writes.
+            number = os.open(self._folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise InvalidError(
                 f"{self._folder} is no complete OCI layout: {name}: {error.strerror}"
             ) from error
-        with file:
+        with open(number, "rb") as file:  # noqa: PTH123 - a descriptor
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                raise InvalidError(f"{self._folder} is no OCI layout: {name} is no regular file")
             yield file
 
 
@@ -175,6 +179,8 @@ class ArchiveBlobs:
         self._places: Final[dict[str, tuple[int, int]]] = {}
         with path.open("rb") as file, opened_tar(file, may_be_compressed=False) as (_, members):
             for member in members:
+                if len(self._places) >= IMAGE_ENTRIES_MAX:
+                    raise TooLargeError(f"{path} has over {IMAGE_ENTRIES_MAX:,} files: it is no OCI layout")
                 if member.isreg():
                     self._places[os.path.normpath(member.name)] = member.offset_data, member.size
 

@@ -114,11 +114,16 @@ class Sandbox(SandboxOps):
     imports: from the wheels in the folder ``wheels``, or those of the package index of pip. Such a session
     has no template and cannot be forked.
 
+    ``image`` names an OCI image, whose files are the root file system of the session, and whose programs
+    ``exec`` runs: "oci-layout:FOLDER[:TAG]", "oci-archive:FILE[:TAG]", or "dios://GROUP/FILE[:TAG]" for an
+    archive in a group. ``memory`` and ``cpu_seconds`` are then those of all processes, and changed files are
+    in memory. Such a session has no template and no packages, and cannot be forked.
+
     Threads may share a sandbox: their calls run one after the other. Raises UnreachableError if there is no
     node and none can be started, NotSupportedError for a template that the node does not have or cannot
-    load, InvalidError for arguments that are out of range, NotPermittedError for ``network`` without the
-    right to the network, LimitError or OutOfMemoryError if the node has no room, OSError for an input that
-    cannot be read.
+    load, or an image that it cannot start, InvalidError for arguments that are out of range and an image that
+    is damaged or refused, NotPermittedError for ``network`` without the right to the network, LimitError,
+    NoSpaceError or OutOfMemoryError if the node has no room, OSError for an input that cannot be read.
     """
 
     def __init__(

@@ -105,6 +105,13 @@ def test_settings_without_a_name_or_a_place_are_refused(settings: tuple[object, 
         decode_image(msgspec.msgpack.encode(("x86_64", settings, ())))
 
 
+def test_what_a_node_refuses_is_not_encoded() -> None:
+    """A path over its bound, which no type of Python checks."""
+    entry = ImageEntry("a" * (limits.ENVIRONMENT_PATH_CHARS_MAX + 1), EntryKind.FOLDER)
+    with pytest.raises(InvalidError, match="no valid manifest"):
+        encode_image(ImageManifest("x86_64", ImageSettings(), (entry,)))
+
+
 def test_a_tree_that_is_too_deep_is_refused() -> None:
     """Each folder is there, and the last one is over the bound."""
     rows = [("/".join("a" * depth), 1, 0, 0, "") for depth in range(1, limits.IMAGE_DEPTH_MAX + 2)]

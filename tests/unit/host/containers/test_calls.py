@@ -18,6 +18,7 @@ from dios.host.containers import calls, container
 from dios.host.containers.bundle import configuration
 from dios.host.containers.container import TrialLimits, require
 from dios.host.containers.entry_points import exit_of_container, status_of_container
+from dios.host.containers.first_process import gap_of
 from dios.host.containers.runtimes import NEEDED, is_known, known_runtimes
 
 INSIDE = {"inotify_add_watch", "inotify_init", "inotify_init1", "userfaultfd", "chroot", "setns", "unshare"}
@@ -92,6 +93,26 @@ def test_the_order_gives_up_every_right() -> None:
     bounds = {row["type"]: row["hard"] for row in process["rlimits"]}
     assert bounds["RLIMIT_NPROC"] == 64
     assert (bounds["RLIMIT_MEMLOCK"], bounds["RLIMIT_CORE"]) == (0, 0)
+
+
+STATUS = "Name:\tx\nCapPrm:\t00fb\nCapEff:\t00fb\nCapBnd:\t00fb\nNoNewPrivs:\t1\nSeccomp:\t2\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "other", "gap"),
+    [
+        ("Seccomp:\t2", "Seccomp:\t0", "filter"),
+        ("Seccomp:\t2\n", "", "filter"),
+        ("NoNewPrivs:\t1", "NoNewPrivs:\t0", "privileges"),
+        ("CapBnd:\t00fb", "CapBnd:\t2000fb", "capabilities"),
+        ("CapEff:\t00fb", "CapEff:\t2000fb", "capabilities"),
+        ("CapPrm:\t00fb", "CapPrm:\t04fb", "capabilities"),
+    ],
+)
+def test_a_container_that_is_not_confined_runs_nothing(row: str, other: str, gap: str) -> None:
+    """The first process looks for each part, because a runtime may have been built without it."""
+    assert gap_of(STATUS) == ""
+    assert gap in gap_of(STATUS.replace(row, other))
 
 
 def test_folders_of_the_machine_are_mounted_read_only() -> None:

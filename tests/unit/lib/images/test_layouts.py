@@ -12,10 +12,10 @@ from typing import BinaryIO
 
 import pytest
 
-from dios.errors import InvalidError, NotSupportedError
+from dios.errors import InvalidError, NotSupportedError, TooLargeError
 from dios.host.environments.unpacking import ArchiveReader, read_manifest
 from dios.lib.environments import archives
-from dios.lib.images import packing
+from dios.lib.images import layouts, packing
 from dios.lib.images.layouts import (
     ArchiveBlobs,
     FolderBlobs,
@@ -177,6 +177,31 @@ def test_a_digest_is_no_path(tmp_path: Path, digest: str) -> None:
     descriptor = layout.manifest.config.__class__(digest, 1)
     with pytest.raises(InvalidError, match="no sha256"), verified(layout.blobs, descriptor):
         pass
+
+
+def test_a_part_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    """A pipe would be waited for, and a device never ends."""
+    folder = LayoutMaker(tmp_path / "layout").add([LAYER])
+    for path in (folder / "index.json", *(folder / "blobs" / "sha256").iterdir()):
+        whole = path.read_bytes()
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(InvalidError, match="no regular file"):
+            packing.pack(read(folder))
+        path.unlink()
+        path.symlink_to("/dev/zero")
+        with pytest.raises(InvalidError, match="no regular file"):
+            packing.pack(read(folder))
+        path.unlink()
+        path.write_bytes(whole)
+
+
+def test_an_archive_has_a_bound_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its list of files is in memory."""
+    file = archive_of(LayoutMaker(tmp_path / "layout").add([LAYER]), tmp_path / "layout.tar")
+    monkeypatch.setattr(layouts, "IMAGE_ENTRIES_MAX", 3)
+    with pytest.raises(TooLargeError, match="3 files"):
+        ArchiveBlobs(file)
 
 
 def test_descriptions_have_bounds(tmp_path: Path) -> None:
