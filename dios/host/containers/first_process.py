@@ -76,7 +76,7 @@ def main(order: Order, entry: str) -> None:
 
 
 def gap_of(status: str) -> str:
-    """Return the first part of the confinement that a process lacks by its ``status``, or "" if it has all."""
+    """Return the first part of the confinement that a process lacks by its ``status``, or ""."""
     parts = (line.partition(":") for line in status.splitlines())
     rows = {name: value.strip() for name, _, value in parts}
     if rows.get("Seccomp") != "2":
