@@ -111,7 +111,7 @@ def test_a_port_keeps_its_parity() -> None:
 
 
 def test_ports_cannot_be_guessed() -> None:
-    """Ports of mappings that are given one after the other are not neighbours."""
+    """Ports of mappings that are opened one after the other are not neighbours."""
     harness = harness_of()
     ports = [outside_of(harness, client(UDP, port=2 * n)).source_port for n in range(1, 30)]
     assert sum(abs(a - b) <= 4 for a, b in pairwise(ports)) < 5

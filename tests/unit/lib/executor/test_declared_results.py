@@ -134,7 +134,7 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.parametrize("function", NEVER, ids=str)
+@pytest.mark.parametrize("function", NEVER)
 def test_a_result_that_cannot_leave_its_process_is_refused(function: object) -> None:
     """Generators, coroutines and locks: by the code of the function, or by its annotation."""
     for trust in (False, True):
@@ -142,7 +142,7 @@ def test_a_result_that_cannot_leave_its_process_is_refused(function: object) -> 
             require_sendable(function, trust=trust)
 
 
-@pytest.mark.parametrize("function", REFUSED, ids=str)
+@pytest.mark.parametrize("function", REFUSED)
 def test_a_class_without_a_form_is_refused_without_trust(function: object) -> None:
     """The error says how to permit it."""
     with pytest.raises(UntrustedResultError, match=r"dios\.allow\(.*trust=True"):
@@ -150,7 +150,7 @@ def test_a_class_without_a_form_is_refused_without_trust(function: object) -> No
     require_sendable(function, trust=True)
 
 
-@pytest.mark.parametrize("function", ACCEPTED, ids=str)
+@pytest.mark.parametrize("function", ACCEPTED)
 def test_all_that_may_be_sent_is_accepted(function: object) -> None:
     """An annotation that is unknown, abstract or copied by a decorator says nothing."""
     require_sendable(function, trust=False)
