@@ -187,11 +187,11 @@ def test_a_part_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
         path.unlink()
         os.mkfifo(path)
         with pytest.raises(InvalidError, match="no regular file"):
-            packing.pack(read(folder))
+            pack(read(folder))
         path.unlink()
         path.symlink_to("/dev/zero")
         with pytest.raises(InvalidError, match="no regular file"):
-            packing.pack(read(folder))
+            pack(read(folder))
         path.unlink()
         path.write_bytes(whole)
 
