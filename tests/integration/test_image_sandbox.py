@@ -535,8 +535,11 @@ def test_a_status_is_no_call_that_a_filter_refused(node: RunningNode, image: str
 
 def test_a_stopped_zygote_ends_with_its_node(tmp_path: Path, image: str) -> None:
     """With all its containers: it cannot read that the node has closed its socket."""
-    with running_node(tmp_path / "data", container_runtime="any") as running:
-        own = dios.Sandbox(node=running.place, image=image)
+    with (
+        running_node(tmp_path / "data", container_runtime="any") as running,
+        dios.connect(running.place) as control,
+    ):
+        own = dios.Sandbox(node=control, image=image)
         own.exec("sh", "-c", "sleep 1000 &")
         assert own._link is not None
         assert own._link.task is not None
@@ -546,6 +549,7 @@ def test_a_stopped_zygote_ends_with_its_node(tmp_path: Path, image: str) -> None
         below = running.descendants()
         running.kill()
         wait_until(lambda: not any(exists(pid) for pid in below), "all of it is gone")
+        own.close()
 
 
 def test_a_machine_without_a_runtime_refuses_images(tmp_path: Path) -> None:
