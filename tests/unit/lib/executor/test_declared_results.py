@@ -11,9 +11,10 @@ import functools
 import io
 import socket
 import subprocess
+import sys
 import threading
 import typing
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
@@ -104,11 +105,23 @@ async def later() -> AsyncIterator[int]:
 
 NEVER = [
     *(steps, wait, later, functools.partial(steps)),
-    *map(returning, ("Generator[int, None, None]", Generator, Coroutine, Coroutine[int, int, int])),
-    *map(
-        returning, (type(steps()), threading.Lock, "threading.RLock", tuple[int, Generator[int, None, None]])
-    ),
+    *map(returning, (type(steps()), threading.Lock, "threading.RLock", tuple[int, threading.Lock])),
 ]
+ABSTRACT = """
+from collections.abc import Coroutine, Generator
+from dios.errors import InvalidError
+from dios.lib.executor.declared_results import require_sendable
+for declared in (
+    "Generator[int, None, None]", Generator, Coroutine, Coroutine[int, int, int],
+    tuple[int, Generator[int, None, None]],
+):
+    def function(): ...
+    function.__annotations__["return"] = declared
+    try:
+        require_sendable(function, trust=False)
+    except InvalidError as error:
+        print("cannot leave its process" in error.message)
+"""
 REFUSED = [
     *map(returning, (Plain, "Plain", "Plain | threading.Event", Annotated[Plain, 1], tuple[int, Plain])),
     *map(returning, (socket.socket, io.TextIOWrapper, threading.Event, subprocess.Popen, map)),
@@ -140,6 +153,12 @@ def test_a_result_that_cannot_leave_its_process_is_refused(function: object) -> 
     for trust in (False, True):
         with pytest.raises(InvalidError, match=r"cannot be submitted: .*cannot leave its process\. [CRS]"):
             require_sendable(function, trust=trust)
+
+
+def test_abstract_types_that_nobody_has_made_a_subclass_of_are_refused() -> None:
+    """In a program of its own: a library that has one, as in this process, makes them say nothing."""
+    asked = subprocess.run([sys.executable, "-c", ABSTRACT], capture_output=True, text=True, check=True)
+    assert asked.stdout.split() == ["True"] * 5
 
 
 @pytest.mark.parametrize("function", REFUSED)
