@@ -18,8 +18,10 @@ CREATE = messages.Create(ObjectType.DURABLE_BLOB, flags=int(Flag.SERVICES), data
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """Two nodes."""
-    return Cluster(("r1", "r1"))
+    """Two nodes, of which the second lets in limbo tasks."""
+    two = Cluster(("r1", "r1"))
+    two.nodes[1].let_limbo_in()
+    return two
 
 
 def started(cluster: Cluster, who: Citizen, brand: Brand, *groups: int) -> Citizen:
