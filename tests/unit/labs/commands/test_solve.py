@@ -12,7 +12,7 @@ from labs.solvers import algorithms, solve
 from tests.support.firmament.flow_networks import network, problem_of
 from tests.support.node.command_user import Person
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.extended]
 
 ROOT = Path(__file__).resolve().parents[4]
 PATIENCE_SECONDS = 60

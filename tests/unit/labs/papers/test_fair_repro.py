@@ -62,6 +62,7 @@ def test_every_figure_is_written_with_the_paper_beside_it(family: str, tmp_path:
 
 
 @pytest.mark.long
+@pytest.mark.extended
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(tmp_path: Path) -> None:
     """To the byte, pictures among them, for what measures no time."""
     written: list[dict[str, bytes]] = []

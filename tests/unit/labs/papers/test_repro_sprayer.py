@@ -12,7 +12,7 @@ from dios.cli import main
 from dios.errors import InvalidError
 from labs.papers.sprayer import connections, evaluation, runs
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.extended]
 
 
 def invoke(*words: str) -> tuple[int, str, str]:

@@ -85,6 +85,7 @@ def by_drf(given: Trace) -> list[int]:
 
 
 @pytest.mark.long
+@pytest.mark.extended(keep=2)
 @pytest.mark.parametrize("priority", ["dominant", "sum"])
 @pytest.mark.parametrize("users", [None, 9])
 @pytest.mark.parametrize("delta", [0.5, 0.97, 1 - 1e-6, None])

@@ -424,6 +424,7 @@ def failing_google(machines: int) -> ScriptedWorkload:
 
 
 @pytest.mark.long
+@pytest.mark.extended(keep=2)
 @pytest.mark.parametrize("model", ["queue", "queue-load", *MODELS])
 def test_nothing_is_lost_and_nothing_is_there_twice(model: str) -> None:
     """With machines that go and come, every task ends once or waits or runs; tables and world agree."""

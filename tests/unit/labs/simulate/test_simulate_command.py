@@ -27,7 +27,7 @@ from labs.simulate.scheduling.schedulers import scheduler_for
 from labs.simulate.workloads.google_like import GoogleLike, GoogleWorkload
 from tests.support.node.command_user import require_schema
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.extended]
 
 SEED = 11
 SAMPLE = Path(__file__).parents[3] / "data" / "google-trace"
