@@ -132,8 +132,8 @@ def invite(
 
     The machine joins at the node that made the invitation, which must be running; that node counts the uses,
     and measures the time with its own clock. An invitation is secret. It identifies the cluster's authority,
-    so that a machine cannot join the wrong cluster. Give machines that only compute --worker: whoever takes
-    one of them over can do less to the others.
+    so that a machine cannot join the wrong cluster. Use --worker for machines that only compute: a
+    thief of one of them can do less to the others.
     """
     from dios.node import cluster  # noqa: PLC0415 - see init
 

@@ -547,7 +547,7 @@ def replace(
         "--valid SPAN", "The invitation is valid for this time: 10min, 1h, 2d.", default=_VALID
     ),
     worker: bool = option(
-        "--worker", "The new node is a worker; it is one also if the lost one is known as one."
+        "--worker", "The new node is a worker. Needed only if the lost one is not known to have been one."
     ),
     common: CommonOptions,
 ) -> None:

@@ -327,7 +327,7 @@ def brand_for(step: Step, task: Holder, wanted: Brand) -> Brand:
             return Brand.PURE
         here = step.require_cluster().here if isinstance(task, RemoteTask) else None
         if here is not None and not here.limbo_from_nodes:
-            # The other node alone says for whom it asks, and its word would be enough to become this user.
+            # Only the other node's word says who asks. That must not suffice to become this node's user.
             raise NotPermittedError(
                 f"{here.name} starts tasks outside the sandbox only for users of its own machine. "
                 "Run it pure, or at your own node, or ask that node's owner to set `limbo_from_nodes = yes`"
