@@ -25,9 +25,9 @@ Results:
     Status, ChildEnded, Delegated, Lost, Retired, Description, Usage, Member, Gathered
 Errors, of which DiosError is the base:
     BadReferenceError, Busy, ClosedError, Conflict, DamagedError, EndOfStreamError, ExistsError,
-    InvalidError, LimitError, NoSpaceError, NoSuchTaskError, NotExecutableError, NotPermittedError,
-    NotSupportedError, OutOfMemoryError, ProtocolError, StaleError, TimeLimitError, TooLargeError,
-    TooManyCallsError, UnreachableError, WouldBlockError
+    InvalidError, LimitError, MissingEnvironmentError, NoSpaceError, NoSuchTaskError, NotExecutableError,
+    NotPermittedError, NotSupportedError, OutOfMemoryError, ProtocolError, StaleError, TimeLimitError,
+    TooLargeError, TooManyCallsError, UnreachableError, WouldBlockError
 Alternatives (enumerations and flags):
     Brand, Buffering, Cause, Deletion, Mode, NameKind, NodeStatus, NodeWish, ObjectType, Permission,
     Persistence, Proximity, Resource, Scope, Semantics, TaskState
@@ -126,6 +126,7 @@ if TYPE_CHECKING:
         ExistsError,
         InvalidError,
         LimitError,
+        MissingEnvironmentError,
         NoSpaceError,
         NoSuchTaskError,
         NotExecutableError,
@@ -245,6 +246,7 @@ if TYPE_CHECKING:
         "Log",
         "Lost",
         "Member",
+        "MissingEnvironmentError",
         "Mode",
         "NameKind",
         "NoSpaceError",
@@ -331,7 +333,7 @@ _HOMES = {
     "dios.client.ops.usage": "Description Usage",
     "dios.errors": (
         "BadReferenceError Busy ClosedError Conflict DamagedError DiosError EndOfStreamError ExistsError"
-        " InvalidError LimitError NoSpaceError NoSuchTaskError NotExecutableError NotPermittedError"
+        " InvalidError LimitError MissingEnvironmentError NoSpaceError NoSuchTaskError NotExecutableError NotPermittedError"
         " NotSupportedError OutOfMemoryError ProtocolError StaleError TimeLimitError TooLargeError"
         " TooManyCallsError UnreachableError WouldBlockError"
     ),

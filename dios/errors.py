@@ -17,6 +17,7 @@ class Code(enum.IntEnum):
     """The stable error codes, named after errno where the meaning is the same."""
 
     EPERM = 1
+    ENOENT = 2
     ESRCH = 3
     EIO = 5
     EBADF = 9
@@ -224,6 +225,15 @@ class NotSupportedError(DiosError):
     """
 
     code = Code.ENOSYS
+
+
+class MissingEnvironmentError(NotSupportedError):
+    """The node does not have the packages or the image that the task names, or has removed them.
+
+    Bring them again: ``dios env build``, or a new sandbox with the image.
+    """
+
+    code = Code.ENOENT
 
 
 class EndOfStreamError(DiosError):

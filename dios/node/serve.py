@@ -111,7 +111,9 @@ async def serve(
             )
             fitness = NodeFitness(probe or _started_probe(), accept_weaker=settings.accept_weaker_sandbox)
             modules = modules_of_tasks(settings)
-            environments = EnvironmentStore(settings.environments, settings.environments_bytes)
+            environments = EnvironmentStore(
+                settings.environments, settings.environments_bytes, settings.container_runtime
+            )
             await trio.to_thread.run_sync(environments.open)
             async with open_zygote(
                 entry=modules.entry,

@@ -564,12 +564,21 @@ def test_a_machine_without_a_runtime_refuses_images(tmp_path: Path) -> None:
 
 
 def test_a_node_refuses_images_that_its_owner_has_not_permitted(tmp_path: Path) -> None:
-    """The error names the setting; a task in the environment of the image is refused, too."""
+    """The error names the setting, and nothing of the image stays on the node."""
     mechanisms_or_skip()
     layout = busybox_layout(tmp_path / "tiny")
     with running_node(tmp_path / "data") as running:
-        with pytest.raises(NotSupportedError, match='container_runtime = "any"'):
-            dios.Sandbox(node=running.place, image=f"oci-layout:{layout}")
+        for _ in range(2):
+            with pytest.raises(NotSupportedError, match='container_runtime = "any"'):
+                dios.Sandbox(node=running.place, image=f"oci-layout:{layout}")
+        assert not list((running.data / "environments").glob("*/*"))
+
+
+def test_images_that_were_permitted_are_refused_later(tmp_path: Path, image: str) -> None:
+    """Also an executor whose template names the environment of one."""
+    with running_node(tmp_path / "data", container_runtime="any") as running:
+        dios.Sandbox(node=running.place, image=image).close()
+    with running_node(tmp_path / "data") as running:
         (record,) = (running.data / "environments").glob("*/*/about.json")
         with (
             dios.Executor(node=running.place, template=f"environment:{record.parent.name}") as executor,

@@ -26,8 +26,9 @@ import trio
 from msgspec import Meta
 
 from dios import limits
-from dios.errors import DiosError, NoSpaceError, NotSupportedError
+from dios.errors import DiosError, MissingEnvironmentError, NoSpaceError, NotSupportedError
 from dios.host.confinement import linux_calls
+from dios.host.containers.runtimes import NO_RUNTIME, known_runtimes
 from dios.host.content.contents import Content
 from dios.host.environments import unpacking
 from dios.host.environments.interpreter import python_here
@@ -95,13 +96,16 @@ def source_of(content: Content) -> int | bytes:
 class EnvironmentStore:
     """The environments of a node in ``folder``, with ``bytes_max`` bytes at most; 0 permits none.
 
+    Images are among them if ``container_runtime``, the setting, names a runtime that this machine has.
+
     ``end_idle`` ends the processes that wait in an environment; it returns False while a task runs there, as
     ``has_task`` shows.
     """
 
-    def __init__(self, folder: Path, bytes_max: int) -> None:
+    def __init__(self, folder: Path, bytes_max: int, container_runtime: str = NO_RUNTIME) -> None:
         self._folder: Final = folder
         self._bytes_max: Final = bytes_max
+        self._container_runtime: Final = container_runtime
         self.end_idle: Callable[[str], bool] = lambda _: True
         self.has_task: Callable[[str], bool] = lambda _: False
         self._environments: Final[dict[str, Environment]] = {}
@@ -163,8 +167,9 @@ class EnvironmentStore:
     async def ensure(self, principal: Principal, digest: str, source: int | bytes | None) -> str:
         """Return the key of an environment; make it from ``source``, which is closed, if it is not there.
 
-        Raise NotSupportedError if it is not there and has no source, or cannot be used on this node,
-        InvalidError for a source that is no archive with this digest, and NoSpaceError without room.
+        Raise MissingEnvironmentError if it is not there and has no source, NotSupportedError if it cannot be
+        used on this node, InvalidError for a source that is no archive with this digest, and NoSpaceError
+        without room.
         """
         key = key_for(principal, digest)
         archive = None if source is None else ArchiveReader(source)
@@ -207,8 +212,10 @@ class EnvironmentStore:
     # -- making -----------------------------------------------------------------------------------
     async def _make(self, principal: Principal, digest: str, key: str, archive: ArchiveReader | None) -> None:
         if archive is None:
-            raise _refused(
-                f"this node has no {name_for(digest)} of this user: build it again, with `dios env build`"
+            raise MissingEnvironmentError(
+                f"this node has no {name_for(digest)} of this user: build it again, with `dios env build`, "
+                "or make a new sandbox if it is an image",
+                call="run",
             )
         try:
             manifest = await trio.to_thread.run_sync(unpacking.read_manifest, archive)
@@ -242,6 +249,9 @@ class EnvironmentStore:
 
     def _check(self, about: EnvironmentRecord) -> None:
         _require_machine(about)
+        if about.image is not None:
+            # Before anything is written that no task could use.
+            known_runtimes(self._container_runtime)
         self._folder.mkdir(_MODE, parents=True, exist_ok=True)
         if os.statvfs(self._folder).f_flag & os.ST_NOEXEC:
             raise _refused(

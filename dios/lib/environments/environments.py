@@ -14,7 +14,7 @@ from typing import Final
 from dios.client.ops.attributes import Handed
 from dios.client.plain_text import plain
 from dios.client.sync.node import Node, Reference, connect_or_start
-from dios.errors import InvalidError, NotSupportedError
+from dios.errors import InvalidError, MissingEnvironmentError, NotSupportedError
 from dios.lib.environments import archives
 from dios.lib.environments.archives import EnvironmentArchive
 from dios.lib.environments.building import build
@@ -98,7 +98,7 @@ def _bring(node: Node, archive: EnvironmentArchive, host: str) -> None:
     """Start a task that does nothing in the environment; a node that lacks it gets the archive with it."""
     try:
         _start(node, archive, host, {})
-    except NotSupportedError:
+    except MissingEnvironmentError:
         with (
             archive.path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,

@@ -20,7 +20,7 @@ from dios.client.aio.event_loop import EventLoop, Waiter
 from dios.client.aio.node import AsyncNode, open_node
 from dios.client.aio.running_loop import running_loop
 from dios.client.sync.node import Node
-from dios.errors import InvalidError, NotSupportedError
+from dios.errors import InvalidError, MissingEnvironmentError
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.errors import SandboxEndedError
 from dios.lib.sandbox.network.grant import NetworkHeaders
@@ -183,7 +183,7 @@ class Sandbox(SandboxOps):
                 place = await self._stack.enter_async_context(open_node(place))
             try:
                 await self._in_turn(self.open_op(cast("Node", place)))
-            except NotSupportedError:
+            except MissingEnvironmentError:
                 if not self._image:
                     raise
                 # The node may have removed it since it was brought.

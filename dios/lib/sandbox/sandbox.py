@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, 
 
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node, connect_or_start
-from dios.errors import NotSupportedError
+from dios.errors import MissingEnvironmentError
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.network.grant import NetworkHeaders
 from dios.lib.sandbox.ops import Input, SandboxOps
@@ -171,7 +171,7 @@ class Sandbox(SandboxOps):
         try:
             try:
                 self._in_turn(self.open_op(node))
-            except NotSupportedError:
+            except MissingEnvironmentError:
                 if not image:
                     raise
                 # The node may have removed it since it was brought.

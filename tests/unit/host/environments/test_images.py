@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from dios import limits
-from dios.errors import InvalidError, NotSupportedError
+from dios.errors import InvalidError, MissingEnvironmentError, NotSupportedError
 from dios.host.confinement.privileges import UNPRIVILEGED_ID
+from dios.host.containers import runtimes
 from dios.host.environments.store import EnvironmentStore
 from dios.ids import Principal
 from dios.wire.environments import LENGTH, ArchiveDigest
@@ -45,11 +47,30 @@ def files_below(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
 
 
-def store_at(folder: Path) -> EnvironmentStore:
+@pytest.fixture(autouse=True)
+def runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a runtime, which the store does not start."""
+    monkeypatch.setattr(runtimes, "_PLACES", str(Path(sys.executable).parent))
+    monkeypatch.setattr(runtimes, "KNOWN", {Path(sys.executable).name: runtimes.RuntimeKind()})
+
+
+def store_at(folder: Path, container_runtime: str = runtimes.ANY) -> EnvironmentStore:
     """The store in a folder, opened."""
-    store = EnvironmentStore(folder, limits.ENVIRONMENTS_BYTES_DEFAULT)
+    store = EnvironmentStore(folder, limits.ENVIRONMENTS_BYTES_DEFAULT, container_runtime)
     store.open()
     return store
+
+
+async def test_a_node_without_images_writes_nothing_of_one(tmp_path: Path) -> None:
+    """Its owner's setting, or a machine without a runtime, is known before the archive is unpacked."""
+    digest, whole = archive_with(*ENTRIES)
+    for setting, reason in ((runtimes.NO_RUNTIME, "runs no images"), ("crun", "no OCI runtime")):
+        store = store_at(tmp_path, setting)
+        with pytest.raises(NotSupportedError, match=reason):
+            await store.ensure(USER, digest, whole)
+        with pytest.raises(MissingEnvironmentError):
+            await store.ensure(USER, digest, None)
+    assert files_below(tmp_path) == []
 
 
 async def test_an_image_is_unpacked_and_known_after_a_restart(tmp_path: Path) -> None:
