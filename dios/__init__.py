@@ -333,8 +333,8 @@ _HOMES = {
     "dios.client.ops.usage": "Description Usage",
     "dios.errors": (
         "BadReferenceError Busy ClosedError Conflict DamagedError DiosError EndOfStreamError ExistsError"
-        " InvalidError LimitError MissingEnvironmentError NoSpaceError NoSuchTaskError NotExecutableError NotPermittedError"
-        " NotSupportedError OutOfMemoryError ProtocolError StaleError TimeLimitError TooLargeError"
+        " InvalidError LimitError MissingEnvironmentError NoSpaceError NoSuchTaskError NotExecutableError"
+        " NotPermittedError NotSupportedError OutOfMemoryError ProtocolError StaleError TimeLimitError TooLargeError"
         " TooManyCallsError UnreachableError WouldBlockError"
     ),
     "dios.lib.executor.actors": "Actor",

@@ -13,6 +13,7 @@ from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct
 
+from dios import limits
 from dios.errors import NotSupportedError
 from dios.host.confinement.native_programs import NativeProgram, ProgramSetting, examine
 from dios.wire.fields import Text
@@ -54,7 +55,7 @@ class ContainerSetup(Struct, frozen=True):
 
     runtime: NativeProgram
     python: NativeProgram
-    variables: Annotated[tuple[Text, ...], Meta(max_length=256)] = ()
+    variables: Annotated[tuple[Text, ...], Meta(max_length=limits.IMAGE_VARIABLES_MAX)] = ()
     folder: Text = "/"
 
     @property
