@@ -334,8 +334,8 @@ _HOMES = {
     "dios.errors": (
         "BadReferenceError Busy ClosedError Conflict DamagedError DiosError EndOfStreamError ExistsError"
         " InvalidError LimitError MissingEnvironmentError NoSpaceError NoSuchTaskError NotExecutableError"
-        " NotPermittedError NotSupportedError OutOfMemoryError ProtocolError StaleError TimeLimitError TooLargeError"
-        " TooManyCallsError UnreachableError WouldBlockError"
+        " NotPermittedError NotSupportedError OutOfMemoryError ProtocolError StaleError TimeLimitError"
+        " TooLargeError TooManyCallsError UnreachableError WouldBlockError"
     ),
     "dios.lib.executor.actors": "Actor",
     "dios.lib.executor.executor": "Executor",

@@ -196,15 +196,15 @@ def test_only_ordinary_sockets_are_made(box: dios.Sandbox) -> None:
     """The others are interfaces of the kernel, or lead to the host of a virtual machine."""
     code = """
 import json, socket
-made = []
+families = []
 for family in range(1, 46):
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
         try:
             socket.socket(family, kind).close()
-            made.append(family)
+            families.append(family)
         except OSError:
             pass
-print(json.dumps(sorted(set(made))))
+print(json.dumps(sorted(set(families))))
 """
     assert asked(box, code) == [1, 2, 10]
 

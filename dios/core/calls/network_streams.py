@@ -204,7 +204,7 @@ def finish(step: Step, row: Pending) -> None:
 
 
 def _origin_of(row: Pending) -> str:
-    """Return the origin of a connection, for the audit log; empty for one that is limited to none.
+    """Return the origin of a connection as the audit log has it; empty if the connection has no such bound.
 
     A gateway that ends before it has recorded a request leaves the record of the connection alone.
     """

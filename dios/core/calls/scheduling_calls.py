@@ -282,7 +282,7 @@ def _submissions(
 
 
 def _only_node(step: Step, queued: QueuedRun) -> str:
-    """Return the name of the only node on which a run may start; empty if it may leave this one."""
+    """Return the name of the only node on which a run may start; empty if it may leave this node."""
     if not queued.call.host and run_orders.stays_here(step.state, queued.call.brand):
         return step.require_cluster().here.name
     return queued.call.host
