@@ -120,6 +120,7 @@ class SandboxKernel(Kernel):
                 packages=given.packages,
                 wheels=given.wheels,
                 image=given.image,
+                isolation=given.isolation,
                 inputs=given.inputs,
                 memory=given.memory,
                 cpu_seconds=given.cpu_seconds,

@@ -21,7 +21,7 @@ from dios.core.events import ObjectRecord
 from dios.ids import BufferId, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.wire import dcp
 from dios.wire.messages import AnyResult, Attached, Buffer, Guarantee, Limits, Rate, Reference
-from dios.wire.types import Brand, Mode, ObjectType
+from dios.wire.types import Brand, Isolation, Mode, ObjectType
 
 
 # -- store operations -----------------------------------------------------------------------------
@@ -325,6 +325,7 @@ class Spawn(Struct, frozen=True, tag=50):
     ``forkable`` task can be forked later. With ``fork_of`` the process of that task forks itself. The process
     is held to ``share`` as far as this machine can do that. A gateway holds keys of a granted network.
     ``template`` may name an environment; ``archive`` is the object from which the node can make it, or 0.
+    ``isolation`` names the kernel of a pure task.
     """
 
     task: TaskId
@@ -340,6 +341,7 @@ class Spawn(Struct, frozen=True, tag=50):
     share: TaskShare = NO_SHARE
     is_gateway: bool = False
     archive: ObjectId = ObjectId(0)
+    isolation: Isolation = Isolation.KERNEL
 
 
 class Kill(Struct, frozen=True, tag=51):

@@ -112,7 +112,10 @@ async def serve(
             fitness = NodeFitness(probe or _started_probe(), accept_weaker=settings.accept_weaker_sandbox)
             modules = modules_of_tasks(settings)
             environments = EnvironmentStore(
-                settings.environments, settings.environments_bytes, settings.container_runtime
+                settings.environments,
+                settings.environments_bytes,
+                settings.container_runtime,
+                settings.gvisor_runtime,
             )
             await trio.to_thread.run_sync(environments.open)
             async with open_zygote(
@@ -132,6 +135,7 @@ async def serve(
                 continuations=0 if predecessor is None else predecessor.host.continuations,
                 environments=environments,
                 container_runtime=settings.container_runtime,
+                gvisor_runtime=settings.gvisor_runtime,
             ) as zygote:
                 recovered = await trio.to_thread.run_sync(_recover, settings, store, recovering)
                 await _serve(

@@ -25,7 +25,7 @@ from dios.host.confinement.native_programs import (
     PROGRAMS_MAX,
     ProgramSetting,
 )
-from dios.host.containers.runtimes import ANY, KNOWN, NO_RUNTIME, is_known
+from dios.host.containers.runtimes import ANY, GVISOR, KNOWN, NO_RUNTIME, is_gvisor, is_known
 from dios.host.process.template_setting import (
     TEMPLATE_MEMORY_BYTES_DEFAULT,
     TEMPLATE_NAME_CHARS_MAX,
@@ -146,7 +146,8 @@ class Settings:
     that the tasks of each share. ``programs`` are native programs that pure tasks may become.
     ``environments_bytes`` is the bound of the installed packages and images of all environments on the disk,
     0 for no environments. ``container_runtime`` is the OCI runtime of tasks in images, or a word for the
-    first that works, or for no images. ``devices`` are those of this machine that tasks may ask for.
+    first that works, or for no images; ``gvisor_runtime`` is the program of gVisor, or a word for none.
+    ``devices`` are those of this machine that tasks may ask for.
     ``metrics`` is the place at which a process of the node serves its metrics, ``metrics_tls`` the files for
     mutual TLS there, and ``metrics_uids`` are further users who may read them on loopback.
     """
@@ -172,6 +173,7 @@ class Settings:
     programs: tuple[ProgramSetting, ...] = ()
     environments_bytes: int = limits.ENVIRONMENTS_BYTES_DEFAULT
     container_runtime: str = NO_RUNTIME
+    gvisor_runtime: str = GVISOR
     accept_weaker_sandbox: bool = False
     mode: NodeMode = NodeMode.LIBERAL
     limbo_from_nodes: bool = False
@@ -316,6 +318,12 @@ def _one_of(choices: type[enum.StrEnum]) -> Callable[[object], enum.StrEnum]:
 def _container_runtime(value: object) -> str:
     if not is_known(str(value)):
         raise ValueError(f"{NO_RUNTIME}, {ANY}, {', '.join(KNOWN)}, or the path of a runtime")
+    return str(value)
+
+
+def _gvisor_runtime(value: object) -> str:
+    if not is_gvisor(str(value)):
+        raise ValueError(f"{NO_RUNTIME}, {GVISOR}, or the path of a program {GVISOR}")
     return str(value)
 
 
@@ -501,6 +509,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "programs": _programs,
     "environments_bytes": _size(0, limits.ENVIRONMENTS_BYTES_MAX),
     "container_runtime": _container_runtime,
+    "gvisor_runtime": _gvisor_runtime,
     "accept_weaker_sandbox": _boolean,
     "mode": _one_of(NodeMode),
     "limbo_from_nodes": _boolean,

@@ -144,6 +144,7 @@ class Flag(enum.IntFlag):
     SERVICES = 16384  # create: under the one name of the records of the caller's services
     SANDBOX = 32768  # run: the child is a sandbox's session, with the node's limits for these
     KEPT = 65536  # create: under the one name of the records of the caller's kept replicas
+    GVISOR = 131072  # run: the child, a pure task, makes its system calls to gVisor
 
 
 class Brand(Named):
@@ -152,6 +153,13 @@ class Brand(Named):
     PURE = 0
     LIMBO = 1
     LEGACY = 2
+
+
+class Isolation(Named):
+    """The kernel to which a pure task makes its system calls: that of the machine, or gVisor."""
+
+    KERNEL = 0
+    GVISOR = 1
 
 
 class TaskState(Named):

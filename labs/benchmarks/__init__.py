@@ -4,7 +4,8 @@
 ``report``. A section is a module with a function ``run``:
 
 - one node: ``idle``, ``calls``, ``durable``, ``blobs``, ``streams``, ``network``, ``logs``, ``files``,
-  ``tasks``, ``security`` with ``security_task``, ``covert``, ``wordcount`` with ``metis``, ``sandbox``;
+  ``tasks``, ``security`` with ``security_task``, ``covert``, ``wordcount`` with ``metis``, ``sandbox`` with
+  ``isolation``;
 - by size and load: ``large_stores``, ``client_tables``, ``many_clients``, ``idle_tasks``, ``contended``;
 - calls of functions: ``executor`` with ``executor_calls``, ``executor_start`` and ``executor_tables``;
 - several nodes: ``cluster_calls``, ``cluster_reads``, ``cluster_life``, ``cluster_work``, ``node_count``,

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import dios
 from dios.limits import KIB
-from labs.benchmarks import start_steps
+from labs.benchmarks import isolation, start_steps
 from labs.benchmarks.measure import clock, median
 from labs.benchmarks.nodes import running_node
 from labs.benchmarks.peers import containers
@@ -117,6 +117,7 @@ def run(section: Section) -> None:
             f"each with {number(many.megabytes)} MB of the machine and {number(many.descriptors)} "
             f"descriptors of the node; at the end: {many.stopped}",
         ),
+        isolation.measured(section),
     ]
 
 

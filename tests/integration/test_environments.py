@@ -18,7 +18,7 @@ from dios.lib.environments import archives, environments
 from dios.node import local_cluster
 from dios.wire.environments import name_for
 from tests.support.node.command_user import Person
-from tests.support.node.confinement import mechanisms_or_skip
+from tests.support.node.confinement import gvisor_or_skip, mechanisms_or_skip
 from tests.support.node.running_node import RunningNode, running_node, wait_until
 from tests.support.wheels import make_wheel
 
@@ -159,6 +159,15 @@ def test_a_session_has_packages(node: RunningNode, wheels: Path) -> None:
         assert sandbox.run("import fruit; fruit.VERSION").value_repr == "'1.0'"
     with pytest.raises(InvalidError, match="forkable"):
         dios.Sandbox(node=node.place, packages=["fruit==1.0"], wheels=wheels, forkable=True)
+
+
+@pytest.mark.long
+def test_a_session_in_gvisor_has_packages(node: RunningNode, wheels: Path) -> None:
+    """They are mounted there, and come before the packages of the machine."""
+    gvisor_or_skip()
+    with dios.Sandbox(node=node.place, packages=["fruit==1.0"], wheels=wheels, isolation="gvisor") as box:
+        assert box.run("import fruit; fruit.VERSION").value_repr == "'1.0'"
+        assert box.run("fruit.__file__.startswith('/environment/')").value_repr == "True"
 
 
 async def test_an_async_session_has_packages(node: RunningNode, wheels: Path) -> None:

@@ -525,6 +525,26 @@ def test_the_first_process_ignores_interrupts(box: dios.Sandbox) -> None:
     assert box.exec("echo", "on").stdout == "on\n"
 
 
+@pytest.mark.parametrize("status", [3, 130, 137])
+def test_an_exit_status_is_no_signal(node: RunningNode, image: str, status: int) -> None:
+    """Also one that a shell uses for the end by a signal."""
+    with dios.Sandbox(node=node.place, image=image) as own:
+        error = own.run(f"import os; os._exit({status})").error
+        assert error is not None
+        assert f"it left its process with exit status {status} " in error.message
+
+
+def test_the_loopback_reaches_the_sandbox_itself(box: dios.Sandbox) -> None:
+    """A server of a program answers there."""
+    code = """
+import socket
+with socket.create_server(('127.0.0.1', 0)) as own, socket.create_connection(own.getsockname()) as other:
+    own.accept()[0].sendall(b'answer')
+    print(other.recv(6))
+"""
+    assert box.run(code).stdout == "b'answer'\n"
+
+
 def test_a_status_is_no_call_that_a_filter_refused(node: RunningNode, image: str) -> None:
     """A program that ends with the number of SIGSYS has chosen it."""
     with dios.Sandbox(node=node.place, image=image) as own:

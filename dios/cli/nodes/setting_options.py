@@ -33,6 +33,7 @@ SHOWN: Final = {
     "programs": "TABLES   native programs of tasks: 'awk=/usr/bin/awk'",
     "environments-bytes": "SIZE     packages and images on the disk, 0 for none",
     "container-runtime": "NAME     none, any, crun or runc: for images of sandboxes",
+    "gvisor-runtime": "NAME     runsc or none: for sandboxes in gVisor",
     "accept-weaker-sandbox": "         run pure tasks even if not fully confined",
     "mode": "MODE     liberal or restricted",
     "limbo-from-nodes": "yes | no  limbo tasks for tasks of other nodes",

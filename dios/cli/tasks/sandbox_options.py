@@ -68,6 +68,12 @@ class SandboxOptions(Options):
         "The root file system: oci-layout:FOLDER[:TAG], oci-archive:FILE[:TAG] or dios://GROUP/FILE[:TAG].",
         section=_LIMITS,
     )
+    isolation: str = option(
+        "--isolation KERNEL",
+        "The kernel below the code: kernel, that of the machine, or gvisor, one in a process of its own.",
+        default="kernel",
+        section=_LIMITS,
+    )
     network: list[str] | None = option(
         "--network ORIGIN",
         "Permit HTTP requests to this origin, such as https://api.example.org; repeat for more.",
@@ -93,6 +99,7 @@ class SandboxOptions(Options):
             packages=self.packages or (),
             wheels=self.wheels or None,
             image=self.image,
+            isolation=self.isolation,
             inputs=given_inputs(self.inputs),
             memory=self.memory,
             cpu_seconds=self.cpu_seconds,

@@ -41,6 +41,7 @@ from dios.wire.types import (
     Buffering,
     Deletion,
     Flag,
+    Isolation,
     Mode,
     NameKind,
     ObjectType,
@@ -358,6 +359,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         fork_of: Handle | None = None,
         network: bool = False,
         sandbox: bool = False,
+        isolation: Isolation | str = Isolation.KERNEL,
     ) -> Operation[T]:
         """Start a task as a member of ``groups`` with exactly these references, and return it (B.1.5).
 
@@ -379,6 +381,10 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         starts, in memory that all its tasks share. It may name an environment, too: packages that are
         installed for the caller's tasks alone (``dios.lib.environments``). Raises NotSupportedError with the
         reason if the node has none of that name, or it cannot be loaded.
+
+        With ``isolation="gvisor"`` a pure task makes its system calls to gVisor, a kernel in a process of its
+        own, and not to the kernel of the machine. It has no template and no objects of other nodes. Raises
+        NotSupportedError with the reason if the node cannot start gVisor.
 
         With ``sandbox`` the task is held to the node's limits for sessions of sandboxes, too.
 
@@ -425,7 +431,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
                 | (Flag.FORKABLE if forkable else Flag.NONE)
                 | (Flag.FORK if fork_of is not None else Flag.NONE)
                 | (Flag.WITH_NETWORK if network else Flag.NONE)
-                | (Flag.SANDBOX if sandbox else Flag.NONE),
+                | (Flag.SANDBOX if sandbox else Flag.NONE)
+                | (Flag.GVISOR if isolation_of(isolation) is Isolation.GVISOR else Flag.NONE),
                 like=0 if like is None else refs_of((like,))[0],
                 host=host,
                 work=messages.Work() if work is None else work,
@@ -610,6 +617,14 @@ def _require_pure_for_wasm(program: object, brand: Brand | str) -> None:
         return
     if is_wasm(cast("ProgramText", program)):
         raise InvalidError("a WebAssembly module runs as a pure task only, not in limbo", call="run")
+
+
+def isolation_of(isolation: Isolation | str) -> Isolation:
+    """Return the kernel with a name: "kernel" or "gvisor". Raise InvalidError for another one."""
+    names = {str(known): known for known in Isolation}
+    if str(isolation) not in names:
+        raise InvalidError(f"isolation is {' or '.join(map(repr, names))}, not {isolation!r}", call="run")
+    return names[str(isolation)]
 
 
 def _label_of(program: object) -> str:

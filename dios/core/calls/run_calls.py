@@ -52,7 +52,7 @@ from dios.errors import (
 )
 from dios.ids import NodeId, Principal
 from dios.wire import dcp, messages
-from dios.wire.types import Brand, Flag, Permission, Resource
+from dios.wire.types import Brand, Flag, Isolation, Permission, Resource
 
 _OWN_STARTS_MAX: Final = 16
 NO_SCHEDULER: Final = (
@@ -168,7 +168,8 @@ def start(
         | Flag.FORKABLE
         | Flag.FORK
         | Flag.WITH_NETWORK
-        | Flag.SANDBOX,
+        | Flag.SANDBOX
+        | Flag.GVISOR,
     )
     step.spend(4 + len(call.inputs) + len(call.outputs) + len(call.groups))
     peer = _place(step, call, flags)
@@ -179,6 +180,10 @@ def start(
         )
     if flags & (Flag.FORK | Flag.FORKABLE) and (peer is not None or _uses_remote_objects(order)):
         raise NotSupportedError("a task that can be forked, or is a fork, runs on this node with its objects")
+    if order.recipe.isolation is Isolation.GVISOR and (peer is not None or _uses_remote_objects(order)):
+        raise NotSupportedError(
+            "a task in gVisor runs on this node with its objects: copy the inputs, or leave out isolation"
+        )
     if peer is not None or _uses_remote_objects(order):
         if waited is not None:
             step.state.pending.remove(waited)

@@ -36,7 +36,7 @@ from dios.errors import (
 from dios.ids import TaskId
 from dios.wire import environments, messages
 from dios.wire.messages import Limits, Work
-from dios.wire.types import Brand, Flag, ObjectType, Permission, TaskState
+from dios.wire.types import Brand, Flag, Isolation, ObjectType, Permission, TaskState
 
 Origins: TypeAlias = "tuple[Reference | None, ...]"
 """The reference from which each of the child's references is delegated. It is None if a recipe of an ended
@@ -79,6 +79,7 @@ def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
         flows.label_of_child(
             step, task, program.object, PUBLIC, confined=_is_confined(brand, network=network)
         ),
+        checked_isolation(call, brand),
     )
     require_content(task, recipe)
     return Order(recipe, (*inputs, *outputs), call.label, program)
@@ -137,6 +138,20 @@ def checked_forkable(call: messages.Run, brand: Brand) -> bool:
     if call.flags & Flag.FORKABLE and brand is not Brand.PURE:
         raise InvalidError("only a pure task can be forked; leave out forkable")
     return bool(call.flags & Flag.FORKABLE)
+
+
+def checked_isolation(call: messages.Run, brand: Brand) -> Isolation:
+    """Return the kernel of the child. Raise InvalidError if such a task cannot be in gVisor."""
+    if not call.flags & Flag.GVISOR:
+        return Isolation.KERNEL
+    if brand is not Brand.PURE:
+        raise InvalidError("only a pure task can run in gVisor; leave out isolation")
+    if call.flags & Flag.FORKABLE or (call.template and not environments.digest_of(call.template)):
+        raise InvalidError(
+            "a task in gVisor has no template and cannot be forked, because its memory is not that of a "
+            "process of the node; leave these out, or isolation"
+        )
+    return Isolation.GVISOR
 
 
 def checked_network(step: Step, task: Holder, call: messages.Run) -> bool:
@@ -214,7 +229,7 @@ def forked(step: Step, task: Holder, call: messages.Run) -> Order:
         or call.limits != Limits()
         or call.work != Work()
         or call.template
-        or call.flags & (Flag.FORKABLE | Flag.SANDBOX)
+        or call.flags & (Flag.FORKABLE | Flag.SANDBOX | Flag.GVISOR)
     ):
         raise InvalidError("a fork keeps its program, arguments, limits and work; leave them out")
     inputs = _delegable(task, call.inputs)
@@ -253,7 +268,7 @@ def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
         or call.limits != Limits()
         or call.work != Work()
         or call.template
-        or call.flags & Flag.SANDBOX
+        or call.flags & (Flag.SANDBOX | Flag.GVISOR)
     ):
         raise InvalidError(
             "a repeated task keeps its groups, outputs, arguments, limits and work; leave them out"

@@ -89,6 +89,7 @@ def begin(
             share,
             any(isinstance(item.object.state, LimitedNetwork) for item in recipe.inputs),
             ObjectId(0) if archive is None else archive.object.id,
+            recipe.isolation,
         )
     )
     own, console, member_refs = lifecycle.default_references(step, child, member_of)

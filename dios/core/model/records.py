@@ -33,6 +33,7 @@ from dios.wire.types import (
     Buffering,
     Cause,
     Deletion,
+    Isolation,
     Mode,
     ObjectType,
     Permission,
@@ -922,6 +923,7 @@ class Recipe(Struct, frozen=True):
     forkable: bool = False
     network: bool = False
     secrecy: Label = PUBLIC
+    isolation: Isolation = Isolation.KERNEL
 
     def keep(self) -> None:
         """Keep the objects in memory, because the recipe is needed after its references are gone."""

@@ -5,7 +5,9 @@ Mounts are in ``dios.host.confinement.view``; a child inherits them from the zyg
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
 import sys
 from collections.abc import Iterable
 from typing import Final
@@ -23,6 +25,20 @@ FLAGS: Final = {
 """By mechanism name. The user namespace has no mappings: no id inside it stands for a user outside."""
 
 HOST_NAME: Final = "task"
+
+
+_SET_FLAGS: Final = 0x8914
+_IS_UP: Final = 1
+
+
+def start_loopback() -> None:
+    """Let processes in the own network namespace reach each other at the loopback addresses.
+
+    Raise ``OSError``.
+    """
+    request = struct.pack("16sh22x", b"lo", _IS_UP)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, _SET_FLAGS, request)
 
 
 def flags_for(available: Iterable[str]) -> int:

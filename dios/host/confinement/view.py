@@ -50,6 +50,15 @@ DATA_OF_THE_C_LIBRARY: Final = ("/usr/share/zoneinfo", "/usr/lib/locale/C.utf8")
 """Time zones and the locale of a task's environment. The C library opens them by these paths."""
 
 
+def import_first_from(folder: str, path: list[str]) -> None:
+    """Add a folder to a list of folders of modules: before the packages of this machine, after the library.
+
+    Its files with the suffix .pth have no effect.
+    """
+    places = [place for place, entry in enumerate(path) if entry.endswith("-packages")]
+    path.insert(min(places, default=len(path)), folder)
+
+
 class ViewParts(NamedTuple):
     """What a view is built of: links by path, and mounts that are nowhere yet, with their places.
 

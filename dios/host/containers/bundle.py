@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from dios import limits
 from dios.host.confinement.limits_of_task import LimitsOfTask, seconds_of
-from dios.host.confinement.private_folder import size_for
+from dios.host.confinement.private_folder import MOUNT_POINT, size_for
 from dios.host.containers.calls import Json, filter_of
 from dios.host.containers.first_process import CAPABILITIES
+from dios.host.containers.runtimes import ContainerSetup
 from dios.wire.images import RESERVED
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 PYTHON: Final = f"/{RESERVED}"
 """The place of the node's Python in a container, read-only. An image has no such file."""
+
+TEMPORARY: Final = "/tmp"  # noqa: S108 - of a container without an image, which has it alone
 
 _MASKED: Final = (
     *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kallsyms", "/proc/kcore", "/proc/keys"),
@@ -44,11 +47,13 @@ _TERMINALS: Final = ("ptmxmode=0666", "mode=0620", "max=64")
 _UNLIMITED: Final = resource.RLIM_INFINITY
 
 
-def configuration(root: str, command: Sequence[str], bounds: LimitsOfTask, mounts: Mapping[str, str]) -> Json:
+def configuration(
+    setup: ContainerSetup, root: str, command: Sequence[str], bounds: LimitsOfTask, mounts: Mapping[str, str]
+) -> Json:
     """Return the order for a container with the root file system ``root``, which runs ``command``.
 
-    ``mounts`` are further folders of the view by their places in the container, read-only. ``bounds`` are
-    limits of each of its processes; its control groups limit all of them together.
+    ``mounts`` are further folders and files of the view by their places in the container, read-only.
+    ``bounds`` are limits of each of its processes; its control groups limit all of them together.
     """
     return {
         "ociVersion": "1.0.2",
@@ -60,29 +65,39 @@ def configuration(root: str, command: Sequence[str], bounds: LimitsOfTask, mount
             "cwd": "/",
             "noNewPrivileges": True,
             "capabilities": {
-                name: [f"CAP_{capability}" for capability in CAPABILITIES]
+                name: [f"CAP_{capability}" for capability in (CAPABILITIES if setup.has_image else ())]
                 for name in ("bounding", "effective", "permitted")
             },
             "rlimits": [
                 {"type": f"RLIMIT_{name}", "soft": value, "hard": value}
-                for name, value in _bounds(bounds).items()
+                for name, value in _bounds(bounds, own_kernel=setup.kind.own_kernel).items()
             ],
         },
-        "root": {"path": root, "readonly": False},
+        "root": {"path": root, "readonly": not setup.has_image},
         "mounts": [
-            *_file_systems(bounds.memory_bytes),
+            *_file_systems(bounds.memory_bytes, has_image=setup.has_image),
             *(_folder(place, source) for place, source in mounts.items()),
         ],
-        "linux": {
-            # Its network, IPC and host name are those of the process that becomes the runtime: new ones, in
-            # which the container has no rights.
-            "namespaces": [{"type": kind} for kind in ("user", "pid", "mount")],
-            "uidMappings": [_itself(os.geteuid())],
-            "gidMappings": [_itself(os.getegid())],
-            "maskedPaths": list(_MASKED),
-            "readonlyPaths": list(_READ_ONLY),
-            "seccomp": filter_of(os.uname().machine),
-        },
+        "linux": _OF_OWN_KERNEL if setup.kind.own_kernel else _of_this_kernel(),
+    }
+
+
+_OF_OWN_KERNEL: Final[Json] = {
+    "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")]
+}
+"""The namespaces of the processes that are the kernel. It has a filter of its own for them."""
+
+
+def _of_this_kernel() -> Json:
+    return {
+        # Its network, IPC and host name are those of the process that becomes the runtime: new ones, in which
+        # the container has no rights.
+        "namespaces": [{"type": kind} for kind in ("user", "pid", "mount")],
+        "uidMappings": [_itself(os.geteuid())],
+        "gidMappings": [_itself(os.getegid())],
+        "maskedPaths": list(_MASKED),
+        "readonlyPaths": list(_READ_ONLY),
+        "seccomp": filter_of(os.uname().machine),
     }
 
 
@@ -90,7 +105,7 @@ def _itself(number: int) -> Json:
     return {"containerID": 0, "hostID": number, "size": 1}
 
 
-def _bounds(bounds: LimitsOfTask) -> dict[str, int]:
+def _bounds(bounds: LimitsOfTask, *, own_kernel: bool) -> dict[str, int]:
     rows = {
         "DATA": bounds.memory_bytes,
         "CPU": seconds_of(bounds.cpu_ms),
@@ -100,14 +115,19 @@ def _bounds(bounds: LimitsOfTask) -> dict[str, int]:
         # Descriptors on their way count for the user of all tasks. A process that sends one is refused when
         # there are more than its own limit.
         "NOFILE": limits.CONTAINER_OPEN_FILES_MAX,
+        # gVisor does not compare with the limit of data: this one refuses what is far too much at once.
+        "AS": bounds.memory_bytes + limits.OWN_KERNEL_MAPPED_BYTES if own_kernel else 0,
     }
     # A program that locks memory, or keeps messages in the kernel, would hold what no group gives back.
     return {name: value for name, value in rows.items() if value} | {"MEMLOCK": 0, "MSGQUEUE": 0, "CORE": 0}
 
 
-def _file_systems(memory_bytes: int) -> list[Json]:
-    shared = f"size={size_for(memory_bytes)}", f"nr_inodes={_SHARED_MEMORY_FILES}"
+def _file_systems(memory_bytes: int, *, has_image: bool) -> list[Json]:
+    size = f"size={size_for(memory_bytes)}"
+    shared = size, f"nr_inodes={_SHARED_MEMORY_FILES}"
+    own = () if has_image else (TEMPORARY, MOUNT_POINT)
     return [
+        *(_mount(place, "tmpfs", "nosuid", "noexec", "nodev", "mode=0700", size) for place in own),
         _mount("/proc", "proc", "nosuid", "noexec", "nodev"),
         _mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=64k", "nr_inodes=256"),
         _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", *_TERMINALS),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import struct
 import sys
 import threading
 import traceback
@@ -20,20 +21,29 @@ EXCEPTION_STATUS: Final = 251
 """Exit status of a task that an exception ended; ``sys.exit(251)`` looks the same."""
 
 _SIGNALLED: Final = 128
-"""A container ends with this and the number of the signal that ended its task."""
+
+STATUS: Final = struct.Struct("<H")
+"""The wait status of a task, as the first process of its container reports it."""
 
 
-def status_of_container(status: int) -> int:
-    """Return the wait status of the task in a container from that of its runtime."""
-    number = os.WEXITSTATUS(status) - _SIGNALLED if os.WIFEXITED(status) else 0
-    # Filters of containers end nobody by SIGSYS: this is a status that a program has chosen.
-    return number if 0 < number < signal.NSIG and number != signal.SIGSYS else status
+def status_of_container(status: int, report: bytes) -> int:
+    """Return the wait status of the task in a container from that of its runtime and the report.
 
-
-def exit_of_container(status: int) -> int:
-    """Return the exit status of a container for the wait status of its task."""
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else _SIGNALLED - code
+    Without a report the runtime has failed, or something outside ended its container: then it ends with 128
+    and the number of the signal. Programs of a container can write another report, which says no more than
+    they could reach by their own end.
+    """
+    if os.WIFSIGNALED(status):
+        return status
+    if len(report) != STATUS.size:
+        number = os.WEXITSTATUS(status) - _SIGNALLED
+        return number if 0 < number < signal.NSIG and number != signal.SIGSYS else status
+    reported: int = STATUS.unpack(report)[0]
+    if os.WIFEXITED(reported):
+        return reported
+    # Filters of containers end nobody by SIGSYS: a program has chosen this end.
+    is_signal = os.WIFSIGNALED(reported) and os.WTERMSIG(reported) != signal.SIGSYS
+    return os.WTERMSIG(reported) if is_signal else status
 
 
 def run_entry_point(entry: EntryPoint) -> NoReturn:

@@ -28,7 +28,7 @@ from msgspec import Meta
 from dios import limits
 from dios.errors import DiosError, MissingEnvironmentError, NoSpaceError, NotSupportedError
 from dios.host.confinement import linux_calls
-from dios.host.containers.runtimes import NO_RUNTIME, known_runtimes
+from dios.host.containers.runtimes import NO_RUNTIME, find_gvisor, known_runtimes
 from dios.host.content.contents import Content
 from dios.host.environments import unpacking
 from dios.host.environments.interpreter import python_here
@@ -37,6 +37,7 @@ from dios.ids import Principal
 from dios.wire.environments import DIGEST_CHARS, Manifest, Package, name_for
 from dios.wire.fields import U63
 from dios.wire.images import ImageManifest, ImageSettings
+from dios.wire.types import Isolation
 
 AnyManifest: TypeAlias = Manifest | ImageManifest
 
@@ -96,16 +97,24 @@ def source_of(content: Content) -> int | bytes:
 class EnvironmentStore:
     """The environments of a node in ``folder``, with ``bytes_max`` bytes at most; 0 permits none.
 
-    Images are among them if ``container_runtime``, the setting, names a runtime that this machine has.
+    Images are among them if the setting ``container_runtime``, or for tasks in gVisor ``gvisor_runtime``,
+    names a runtime that this machine has.
 
     ``end_idle`` ends the processes that wait in an environment; it returns False while a task runs there, as
     ``has_task`` shows.
     """
 
-    def __init__(self, folder: Path, bytes_max: int, container_runtime: str = NO_RUNTIME) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bytes_max: int,
+        container_runtime: str = NO_RUNTIME,
+        gvisor_runtime: str = NO_RUNTIME,
+    ) -> None:
         self._folder: Final = folder
         self._bytes_max: Final = bytes_max
         self._container_runtime: Final = container_runtime
+        self._gvisor_runtime: Final = gvisor_runtime
         self.end_idle: Callable[[str], bool] = lambda _: True
         self.has_task: Callable[[str], bool] = lambda _: False
         self._environments: Final[dict[str, Environment]] = {}
@@ -164,8 +173,16 @@ class EnvironmentStore:
             if not self._held[key]:
                 del self._held[key]
 
-    async def ensure(self, principal: Principal, digest: str, source: int | bytes | None) -> str:
+    async def ensure(
+        self,
+        principal: Principal,
+        digest: str,
+        source: int | bytes | None,
+        isolation: Isolation = Isolation.KERNEL,
+    ) -> str:
         """Return the key of an environment; make it from ``source``, which is closed, if it is not there.
+
+        An image is made only if this node can start tasks with this ``isolation`` in it.
 
         Raise MissingEnvironmentError if it is not there and has no source, NotSupportedError if it cannot be
         used on this node, InvalidError for a source that is no archive with this digest, and NoSpaceError
@@ -182,7 +199,7 @@ class EnvironmentStore:
             if key not in self._environments:
                 async with self._building:
                     if key not in self._environments:
-                        await self._make(principal, digest, key, archive)
+                        await self._make(principal, digest, key, archive, isolation)
         finally:
             if archive is not None:
                 archive.close()
@@ -210,7 +227,14 @@ class EnvironmentStore:
         return removed
 
     # -- making -----------------------------------------------------------------------------------
-    async def _make(self, principal: Principal, digest: str, key: str, archive: ArchiveReader | None) -> None:
+    async def _make(
+        self,
+        principal: Principal,
+        digest: str,
+        key: str,
+        archive: ArchiveReader | None,
+        isolation: Isolation,
+    ) -> None:
         if archive is None:
             raise MissingEnvironmentError(
                 f"this node has no {name_for(digest)} of this user: build it again, with `dios env build`, "
@@ -220,7 +244,7 @@ class EnvironmentStore:
         try:
             manifest = await trio.to_thread.run_sync(unpacking.read_manifest, archive)
             about = _about(principal, digest, manifest)
-            self._check(about)
+            self._check(about, isolation)
             await self._make_room(manifest)
             await self._write(archive, manifest, Environment(key, about, about.created_ns))
         except OSError as error:
@@ -247,11 +271,14 @@ class EnvironmentStore:
         extra = {"environment": about.digest, "bytes": about.size, "files": about.files}
         _log.info("an environment was made", extra=extra)
 
-    def _check(self, about: EnvironmentRecord) -> None:
+    def _check(self, about: EnvironmentRecord, isolation: Isolation) -> None:
         _require_machine(about)
         if about.image is not None:
             # Before anything is written that no task could use.
-            known_runtimes(self._container_runtime)
+            if isolation is Isolation.GVISOR:
+                find_gvisor(self._gvisor_runtime)
+            else:
+                known_runtimes(self._container_runtime)
         self._folder.mkdir(_MODE, parents=True, exist_ok=True)
         if os.statvfs(self._folder).f_flag & os.ST_NOEXEC:
             raise _refused(

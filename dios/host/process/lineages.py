@@ -2,8 +2,8 @@
 
 A fork has the memory layout, the stack guard and the secret of string hashes of its origin. So each principal
 has zygotes of its own, and others for its gateways, which hold the keys of granted networks, and for each of
-its environments, whose packages only their views have. A lineage that no task uses is ended when there are
-more than IDLE_LINEAGES_MAX of them.
+its environments, whose packages only their views have, and for its tasks in gVisor. A lineage that no task
+uses is ended when there are more than IDLE_LINEAGES_MAX of them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dios.host.process.templates import ProcessMaker, Templates
 from dios.host.process.zygote_link import ZygoteLink
 from dios.ids import Principal
 from dios.wire.messages import TemplateRow
+from dios.wire.types import Isolation
 
 IDLE_LINEAGES_MAX: Final = 8
 """The most lineages without tasks that are kept. A zygote takes about 15 MiB."""
@@ -41,19 +42,35 @@ _IN: Final = "\n"
 """Between the parts of a name; no principal has it."""
 
 
-def lineage_of(principal: Principal, own: Principal, *, is_gateway: bool, environment: str = "") -> str:
+_GVISOR: Final = "gVisor "
+
+
+def lineage_of(
+    principal: Principal,
+    own: Principal,
+    *,
+    is_gateway: bool,
+    environment: str = "",
+    isolation: Isolation = Isolation.KERNEL,
+) -> str:
     """Return the name of the lineage from which a task of a principal starts.
 
     ``environment`` is the key of the environment in which it runs.
     """
     name = OWN if principal in {own, Principal("")} else f"of {principal}"
     name = f"gateways {name}" if is_gateway else name
+    name = f"{_GVISOR}{name}" if isolation is Isolation.GVISOR else name
     return f"{name}{_IN}{environment}" if environment else name
 
 
 def environment_of(lineage: str) -> str:
     """Return the key of the environment of a lineage; empty for none."""
     return lineage.rpartition(_IN)[2] if _IN in lineage else ""
+
+
+def is_in_gvisor(lineage: str) -> bool:
+    """Return True if the tasks of a lineage run in gVisor."""
+    return lineage.startswith(_GVISOR)
 
 
 class LineageMaker(Protocol):
@@ -103,6 +120,11 @@ class Lineage:
     def environment(self) -> str:
         """The key of the environment of its tasks; empty for none."""
         return environment_of(self.name)
+
+    @property
+    def is_in_gvisor(self) -> bool:
+        """True if its tasks run in gVisor."""
+        return is_in_gvisor(self.name)
 
     @property
     def is_idle(self) -> bool:

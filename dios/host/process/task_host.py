@@ -98,7 +98,13 @@ class ProcessSpawner(Protocol):
 
 def _lineage_of(effect: Spawn, environment: str = "") -> str:
     own = Principal(f"uid:{os.geteuid()}")
-    return lineage_of(effect.principal, own, is_gateway=effect.is_gateway, environment=environment)
+    return lineage_of(
+        effect.principal,
+        own,
+        is_gateway=effect.is_gateway,
+        environment=environment,
+        isolation=effect.isolation,
+    )
 
 
 class Payer(NamedTuple):
@@ -453,7 +459,7 @@ class TaskHost:
             with running.preparing:
                 await self._spawner.wait_fit()
                 archive, running.archive = running.archive, None
-                key = await environments.ensure(effect.principal, digest, archive)
+                key = await environments.ensure(effect.principal, digest, archive, effect.isolation)
             if not key or running.killed:
                 return None
             running.environment, running.preparing = key, trio.CancelScope()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 from msgspec import structs
 
+from dios import limits
 from dios.host.confinement.cgroups import ControlGroup, GroupFolder, MemoryEvents
 from dios.host.containers.entry_points import EXCEPTION_STATUS
 from dios.host.handover.format import Child, Group
@@ -47,6 +48,14 @@ class ProcessLimits:
             self.memory_bytes > other.memory_bytes
             or self.processes > other.processes
             or (other.cpu_ms > 0 and not 0 < self.cpu_ms <= other.cpu_ms)
+        )
+
+    def with_kernel(self) -> ProcessLimits:
+        """Return these limits with those of a kernel in processes of its own, which are extra."""
+        return replace(
+            self,
+            memory_bytes=self.memory_bytes + limits.OWN_KERNEL_BYTES,
+            processes=self.processes + limits.OWN_KERNEL_THREADS,
         )
 
 
@@ -85,6 +94,8 @@ class TaskProcess:
         self.pid = 0
         self.group: ControlGroup | None = None
         self.share: GroupShare | None = None
+        self.has_own_kernel = False
+        """True if its container has a kernel of its own, in processes of its group."""
         self._pidfd = -1
         self._folder = -1
         self._kill_asked = False
@@ -221,8 +232,12 @@ class TaskProcess:
     def ended(self, message: ChildExited) -> None:
         """Set the exit of the process, which was reaped."""
         # A file of the kernel is read only for an end that it may explain.
-        is_killed = os.WIFSIGNALED(message.status)
+        is_killed = os.WIFSIGNALED(message.status) or not message.has_ended
+        is_killed = is_killed or (self.has_own_kernel and message.status != 0)
         events = self.group.memory_events() if self.group is not None and is_killed else None
+        if self.has_own_kernel and events is not None and all(events):
+            # The machine has killed a process of that kernel, which ends the task with any status.
+            message = structs.replace(message, status=int(signal.SIGKILL))
         peak = self.group.peak_bytes() if self.group else 0
         if self.group is not None and self.group.counts_time:
             # A killed runtime has waited for none of its processes.
@@ -268,9 +283,10 @@ def _explain(
     control group, None if there are none.
     """
     code = os.waitstatus_to_exitcode(message.status)
-    if code >= 0:
+    if code >= 0 and (message.has_ended or code == LOCKDOWN_FAILED_STATUS):
         return _explain_status(code)
-    number = -code
+    # The end of a container kills what is in it.
+    number = int(signal.SIGKILL) if code >= 0 else -code
     over = bool(bounds.cpu_ms) and message.cpu_ms >= _CPU_NEARLY * bounds.cpu_ms
     if number == signal.SIGSYS:
         call = message.refused_call or "a forbidden system call"
@@ -289,6 +305,12 @@ def _explain(
         detail = (
             "the kernel ended it for lack of memory, below its own limit: the machine, or the group of the "
             "node, had no more. Run fewer tasks at once, or give the node more memory."
+        )
+        return Exit(Cause.SIGNAL, signal=number, detail=detail)
+    if code >= 0:
+        detail = (
+            "its container ended before the task in it: its runtime failed, or its processes reached their "
+            f"limit, {bounds.processes}. Its last console lines may show the reason."
         )
         return Exit(Cause.SIGNAL, signal=number, detail=detail)
     if number == signal.SIGKILL:

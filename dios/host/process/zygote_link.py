@@ -144,8 +144,13 @@ class ZygoteLink:
 
     @property
     def makes_containers(self) -> bool:
-        """True for a zygote of an image."""
+        """True for a zygote whose tasks run in containers."""
         return self._setup.container is not None
+
+    @property
+    def has_own_kernel(self) -> bool:
+        """True for a zygote whose tasks run in containers with a kernel of their own."""
+        return self._setup.container is not None and self._setup.container.kind.own_kernel
 
     def has(self, child: TaskProcess) -> bool:
         """Return True if this zygote created the child, which has not ended."""
@@ -243,6 +248,7 @@ class ZygoteLink:
         os.set_blocking(console, False)
         child = TaskProcess(number, self._setup.brand, bounds, trio.socket.from_stdlib_socket(ours), console)
         child.group = group
+        child.has_own_kernel = self.has_own_kernel
         self._children[number] = child
         given = (theirs.fileno(), write_end, *entrances) if isinstance(make, CreateChild) else ()
         try:

@@ -73,6 +73,7 @@ _ABOVE_TASKS: Final = 10
 _OOM_SCORE: Final = "500"
 _LOG_READ_ALL: Final = 3
 _JOIN_SESSION_KEYRING: Final = 1
+_REPORT_BYTES: Final = 64
 _LOG_BYTES: Final = 16 * limits.KIB
 _LOG_READS: Final = 3
 _LOG_PAUSE_S: Final = 0.001
@@ -95,6 +96,8 @@ class ZygoteProcess:
         self._environment = loaded.environment
         self._pids: dict[int, int] = {}
         self._ids: dict[int, int] = {}
+        self._reports: dict[int, int] = {}
+        """The pipes through which containers report the wait statuses of their tasks."""
         self._poll = select.poll()
         limits_of_task.apply_to_zygote(pure=self._pure)
         counted = "cgroup_memory" in setup.available
@@ -243,7 +246,7 @@ class ZygoteProcess:
     def _make(self, make: CreateChild, descriptors: list[int]) -> None:
         """Create a child; an error costs this child and no other, so it is reported and never raised."""
         flags = self._prepared.flags if self._pure else 0
-        pidfd = folder = -1
+        pidfd = folder = report = report_end = -1
         try:
             # The kernel drops those for which this process has no room.
             task_socket, console, *groups = descriptors
@@ -251,14 +254,18 @@ class ZygoteProcess:
                 raise ValueError  # noqa: TRY301 - as above
             if self._pure and self._prepared.has_folder:
                 folder = private_folder.make(make.memory_bytes)
+            if self._containers is not None:
+                report_end, report = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             forks.alone(True)
             try:
                 pid, pidfd = linux_calls.clone3(flags, settid=self._prepared.tid_address)
             finally:
                 forks.alone(False)
             if pid == 0:
-                self._become_task(make, task_socket, console, folder, groups)
+                self._become_task(make, task_socket, console, folder, report, groups)
             self.report_created(make.id, pid, pidfd, folder)
+            if report_end >= 0:
+                self._reports[pid], report_end = report_end, -1
         except ValueError:
             self.send(CreateFailed(make.id, "EMFILE (the zygote has no free descriptors)"))
         except (BrokenPipeError, ConnectionResetError):
@@ -266,7 +273,7 @@ class ZygoteProcess:
         except OSError as error:
             self.send(CreateFailed(make.id, linux_calls.describe(error)))
         finally:
-            for number in (*descriptors, pidfd, folder):
+            for number in (*descriptors, pidfd, folder, report, report_end):
                 if number >= 0:
                     os.close(number)
 
@@ -291,7 +298,13 @@ class ZygoteProcess:
         return self._pids.get(number, 0)
 
     def _become_task(
-        self, make: CreateChild, task_socket: int, console: int, folder: int, groups: list[int]
+        self,
+        make: CreateChild,
+        task_socket: int,
+        console: int,
+        folder: int,
+        report: int,
+        groups: list[int],
     ) -> NoReturn:
         """Lock down the child and run the entry point. No code of the zygote may run after it."""
         try:
@@ -301,13 +314,13 @@ class ZygoteProcess:
             # Not the function of ``signal``, which looks for the name of the old handler: 60 page faults.
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
             if self._containers is not None:
-                self._containers.become(make, task_socket, console)
+                self._containers.become(make, task_socket, console, report)
             lock = lockdown.pure if self._pure else lockdown.limbo
             lock(self._prepared, make, task_socket, console, folder)
         except BaseException as error:  # noqa: BLE001 - after any failure this child must not go on
             _report_and_end(error, console)
         if self._environment:
-            _import_first_from(view.ENVIRONMENT)
+            view.import_first_from(view.ENVIRONMENT, sys.path)
         gc.enable()
         run_entry_point(self._entry)
 
@@ -359,12 +372,15 @@ class ZygoteProcess:
             if number is None:
                 continue
             del self._pids[number]
-            if self._containers is not None:
-                status = status_of_container(status)
+            has_ended = True
+            if (number_of_pipe := self._reports.pop(pid, -1)) >= 0:
+                report = _read_report(number_of_pipe)
+                has_ended, status = bool(report), status_of_container(status, report)
             cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1000)
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS
             refused = _refused_call(pid) if killed else ""
-            self.send(ChildExited(number, status, cpu_ms, refused, usage.ru_maxrss * limits.KIB))
+            memory_bytes = usage.ru_maxrss * limits.KIB
+            self.send(ChildExited(number, status, cpu_ms, refused, memory_bytes, has_ended))
             if self._templates is not None:
                 self._templates.ended(number)
         if not self._pure:
@@ -389,6 +405,16 @@ class ZygoteProcess:
             if not self._pure:
                 for pid in _children():
                     _kill(pid)
+
+
+def _read_report(number: int) -> bytes:
+    """Return the report of a container that has ended, and close its pipe; empty if it made none."""
+    try:
+        return os.read(number, _REPORT_BYTES)
+    except BlockingIOError:
+        return b""  # a process of the container has kept its end
+    finally:
+        os.close(number)
 
 
 def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
@@ -455,15 +481,6 @@ def _load(modules: ZygoteModules) -> LoadedModules:
     if modules.warm_up:
         _function(modules.warm_up)()
     return LoadedModules(entry, modules.entry, modules.paths, modules.environment)
-
-
-def _import_first_from(folder: str) -> None:
-    """Let the calling task import from a folder before the packages of this machine, after the library.
-
-    Its files with the suffix .pth have no effect.
-    """
-    places = [place for place, path in enumerate(sys.path) if path.endswith("-packages")]
-    sys.path.insert(min(places, default=len(sys.path)), folder)
 
 
 def require_environment(available: set[str]) -> None:

@@ -48,8 +48,7 @@ class ZygoteSetup(Struct, frozen=True, tag=1):
     """The second message to a zygote: the brand of its tasks, and the available mechanisms.
 
     With ``templates`` it is the supervisor of templates: its tasks are forked from those. ``programs`` are
-    the native programs that its pure tasks may become. With ``container`` the environment is an image, and
-    its tasks run in containers of it.
+    the native programs that its pure tasks may become. With ``container`` its tasks run in containers.
     """
 
     brand: Brand
@@ -150,7 +149,8 @@ class LimitsLowered(Struct, frozen=True, tag=14):
 class ChildExited(Struct, frozen=True, tag=15):
     """Child ``id`` was reaped, with its wait status, CPU time in ms, and peak memory in bytes.
 
-    ``refused_call`` is the system call that the sandbox killed it for, if the kernel's log names it.
+    ``refused_call`` is the system call that the sandbox killed it for, if the kernel's log names it. Without
+    ``has_ended`` it is a runtime whose container did not report the end of the task.
     """
 
     id: Identifier
@@ -158,6 +158,7 @@ class ChildExited(Struct, frozen=True, tag=15):
     cpu_ms: Milliseconds
     refused_call: Text = ""
     memory_bytes: ByteCount = 0
+    has_ended: bool = True
 
 
 class TemplateLoaded(Struct, frozen=True, tag=16):

@@ -37,16 +37,16 @@ from dios.host.confinement.mechanisms import (
 from dios.host.confinement.native_programs import NativeProgram, ProgramSetting, examine
 from dios.host.confinement.notifications import FORKS
 from dios.host.containers.runtimes import (
+    GVISOR,
     NO_RUNTIME,
-    ContainerSetup,
-    examine_runtime,
+    find_gvisor,
     known_runtimes,
-    this_python,
+    setup_for,
 )
 from dios.host.environments.store import EnvironmentStore
 from dios.host.handover.format import Zygote
 from dios.host.process.failure_pause import FailurePause
-from dios.host.process.lineages import OWN, Lineage, Lineages, environment_of
+from dios.host.process.lineages import OWN, Lineage, Lineages, environment_of, is_in_gvisor
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.templates import ProcessMaker, Templates
@@ -90,6 +90,7 @@ async def open_zygote(
     continuations: int = 0,
     environments: EnvironmentStore | None = None,
     container_runtime: str = NO_RUNTIME,
+    gvisor_runtime: str = GVISOR,
 ) -> AsyncIterator[ZygotePool]:
     """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
@@ -107,7 +108,7 @@ async def open_zygote(
     programs that pure tasks may become, on a machine that has all mechanisms for pure tasks.
     ``continuations`` is the number of predecessors of this process's program; the groups of their tasks have
     other names. ``environments`` are the sets of packages, and the images, in which pure tasks can start.
-    ``container_runtime`` is the setting for the OCI runtime of images.
+    ``container_runtime`` is the setting for the OCI runtime of images, ``gvisor_runtime`` that for gVisor.
 
     Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
     modules in ``preload``, and for a program that cannot be run.
@@ -144,6 +145,7 @@ async def open_zygote(
                 programs=programs,
                 environments=environments,
                 container_runtime=container_runtime,
+                gvisor_runtime=gvisor_runtime,
                 started=None if link is not None else started,
             )
             try:
@@ -202,11 +204,13 @@ class ZygotePool:
         environments: EnvironmentStore | None = None,
         started: StartedZygote | None = None,
         container_runtime: str = NO_RUNTIME,
+        gvisor_runtime: str = GVISOR,
     ) -> None:
         self._nursery = nursery
         self._environments: Final = environments
         self._programs = tuple(programs)
         self._container_runtime: Final = container_runtime
+        self._gvisor_runtime: Final = gvisor_runtime
         self._started = started
         """The process of a zygote that waits until this machine is known to be fit."""
         self.fitness = fitness_of(mechanisms, accept_weaker=accept_weaker)
@@ -543,29 +547,31 @@ class ZygotePool:
             setup = self._setup if is_pure else ZygoteSetup(brand, self._setup.available)
             environment = lineage.environment if is_pure else ""
             image = self._image_in(environment)
-            if image is None:
-                started = await self._restarted(link, setup, environment)
+            if is_pure and lineage.is_in_gvisor:
+                path = await trio.to_thread.run_sync(find_gvisor, self._gvisor_runtime)
+                started = await self._restarted_for_containers(link, [path], environment, image)
+            elif image is not None:
+                paths = await trio.to_thread.run_sync(known_runtimes, self._container_runtime)
+                started = await self._restarted_for_containers(link, paths, environment, image)
             else:
-                started = await self._restarted_for_image(link, environment, image)
+                started = await self._restarted(link, setup, environment)
             if is_pure:
                 lineage.zygote = started
             else:
                 self._limbo = started
             return started
 
-    async def _restarted_for_image(
-        self, former: ZygoteLink | None, environment: str, image: ImageSettings
+    async def _restarted_for_containers(
+        self, former: ZygoteLink | None, runtimes: list[str], environment: str, image: ImageSettings | None
     ) -> ZygoteLink:
-        """Start a zygote of an image, with the first runtime of this machine that works.
+        """Start a zygote of containers, of an image if there is one, with the first runtime that works.
 
         Raise ``NotSupportedError`` with the reasons of all if none does.
         """
-        python = await trio.to_thread.run_sync(this_python)
         reasons: list[str] = []
-        for path in await trio.to_thread.run_sync(known_runtimes, self._container_runtime):
+        for path in runtimes:
             try:
-                runtime = await trio.to_thread.run_sync(examine_runtime, path)
-                container = ContainerSetup(runtime, python, image.variables, image.folder)
+                container = await trio.to_thread.run_sync(setup_for, path, image)
                 setup = ZygoteSetup(Brand.PURE, self._setup.available, container=container)
                 return await self._restarted(former, setup, environment)
             except (InvalidError, NotSupportedError) as error:
@@ -575,7 +581,9 @@ class ZygotePool:
 
     def may_prepare(self, lineage: str) -> bool:
         """Return True if processes of a lineage can wait for a task, and get lower limits with it."""
-        return lineage != OWN and self._image_in(environment_of(lineage)) is None
+        return (
+            lineage != OWN and not is_in_gvisor(lineage) and self._image_in(environment_of(lineage)) is None
+        )
 
     def _image_in(self, environment: str) -> ImageSettings | None:
         """Return the settings of the image in an environment, or None if it is none."""
@@ -610,7 +618,11 @@ class ZygotePool:
         """Start a zygote, also in place of a former one that has ended."""
         if former is not None:
             await former.close()
-        link = await ZygoteLink.start(setup, self._modules_in(environment))
+        modules = self._modules_in(environment)
+        if setup.container is not None:
+            # The first process of a container loads its modules itself.
+            modules = structs.replace(modules, preload=())
+        link = await ZygoteLink.start(setup, modules)
         self._serve_link(link)
         return link
 
@@ -663,7 +675,8 @@ class ZygotePool:
         link = await self._link(brand, lineage)
         if not self._groups:
             return await self.counted(await link.make(bounds))
-        open_group = partial(self._open_group, bounds, at_once=link.makes_containers)
+        counted = bounds.with_kernel() if link.has_own_kernel else bounds
+        open_group = partial(self._open_group, counted, at_once=link.makes_containers)
         group, entrances = await trio.to_thread.run_sync(open_group)
         try:
             if not entrances:

@@ -21,7 +21,7 @@ from dios.lib.environments.building import build
 from dios.lib.environments.requests import request_for
 from dios.lib.environments.sources import source_at
 from dios.wire.environments import CONTENT
-from dios.wire.types import NameKind, ObjectType, Semantics
+from dios.wire.types import Isolation, NameKind, ObjectType, Semantics
 
 _REPORT_AFTER_S: Final = 2.0
 _NOTHING: Final = b"pass"
@@ -67,14 +67,21 @@ def environment_on(
     return brought(node, archive, hosts, str(request))
 
 
-def brought(node: Node, archive: EnvironmentArchive, hosts: Sequence[str], content: str) -> str:
+def brought(
+    node: Node,
+    archive: EnvironmentArchive,
+    hosts: Sequence[str],
+    content: str,
+    isolation: Isolation = Isolation.KERNEL,
+) -> str:
     """Bring an archive to nodes that lack it, and return the name of its environment.
 
-    ``content`` describes it in a report. Raises the errors of ``environment_on``.
+    ``content`` describes it in a report. A task with this ``isolation`` tries it there. Raises the errors of
+    ``environment_on``.
     """
     for host in hosts:
         with reported(f"bringing {content} to {host or 'the node'}"):
-            _bring(node, archive, host)
+            _bring(node, archive, host, isolation)
     return archive.name
 
 
@@ -94,10 +101,10 @@ def hosts_for(node: Node, host: str, *, scheduled: bool) -> tuple[str, ...]:
     return tuple("" if row.here else row.name for row in rows) or ("",)
 
 
-def _bring(node: Node, archive: EnvironmentArchive, host: str) -> None:
+def _bring(node: Node, archive: EnvironmentArchive, host: str, isolation: Isolation) -> None:
     """Start a task that does nothing in the environment; a node that lacks it gets the archive with it."""
     try:
-        _start(node, archive, host, {})
+        _start(node, archive, host, {}, isolation)
     except MissingEnvironmentError:
         with (
             archive.path.open("rb") as file,
@@ -105,7 +112,7 @@ def _bring(node: Node, archive: EnvironmentArchive, host: str) -> None:
             memoryview(mapped) as view,
             _blob_of(node, view, host) as blob,
         ):
-            _start(node, archive, host, {CONTENT: blob.restrict("read")})
+            _start(node, archive, host, {CONTENT: blob.restrict("read")}, isolation)
 
 
 def _blob_of(node: Node, archive: memoryview, host: str) -> Reference:
@@ -125,9 +132,17 @@ def _blob_of(node: Node, archive: memoryview, host: str) -> Reference:
     return blob
 
 
-def _start(node: Node, archive: EnvironmentArchive, host: str, inputs: Mapping[str, Handed]) -> None:
+def _start(
+    node: Node, archive: EnvironmentArchive, host: str, inputs: Mapping[str, Handed], isolation: Isolation
+) -> None:
     with node.run(
-        _NOTHING, label=_LABEL, inputs=inputs, template=archive.name, host=host, local=not host
+        _NOTHING,
+        label=_LABEL,
+        inputs=inputs,
+        template=archive.name,
+        host=host,
+        local=not host,
+        isolation=isolation,
     ) as task:
         task.wait()
 

@@ -23,16 +23,24 @@ from dios.lib.images.layouts import (
     place_of,
     read_layout,
 )
+from dios.wire.types import Isolation
 
 if TYPE_CHECKING:
     from dios.lib.images.group_archives import StoredArchive
 
 
-def image_on(node: Node, image: str, template: str = "", *, is_missing: bool = False) -> str:
+def image_on(
+    node: Node,
+    image: str,
+    template: str = "",
+    *,
+    is_missing: bool = False,
+    isolation: Isolation = Isolation.KERNEL,
+) -> str:
     """Bring an image to a node, and return the name that takes the place of a template.
 
     An image that this machine has read before is brought only if ``is_missing`` says that the node lacks it:
-    a sandbox that starts there shows that at no cost.
+    a sandbox that starts there shows that at no cost. ``isolation`` is that of the sandboxes.
 
     ``image`` is ``oci-layout:FOLDER[:TAG]``, ``oci-archive:FILE[:TAG]``, or ``dios://ALIAS/FILE[:TAG]`` for
     an archive in a group. The result is kept on this machine and on the node, so that the same image is read
@@ -55,34 +63,43 @@ def image_on(node: Node, image: str, template: str = "", *, is_missing: bool = F
 
         stored = StoredArchive(node, place.path)
         request = packing.request_of(stored.digest, place.tag, machine) if stored.digest else ""
-        name = _kept(node, request, place, is_missing=is_missing) if request else None
+        name = _kept(node, request, place, isolation, is_missing=is_missing) if request else None
         if name is not None:
             return name
     with _blobs(place, stored) as blobs:
         layout = read_layout(blobs, place.tag, machine)
         request = request or packing.request_of(layout.digest)
-        name = _kept(node, request, place, is_missing=is_missing)
+        name = _kept(node, request, place, isolation, is_missing=is_missing)
         if name is not None:
             return name
         with reported(f"reading {place}"):
             archive = packing.pack(layout, request)
-    return brought(node, archive, ("",), str(place))
+    return brought(node, archive, ("",), str(place), isolation)
 
 
-def _kept(node: Node, request: str, place: ImagePlace, *, is_missing: bool) -> str | None:
+def _kept(
+    node: Node, request: str, place: ImagePlace, isolation: Isolation, *, is_missing: bool
+) -> str | None:
     """Return the name of the image that is kept for a request, or None; bring it if the node lacks it."""
     archive = archives.kept(request)
     if archive is not None:
         # A damaged one is refused or, if it is empty, not mapped; one that was replaced is gone.
         with contextlib.suppress(InvalidError, FileNotFoundError, ValueError):
-            return brought(node, archive, ("",), str(place)) if is_missing else archive.name
+            return brought(node, archive, ("",), str(place), isolation) if is_missing else archive.name
     return None
 
 
-def image_at(place: str | Path | None, image: str, template: str = "", *, is_missing: bool = False) -> str:
+def image_at(
+    place: str | Path | None,
+    image: str,
+    template: str = "",
+    *,
+    is_missing: bool = False,
+    isolation: Isolation = Isolation.KERNEL,
+) -> str:
     """Bring an image to the node at a place, as ``image_on`` does."""
     with connect_or_start(place, pool_size=1) as node:
-        return image_on(node, image, template, is_missing=is_missing)
+        return image_on(node, image, template, is_missing=is_missing, isolation=isolation)
 
 
 @contextlib.contextmanager

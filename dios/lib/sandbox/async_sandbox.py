@@ -106,6 +106,7 @@ class Sandbox(SandboxOps):
         packages: Iterable[str] = (),
         wheels: str | os.PathLike[str] | None = None,
         image: str = "",
+        isolation: str = "kernel",
     ) -> None:
         super().__init__(
             inputs,
@@ -119,6 +120,7 @@ class Sandbox(SandboxOps):
             network_headers,
             forkable=forkable,
             has_image=bool(image),
+            isolation=isolation,
         )
         self._place: Final = node
         self._packages: Final = packages
@@ -215,7 +217,9 @@ class Sandbox(SandboxOps):
         work = functools.partial(environment_at, place, self._packages, self._wheels, self._template)
         if self._image:
             others = self._template or ("packages" if self._packages or self._wheels is not None else "")
-            work = functools.partial(image_at, place, self._image, others, is_missing=is_missing)
+            work = functools.partial(
+                image_at, place, self._image, others, is_missing=is_missing, isolation=self._isolation
+            )
         return await loop.in_thread(work)
 
     # -- steps ------------------------------------------------------------------------------------

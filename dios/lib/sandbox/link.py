@@ -35,7 +35,7 @@ from dios.lib.sandbox.session import PROGRAM
 from dios.lib.sandbox.steps import Steps, Write, call, each_side_by_side, read, side_by_side
 from dios.limits import KIB, MIB
 from dios.wire.nametext import fingerprint
-from dios.wire.types import Brand, Cause, TaskState
+from dios.wire.types import Brand, Cause, Isolation, TaskState
 
 if TYPE_CHECKING:
     from dios.client.session import Operation
@@ -185,6 +185,7 @@ class SessionLink:
         template: str = "",
         *,
         forkable: bool = False,
+        isolation: Isolation = Isolation.KERNEL,
     ) -> Steps[None]:
         """Start the task, and wait until the session has started. Raise SandboxEndedError if it does not."""
         started = partial(
@@ -196,6 +197,7 @@ class SessionLink:
             template=template,
             forkable=forkable,
             sandbox=True,
+            isolation=isolation,
         )
         try:
             yield from self._open(node, inputs, started, node.create_program_op(PROGRAM.encode()))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from dios.client.ops.attributes import Handle
+from dios.client.ops.nodes import isolation_of
 from dios.client.sync.node import Node, Reference
 from dios.errors import DiosError, InvalidError
 from dios.lib.amounts import memory_of, seconds_of
@@ -58,7 +59,7 @@ from dios.lib.sandbox.result import (
 )
 from dios.lib.sandbox.steps import Steps, call, each_side_by_side
 from dios.wire.messages import Limits
-from dios.wire.types import NameKind, ObjectType
+from dios.wire.types import Isolation, NameKind, ObjectType
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncReference
@@ -112,12 +113,19 @@ class SandboxOps:
         *,
         forkable: bool = False,
         has_image: bool = False,
+        isolation: str = "kernel",
     ) -> None:
         grant = NetworkGrant(network, network_ca, network_headers)
         self._grant: Final = grant if grant.origins else None
         self._template = template
         self._forkable: Final = forkable
         self._has_image: Final = has_image
+        self._isolation: Final = isolation_of(isolation)
+        if self._isolation is Isolation.GVISOR and (forkable or template):
+            raise InvalidError(
+                "a sandbox in gVisor has no template and cannot be forked: leave out template= and forkable=,"
+                " or isolation="
+            )
         self._bounds: Final = bounds or SandboxBounds()
         self._timeout: Final = None if timeout is None else seconds_of(timeout, "timeout")
         self._limits: Final = Limits(
@@ -374,6 +382,7 @@ class SandboxOps:
             self._limits,
             self._template,
             forkable=self._forkable,
+            isolation=self._isolation,
         )
 
     def _running(self) -> SessionLink:

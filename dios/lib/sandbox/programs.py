@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import selectors
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -53,7 +55,7 @@ def run_program(order: RunProgram, show: Callable[[int, bytes], None]) -> int:
 def _exchange(process: subprocess.Popen[bytes], data: bytes, show: Callable[[int, bytes], None]) -> None:
     """Write the input and show the output of a process until it has ended."""
     streams = {process.stdout: STDOUT, process.stderr: STDERR}
-    ended = os.pidfd_open(process.pid)
+    ended = _end_of(process.pid)
     left = memoryview(data)
     try:
         with selectors.DefaultSelector() as selector:
@@ -83,6 +85,24 @@ def _exchange(process: subprocess.Popen[bytes], data: bytes, show: Callable[[int
                 _read(stream.fileno(), number, show, fcntl.fcntl(stream, fcntl.F_GETPIPE_SZ))
     finally:
         os.close(ended)
+
+
+def _end_of(pid: int) -> int:
+    """Return a descriptor that is readable when a child has ended; it is not reaped."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+    # gVisor had no such call at first.
+    reading, writing = os.pipe()
+
+    def wait() -> None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.close(writing)
+
+    threading.Thread(target=wait, name="end of a program", daemon=True).start()
+    return reading
 
 
 def _written(process: subprocess.Popen[bytes], data: memoryview) -> memoryview:

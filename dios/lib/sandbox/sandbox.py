@@ -21,6 +21,7 @@ from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.network.grant import NetworkHeaders
 from dios.lib.sandbox.ops import Input, SandboxOps
 from dios.lib.sandbox.steps import Call, Read, Step, Steps
+from dios.wire.types import Isolation
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -49,9 +50,11 @@ def _environment(
     wheels: str | os.PathLike[str] | None,
     template: str,
     image: str,
+    isolation: Isolation,
 ) -> str:
     if image:
-        return _image(node, image, template or ("packages" if packages or wheels is not None else ""))
+        others = template or ("packages" if packages or wheels is not None else "")
+        return _image(node, image, others, isolation)
     # Most sandboxes need none.
     from dios.lib.environments.environments import environment_on  # noqa: PLC0415 - see above
 
@@ -72,11 +75,11 @@ def _of_files(
     return method
 
 
-def _image(node: Node, image: str, others: str, *, is_missing: bool = False) -> str:
+def _image(node: Node, image: str, others: str, isolation: Isolation, *, is_missing: bool = False) -> str:
     # Most sandboxes have none.
     from dios.lib.images.images import image_on  # noqa: PLC0415 - see above
 
-    return image_on(node, image, others, is_missing=is_missing)
+    return image_on(node, image, others, is_missing=is_missing, isolation=isolation)
 
 
 class SandboxFiles:
@@ -119,11 +122,16 @@ class Sandbox(SandboxOps):
     archive in a group. ``memory`` and ``cpu_seconds`` are then those of all processes, and changed files are
     in memory. Such a session has no template and no packages, and cannot be forked.
 
+    ``isolation`` names the kernel to which the session makes its system calls: "kernel", that of the machine,
+    behind a filter, or "gvisor", a kernel in a process of its own, on a node that has its program ``runsc``.
+    Such a session has no template and cannot be forked.
+
     Threads may share a sandbox: their calls run one after the other. Raises UnreachableError if there is no
     node and none can be started, NotSupportedError for a template that the node does not have or cannot
-    load, or an image that it cannot start, InvalidError for arguments that are out of range and an image that
-    is damaged or refused, NotPermittedError for ``network`` without the right to the network, LimitError,
-    NoSpaceError or OutOfMemoryError if the node has no room, OSError for an input that cannot be read.
+    load, an image that it cannot start, and gVisor where it is missing, InvalidError for arguments that are
+    out of range and an image that is damaged or refused, NotPermittedError for ``network`` without the right
+    to the network, LimitError, NoSpaceError or OutOfMemoryError if the node has no room, OSError for an
+    input that cannot be read.
     """
 
     def __init__(
@@ -143,6 +151,7 @@ class Sandbox(SandboxOps):
         packages: Iterable[str] = (),
         wheels: str | os.PathLike[str] | None = None,
         image: str = "",
+        isolation: str = "kernel",
     ) -> None:
         super().__init__(
             inputs,
@@ -156,6 +165,7 @@ class Sandbox(SandboxOps):
             network_headers,
             forkable=forkable,
             has_image=bool(image),
+            isolation=isolation,
         )
         self._turn: Final = threading.Lock()
         self._opens_node: Final = not isinstance(node, Node)
@@ -163,7 +173,7 @@ class Sandbox(SandboxOps):
             node = connect_or_start(node, pool_size=1)
         if image or packages or wheels is not None:
             try:
-                self._template = _environment(node, packages, wheels, template, image)
+                self._template = _environment(node, packages, wheels, template, image, self._isolation)
             except BaseException:
                 if self._opens_node:
                     node.close()
@@ -175,7 +185,7 @@ class Sandbox(SandboxOps):
                 if not image:
                     raise
                 # The node may have removed it since it was brought.
-                self._template = _image(node, image, template, is_missing=True)
+                self._template = _image(node, image, template, self._isolation, is_missing=True)
                 self._in_turn(self.reset_op())
         except BaseException:
             self.close()

@@ -39,7 +39,7 @@ from dios.node.doctor.capacity import examine_capacity
 from dios.node.doctor.cluster import examine_cluster
 from dios.node.doctor.environments import examine_environments
 from dios.node.doctor.finding import DoctorFinding, DoctorLevel, DoctorTest
-from dios.node.doctor.images import examine_images
+from dios.node.doctor.images import examine_gvisor, examine_images
 from dios.node.doctor.promises import promises
 from dios.node.doctor.releases import examine_releases
 from dios.node.doctor.replicas import examine_replicas
@@ -164,6 +164,7 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
         _webassembly(),
         examine_environments(data, probed),
         examine_images(data, probed),
+        examine_gvisor(data, probed),
         store,
         examine_scrubbing(data),
         *examine_cluster(data),

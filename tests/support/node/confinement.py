@@ -15,7 +15,7 @@ import trio
 from dios.errors import NotSupportedError
 from dios.host.confinement import view
 from dios.host.confinement.mechanisms import Mechanism, obstacle_to_pure, probe
-from dios.host.containers.runtimes import ANY, known_runtimes, lacking
+from dios.host.containers.runtimes import ANY, GVISOR, find_gvisor, known_runtimes, lacking
 from dios.host.process.task_process import TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_pool import NO_LIMITS, ZygotePool, open_zygote
@@ -164,3 +164,20 @@ def runtimes_or_skip() -> list[str]:
     if all(reasons.values()):
         pytest.skip(f"no OCI runtime starts a container here: {'; '.join(reasons.values())}")
     return [path for path, reason in reasons.items() if not reason]
+
+
+def gvisor_or_skip() -> str:
+    """The path of gVisor's runtime, if it starts containers here; skips, with the reason, if not."""
+    mechanisms = mechanisms_or_skip()
+    available = (name for name, mechanism in mechanisms.items() if mechanism.available)
+    missing = lacking(available, own_kernel=True)
+    if missing:
+        pytest.skip(f"gVisor needs {', '.join(missing)}, which is not here")
+    try:
+        path = find_gvisor(GVISOR)
+    except NotSupportedError as error:
+        pytest.skip(error.message)
+    reason = obstacle_to(path)
+    if reason:
+        pytest.skip(f"gVisor starts no container here: {reason}")
+    return path

@@ -132,6 +132,7 @@ OPTIONS_OF_SANDBOXES = {
     "packages": "--packages",
     "wheels": "--wheels",
     "image": "--image",
+    "isolation": "--isolation",
     "inputs": "--input",
     "memory": "--memory",
     "cpu_seconds": "--cpu-seconds",

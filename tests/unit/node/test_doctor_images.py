@@ -11,9 +11,9 @@ from dios.host.confinement.mechanisms import Availability, Mechanism
 from dios.host.containers.runtimes import NEEDED
 from dios.node.doctor import images
 from dios.node.doctor.finding import DoctorFinding, DoctorLevel
-from dios.node.doctor.images import examine_images
+from dios.node.doctor.images import examine_gvisor, examine_images
 from dios.start_watch import StartWatch
-from tests.support.node.confinement import runtimes_or_skip
+from tests.support.node.confinement import gvisor_or_skip, mechanisms_or_skip, runtimes_or_skip
 
 PERMITTED = "container_runtime = 'any'\n"
 ALL = {name: Mechanism(Availability.AVAILABLE, "", needed_for_pure=True) for name in NEEDED}
@@ -45,6 +45,55 @@ def test_a_missing_mechanism_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert finding is not None
     assert finding.level is DoctorLevel.WEAK
     assert name in finding.detail
+
+
+def examined_for_gvisor(
+    data: Path, settings: str = "", mechanisms: dict[str, Mechanism] = ALL
+) -> DoctorFinding:
+    """What the doctor says about gVisor for a node with settings."""
+    data.mkdir(exist_ok=True)
+    (data / "node.toml").write_text(settings, encoding="utf-8")
+    finding = examine_gvisor(data, mechanisms)
+    assert finding is not None
+    return finding
+
+
+def test_a_machine_with_gvisor_is_well(tmp_path: Path) -> None:
+    """It has started a container there, with the settings that every node has."""
+    path = gvisor_or_skip()
+    finding = examined_for_gvisor(tmp_path)
+    assert finding.level is DoctorLevel.OK
+    assert finding.detail == f"{path} starts sandboxes with a kernel of their own"
+
+
+def test_a_machine_without_gvisor_is_no_fault(tmp_path: Path) -> None:
+    """It is off, with the package that has it, or by the word of the settings."""
+    finding = examined_for_gvisor(tmp_path, f"gvisor_runtime = '{tmp_path}/runsc'\n")
+    assert finding.level is DoctorLevel.OK
+    assert finding.detail == f"off: this machine has no program {tmp_path}/runsc; the package runsc has it"
+    assert (
+        examined_for_gvisor(tmp_path, "gvisor_runtime = 'none'\n").detail == 'off: gvisor_runtime is "none"'
+    )
+    (tmp_path / "node.toml").write_text("gvisor_runtime = 'runc'\n", encoding="utf-8")
+    assert examine_gvisor(tmp_path, ALL) is None
+
+
+@pytest.mark.parametrize("name", sorted(NEEDED))
+def test_a_missing_mechanism_of_gvisor_is_named(tmp_path: Path, name: str) -> None:
+    """Without it nothing is started; other findings say how to get it."""
+    lacking = ALL | {name: Mechanism(Availability.MISSING, "it is off", needed_for_pure=True)}
+    assert f"gVisor needs {name}" in examined_for_gvisor(tmp_path, mechanisms=lacking).detail
+
+
+def test_a_broken_gvisor_is_named_with_its_reason(tmp_path: Path) -> None:
+    """A program that starts no container has only the name."""
+    mechanisms_or_skip()
+    program = tmp_path / "runsc"
+    program.write_bytes(Path("/bin/true").read_bytes())
+    program.chmod(0o755)
+    finding = examined_for_gvisor(tmp_path / "data", f"gvisor_runtime = '{program}'\n")
+    assert finding.level is DoctorLevel.WEAK
+    assert "runsc does not share memory between a container and the node" in finding.detail
 
 
 def test_a_machine_without_a_runtime_is_told_what_to_install(

@@ -4,29 +4,46 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import msgspec
 import pytest
 
-from dios.errors import NotSupportedError
+from dios.errors import InvalidError, NotSupportedError
+from dios.host.confinement.native_programs import NativeProgram
 from dios.host.confinement.policy import ALLOWED, KILLED
-from dios.host.containers import calls, container
+from dios.host.containers import calls, container, runtimes
 from dios.host.containers.bundle import configuration
 from dios.host.containers.container import TrialLimits, require
-from dios.host.containers.entry_points import exit_of_container, status_of_container
-from dios.host.containers.first_process import gap_of
-from dios.host.containers.runtimes import NEEDED, is_known, known_runtimes
+from dios.host.containers.entry_points import STATUS as REPORT
+from dios.host.containers.entry_points import status_of_container
+from dios.host.containers.first_process import Order, gap_of, kernel_version, main
+from dios.host.containers.runtimes import (
+    GVISOR,
+    NEEDED,
+    ContainerSetup,
+    find_gvisor,
+    is_gvisor,
+    is_known,
+    known_runtimes,
+    setup_for,
+)
+
+PYTHON = NativeProgram("python", "/usr/bin/python3", "", ())
+IN_IMAGE = ContainerSetup(NativeProgram("crun", "/usr/bin/crun", "", ()), PYTHON)
+IN_GVISOR = ContainerSetup(NativeProgram(GVISOR, "/usr/bin/runsc", "", ()), PYTHON, has_image=False)
 
 INSIDE = {"inotify_add_watch", "inotify_init", "inotify_init1", "userfaultfd", "chroot", "setns", "unshare"}
 
 
-def order() -> dict[str, Any]:  # type: ignore[explicit-any]  # JSON
+def order(setup: ContainerSetup = IN_IMAGE) -> dict[str, Any]:  # type: ignore[explicit-any]  # JSON
     """The order to a runtime, as it reads it."""
-    request = configuration("/root", ("/.dios-python/python",), TrialLimits(), {"/.dios-python": "/source"})
+    command, mounts = ("/.dios-python/python",), {"/.dios-python": "/source"}
+    request = configuration(setup, "/root", command, TrialLimits(), mounts)
     return cast("dict[str, Any]", json.loads(msgspec.json.encode(request)))  # type: ignore[explicit-any]
 
 
@@ -115,6 +132,27 @@ def test_a_container_that_is_not_confined_runs_nothing(row: str, other: str, gap
     assert gap in gap_of(STATUS.replace(row, other))
 
 
+def test_a_first_process_in_the_kernel_of_the_machine_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A runtime that shall have its own kernel may be another program with its name."""
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    order: Order = {
+        "paths": [],
+        "variables": [],
+        "folder": "/",
+        "links": {},
+        "machine": kernel_version(),
+    }
+    with pytest.raises(SystemExit, match="1"):
+        main(order, "module:function")
+    assert capfd.readouterr().err == "the container is not confined: its kernel is that of the machine\n"
+
+
 def test_folders_of_the_machine_are_mounted_read_only() -> None:
     """All others are file systems of the container."""
     for mount in order()["mounts"]:
@@ -128,28 +166,85 @@ def test_folders_of_the_machine_are_mounted_read_only() -> None:
 def test_each_missing_mechanism_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one of them no container is made."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    require(NEEDED)
-    for name in NEEDED:
-        with pytest.raises(ValueError, match=name):
-            require(NEEDED - {name})
+    for setup in (IN_IMAGE, IN_GVISOR):
+        require(setup, NEEDED)
+        for name in NEEDED:
+            with pytest.raises(ValueError, match=name):
+                require(setup, NEEDED - {name})
 
 
 def test_a_node_of_an_ordinary_user_has_no_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its user owns the memory that tasks may only read, and a container would have the root of that user."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ValueError, match="an image needs a node of root"):
-        require(NEEDED)
+        require(IN_IMAGE, NEEDED)
+    require(IN_GVISOR, NEEDED)
+
+
+@pytest.mark.parametrize("status", [0, 3 << 8, 9, 130 << 8, 137 << 8, 255 << 8])
+def test_the_end_of_a_task_is_the_reported_one(status: int) -> None:
+    """Each of its statuses is distinct from each of its signals."""
+    assert status_of_container(0, REPORT.pack(status)) == status
 
 
 @pytest.mark.parametrize(
-    ("status", "reported"),
-    [(0, 0), (3 << 8, 3 << 8), (137 << 8, 9), (9, 9), (159 << 8, 159 << 8), (255 << 8, 255 << 8)],
+    ("status", "report", "end"),
+    [
+        (9, REPORT.pack(0), 9),
+        (137 << 8, b"", 9),
+        (1 << 8, b"", 1 << 8),
+        (159 << 8, b"", 159 << 8),
+        (0, REPORT.pack(signal.SIGSYS), 0),
+        (0, REPORT.pack(0x137F), 0),
+        (3 << 8, b"x", 3 << 8),
+        (3 << 8, REPORT.pack(0) * 2, 3 << 8),
+    ],
 )
-def test_a_signal_in_the_container_is_one_of_the_task(status: int, reported: int) -> None:
-    """A runtime adds 128 to its number."""
-    assert status_of_container(status) == reported
-    assert status_of_container(exit_of_container(reported) << 8) == reported
-    assert status_of_container(status) != signal.SIGSYS, "no program pretends that a filter has ended it"
+def test_an_end_from_outside_and_a_strange_report_leave_the_status_of_the_runtime(
+    status: int, report: bytes, end: int
+) -> None:
+    """A runtime adds 128 to the number of a signal. No program pretends that a filter has ended it."""
+    assert status_of_container(status, report) == end
+
+
+def test_gvisor_is_found_by_its_name_or_path(tmp_path: Path) -> None:
+    """Others are no program of gVisor; one that is not there is named, with the next step."""
+    assert all(map(is_gvisor, ("none", "runsc", "/opt/runsc")))
+    assert not any(map(is_gvisor, ("", "any", "runc", "/opt/runsc/other")))
+    with pytest.raises(NotSupportedError, match=r"has no program .*/runsc in .* Install gVisor"):
+        find_gvisor(str(tmp_path / "runsc"))
+    with pytest.raises(NotSupportedError, match='gvisor_runtime = "none"'):
+        find_gvisor("none")
+
+
+def test_options_of_newer_releases_are_given_to_those_that_list_them(tmp_path: Path) -> None:
+    """The flags come on standard error; a program that fails is refused."""
+    script = tmp_path / GVISOR
+    script.write_text("#!/bin/sh\nprintf '  -overlay2 value\\n\\tof the root\\n' >&2\n", encoding="utf-8")
+    script.chmod(0o755)
+    assert "overlay2" in runtimes.flags_of(str(script))
+    script.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    with pytest.raises(InvalidError, match="does not list its flags"):
+        runtimes.flags_of(str(script))
+    program = tmp_path / "other" / GVISOR
+    program.parent.mkdir()
+    shutil.copy("/bin/true", program)
+    assert setup_for(str(program), None).options == ()
+
+
+def test_a_container_in_gvisor_has_no_rights_and_a_network_of_its_own() -> None:
+    """Its temporary files are bounded; Python is mounted read-only."""
+    request = order(IN_GVISOR)
+    assert request["process"]["capabilities"]["bounding"] == []
+    assert {row["type"] for row in request["linux"]["namespaces"]} == {
+        "pid",
+        "mount",
+        "ipc",
+        "uts",
+        "network",
+    }
+    (temporary,) = (mount for mount in request["mounts"] if mount["destination"] == "/tmp")
+    assert any(option.startswith("size=") for option in temporary["options"])
 
 
 def test_a_runtime_is_found_by_its_name_or_path(tmp_path: Path) -> None:

@@ -74,6 +74,18 @@ def test_a_node_that_watches_memory_knows_the_cause_without_a_group() -> None:
     assert (end.cause, str(BOUNDS.memory_bytes) in end.detail) == (Cause.MEMORY, True)
 
 
+def test_a_container_that_did_not_report_the_end_of_its_task_is_explained() -> None:
+    """Its runtime failed or was ended: the exit status is none that a program has chosen."""
+    ended = ChildExited(1, 2 << 8, 0, has_ended=False)
+    end = explain(ended)
+    assert (end.cause, end.signal) == (Cause.SIGNAL, signal.SIGKILL)
+    assert "its runtime failed, or its processes reached their limit" in end.detail
+    assert explain(ended, asked=True).cause is Cause.KILLED
+    assert explain(ended, events=MemoryEvents(1, 1)).cause is Cause.MEMORY
+    failed = ChildExited(1, LOCKDOWN_FAILED_STATUS << 8, 0, has_ended=False)
+    assert explain(failed).cause is Cause.SPAWN
+
+
 @pytest.mark.parametrize(
     ("events", "known"),
     [
@@ -100,3 +112,34 @@ async def test_the_time_of_a_container_is_that_of_its_group(tmp_path: Path) -> N
     assert (process.exit.cause, process.exit.cpu_ms) == (Cause.CPU, 2_100)
     process.close()
     theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("own_kernel", "status", "kills", "cause"),
+    [
+        (True, 1 << 8, 1, Cause.MEMORY),
+        (True, 1 << 8, 0, Cause.EXITED),
+        (True, 0, 1, Cause.EXITED),
+        (False, 1 << 8, 1, Cause.EXITED),
+    ],
+)
+async def test_a_kernel_of_which_a_process_was_killed_ends_its_task_with_any_status(
+    tmp_path: Path,
+    own_kernel: bool,  # noqa: FBT001 - a table's column
+    status: int,
+    kills: int,
+    cause: Cause,
+) -> None:
+    """Memory is the cause then. In other containers a program may have been killed long before."""
+    ours, theirs = trio.socket.socketpair()
+    theirs.close()
+    reading, writing = os.pipe()
+    os.close(writing)
+    process = TaskProcess(1, Brand.PURE, BOUNDS, ours, reading)
+    process.has_own_kernel = own_kernel
+    process.group = ControlGroup([(tmp_path, Hierarchy(tmp_path, 2, frozenset({"memory"})))])
+    (tmp_path / "memory.events").write_text(f"max 5\noom 1\noom_kill {kills}\n", encoding="ascii")
+    process.ended(ChildExited(1, status, 9))
+    process.close()
+    assert process.exit is not None
+    assert process.exit.cause is cause
