@@ -8,8 +8,8 @@ importing this module is fast.
 Calls of functions in sandboxed tasks:
     Executor, shared_executor, current_executor, Actor, put, get, ValueReference, allow, RemoteError
 Code that nobody has read, in sessions:
-    Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxFile, ProgramResult;
-    aio.Sandbox on event loops
+    Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxDisplay, SandboxFile,
+    ProgramResult; aio.Sandbox on event loops
 A node:
     connect, Node, checkpointed; aio, open_node, AsyncNode; syscalls
 Objects and what can be done with them (each class is for ``Node``, and with ``Async`` before its name, such
@@ -151,6 +151,7 @@ if TYPE_CHECKING:
     from dios.lib.sandbox.bounds import SandboxBounds
     from dios.lib.sandbox.result import (
         ProgramResult,
+        SandboxDisplay,
         SandboxFailure,
         SandboxFile,
         SandboxResult,
@@ -272,6 +273,7 @@ if TYPE_CHECKING:
         "Retired",
         "Sandbox",
         "SandboxBounds",
+        "SandboxDisplay",
         "SandboxFailure",
         "SandboxFile",
         "SandboxResult",
@@ -345,7 +347,9 @@ _HOMES = {
     "dios.lib.executor.results.class_forms": "allow",
     "dios.lib.executor.shared_executors": "shared_executor",
     "dios.lib.sandbox.bounds": "SandboxBounds",
-    "dios.lib.sandbox.result": "ProgramResult SandboxFailure SandboxFile SandboxResult SandboxTable",
+    "dios.lib.sandbox.result": (
+        "ProgramResult SandboxDisplay SandboxFailure SandboxFile SandboxResult SandboxTable"
+    ),
     "dios.lib.sandbox.sandbox": "Sandbox",
     "dios.wire.messages": "Limits",
     "dios.wire.nametext": "fingerprint format_name parse_name",
