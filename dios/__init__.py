@@ -8,8 +8,8 @@ importing this module is fast.
 Calls of functions in sandboxed tasks:
     Executor, shared_executor, current_executor, Actor, put, get, ValueReference, allow, RemoteError
 Code that nobody has read, in sessions:
-    Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxFile, ProgramResult;
-    aio.Sandbox on event loops
+    Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxDisplay, SandboxFile,
+    ProgramResult; aio.Sandbox on event loops
 A node:
     connect, Node, checkpointed; aio, open_node, AsyncNode; syscalls
 Objects and what can be done with them (each class is for ``Node``, and with ``Async`` before its name, such
@@ -153,6 +153,7 @@ if TYPE_CHECKING:
     from dios.lib.executor.shared_executors import shared_executor as shared_executor
     from dios.lib.sandbox.bounds import SandboxBounds as SandboxBounds
     from dios.lib.sandbox.result import ProgramResult as ProgramResult
+    from dios.lib.sandbox.result import SandboxDisplay as SandboxDisplay
     from dios.lib.sandbox.result import SandboxFailure as SandboxFailure
     from dios.lib.sandbox.result import SandboxFile as SandboxFile
     from dios.lib.sandbox.result import SandboxResult as SandboxResult
@@ -216,7 +217,9 @@ _HOMES = {
     "dios.lib.executor.results.class_forms": "allow",
     "dios.lib.executor.shared_executors": "shared_executor",
     "dios.lib.sandbox.bounds": "SandboxBounds",
-    "dios.lib.sandbox.result": "ProgramResult SandboxFailure SandboxFile SandboxResult SandboxTable",
+    "dios.lib.sandbox.result": (
+        "ProgramResult SandboxDisplay SandboxFailure SandboxFile SandboxResult SandboxTable"
+    ),
     "dios.lib.sandbox.sandbox": "Sandbox",
     "dios.wire.messages": "Limits",
     "dios.wire.nametext": "fingerprint format_name parse_name",

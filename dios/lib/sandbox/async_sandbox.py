@@ -135,6 +135,7 @@ class Sandbox(SandboxOps):
     get = _awaited(SandboxOps.get_op)
     call = _awaited(SandboxOps.call_op)
     complete = _awaited(SandboxOps.complete_op)
+    describe = _awaited(SandboxOps.describe_op)
     reset = _awaited(SandboxOps.reset_op)
 
     @property

@@ -27,7 +27,12 @@ from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.local_modules import LocalModules
 from dios.lib.executor.results.forms import DecodeTimeoutError
 from dios.lib.executor.values import decode_result
-from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds
+from dios.lib.sandbox.bounds import (
+    COMPLETIONS_MAX,
+    DESCRIPTION_CHARS_MAX,
+    NAME_CHARS_MAX,
+    SandboxBounds,
+)
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
 from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show
 from dios.lib.sandbox.network.grant import NetworkGrant, NetworkHeaders
@@ -36,6 +41,7 @@ from dios.lib.sandbox.protocol import (
     Answer,
     CallFunction,
     CompleteName,
+    DescribeName,
     GetFile,
     GetValue,
     ListFolder,
@@ -49,6 +55,7 @@ from dios.lib.sandbox.protocol import (
 )
 from dios.lib.sandbox.result import (
     ProgramResult,
+    SandboxDisplay,
     SandboxFailure,
     SandboxFile,
     SandboxResult,
@@ -162,7 +169,11 @@ class SandboxOps:
         yield from self._start()
 
     def run_op(
-        self, source: str, *, on_output: Callable[[str, str], None] | None = None
+        self,
+        source: str,
+        *,
+        on_output: Callable[[str, str], None] | None = None,
+        on_display: Callable[[SandboxDisplay], None] | None = None,
     ) -> Steps[SandboxResult]:
         """Run code as a cell of a notebook, and return its output, its last value and its exception.
 
@@ -172,10 +183,17 @@ class SandboxOps:
 
         ``on_output`` is called with "stdout" or "stderr" and a text whenever the code has printed, as far as
         ``bounds`` admit; the result has the whole text, too. An exception of it interrupts the code.
+
+        ``on_display`` is called in the same way with what the code gives to ``display``, in the forms of a
+        notebook, with its calls of ``clear_output``, and with a last value that has such forms. Otherwise the
+        texts of these values are output, and the result has their tables.
         """
         link = self._running()
         done = yield from link.exchange(
-            RunCell(source), self._timeout, _text_parts(on_output, self._bounds.output_bytes)
+            RunCell(source, on_display is not None),
+            self._timeout,
+            _text_parts(on_output, self._bounds.output_bytes),
+            on_display,
         )
         stdout, stderr = link.take_printed()
         answer, records = done.answer or (Answer(), [])
@@ -306,6 +324,19 @@ class SandboxOps:
         if not all(type(name) is str and name.startswith(text) and _is_name(name) for name in names):
             raise UntrustedResultError("the session sent something else than names")
         return names
+
+    def describe_op(self, text: str, *, source: bool = False, timeout: float | None = None) -> Steps[str]:
+        """Return the type, signature and documentation of a dotted name; with ``source`` also its source.
+
+        Raises the errors of ``complete``.
+        """
+        limit_s = None if timeout is None else seconds_of(timeout, "timeout")
+        if len(text) > NAME_CHARS_MAX or not _DOTTED_NAME.fullmatch(text) or text.endswith("."):
+            raise InvalidError(f"{text!r} is no name, and no dotted name, to describe")
+        description = self._decoded((yield from self._value(DescribeName(text, source), limit_s)))
+        if type(description) is not str or len(description) > DESCRIPTION_CHARS_MAX:
+            raise UntrustedResultError("the session sent something else than a description")
+        return description
 
     def interrupt(self) -> bool:
         """Stop the present run, from another thread or async task; the session keeps its variables.

@@ -187,6 +187,7 @@ class Sandbox(SandboxOps):
     get = _blocking(SandboxOps.get_op)
     call = _blocking(SandboxOps.call_op)
     complete = _blocking(SandboxOps.complete_op)
+    describe = _blocking(SandboxOps.describe_op)
     reset = _blocking(SandboxOps.reset_op)
 
     @property

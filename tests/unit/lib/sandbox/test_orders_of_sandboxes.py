@@ -14,6 +14,7 @@ from dios.lib.sandbox.link import SessionLink
 from dios.lib.sandbox.protocol import (
     CallFunction,
     CompleteName,
+    DescribeName,
     ForkSession,
     GetFile,
     GetValue,
@@ -40,6 +41,7 @@ RIGHT = (
     ListFolder("a"),
     RemovePath("a"),
     MakeFolder("a"),
+    DescribeName("a", source=True),
 )
 
 
