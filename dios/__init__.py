@@ -8,7 +8,8 @@ importing this module is fast.
 Calls of functions in sandboxed tasks:
     Executor, shared_executor, current_executor, Actor, put, get, ValueReference, allow, RemoteError
 Code that nobody has read, in sessions:
-    Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxFile, ProgramResult;
+    Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxFile, ProgramResult,
+    SandboxSnapshot, remove_snapshot;
     aio.Sandbox on event loops
 A node:
     connect, Node, checkpointed; aio, open_node, AsyncNode; syscalls
@@ -157,6 +158,7 @@ if TYPE_CHECKING:
         SandboxTable,
     )
     from dios.lib.sandbox.sandbox import Sandbox
+    from dios.lib.snapshots.snapshots import SandboxSnapshot, remove_snapshot
     from dios.wire.messages import Limits
     from dios.wire.nametext import fingerprint, format_name, parse_name
     from dios.wire.types import (
@@ -275,6 +277,7 @@ if TYPE_CHECKING:
         "SandboxFailure",
         "SandboxFile",
         "SandboxResult",
+        "SandboxSnapshot",
         "SandboxTable",
         "Scope",
         "Semantics",
@@ -303,6 +306,7 @@ if TYPE_CHECKING:
         "open_node",
         "parse_name",
         "put",
+        "remove_snapshot",
         "shared_executor",
         "syscalls",
         "work",
@@ -347,6 +351,7 @@ _HOMES = {
     "dios.lib.sandbox.bounds": "SandboxBounds",
     "dios.lib.sandbox.result": "ProgramResult SandboxFailure SandboxFile SandboxResult SandboxTable",
     "dios.lib.sandbox.sandbox": "Sandbox",
+    "dios.lib.snapshots.snapshots": "SandboxSnapshot remove_snapshot",
     "dios.wire.messages": "Limits",
     "dios.wire.nametext": "fingerprint format_name parse_name",
     "dios.wire.types": (

@@ -88,6 +88,10 @@ Show: TypeAlias = Callable[[int, bytes], None]
 """Called with output as it comes: the number of the stream, and bytes."""
 
 
+Sink: TypeAlias = Callable[[memoryview], None]
+"""Called with the bytes of changed files; it raises ProtocolError for more than it expects."""
+
+
 class _Starter(Protocol):
     """Starts the task of a session with inputs."""
 
@@ -163,6 +167,7 @@ class SessionLink:
         self._number = 0
         self._present = 0
         self._show: Show | None = None
+        self._sink: Sink | None = None
         self._failed: BaseException | None = None
         self._ready = False
         self._interrupting: Final = threading.Lock()
@@ -343,17 +348,21 @@ class SessionLink:
                     raise
 
     def exchange(
-        self, task: SessionTask, timeout_s: float | None, show: Show | None = None
+        self,
+        task: SessionTask,
+        timeout_s: float | None,
+        show: Show | None = None,
+        sink: Sink | None = None,
     ) -> Steps[OrderOutcome]:
         """Send an order, and return what came of it. The session may have ended with it: see ``ended``.
 
-        ``show`` is called with output as it comes. An exception from outside, such as Ctrl-C or a
-        cancellation, interrupts the order and is raised at its end. Raises InvalidError for an order that
-        cannot be sent, before the session has it.
+        ``show`` is called with output as it comes, and ``sink`` with the bytes of changed files. An exception
+        from outside, such as Ctrl-C or a cancellation, interrupts the order and is raised at its end. Raises
+        InvalidError for an order that cannot be sent, before the session has it.
         """
         order = self._framed(task)
         self._printed.renew()
-        self._show, self._failed = show, None
+        self._show, self._sink, self._failed = show, sink, None
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         late, raised, answer = False, None, None
         sent = False
@@ -384,7 +393,7 @@ class SessionLink:
                 raised, deadline = error, time.monotonic() + GRACE_S
                 self.interrupt()
         self._present = 0
-        self._show = None
+        self._show = self._sink = None
         if raised is not None:
             self._printed.take()
             raise raised
@@ -446,6 +455,8 @@ class SessionLink:
                 self._hand_over(*printed)
             elif kind == protocol.DONE and answer is None and self._present and self._ready:
                 answer = protocol.decoded_answer(body, self._present, self._bounds)
+            elif kind == protocol.FILES and answer is None and self._sink is not None:
+                self._sink(body)
             elif kind == protocol.READY and not self._ready and not body:
                 self._ready = True
             else:

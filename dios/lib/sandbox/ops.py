@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from dios.client.ops.attributes import Handle
 from dios.client.sync.node import Node, Reference
-from dios.errors import DiosError, InvalidError
+from dios.errors import DiosError, InvalidError, ProtocolError
 from dios.lib.amounts import memory_of, seconds_of
 from dios.lib.executor.call_pickles import encode_arguments
 from dios.lib.executor.errors import UntrustedResultError
@@ -29,7 +29,7 @@ from dios.lib.executor.results.forms import DecodeTimeoutError
 from dios.lib.executor.values import decode_result
 from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
-from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show
+from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show, Sink
 from dios.lib.sandbox.network.grant import NetworkGrant, NetworkHeaders
 from dios.lib.sandbox.protocol import (
     STDOUT,
@@ -45,6 +45,7 @@ from dios.lib.sandbox.protocol import (
     RemovePath,
     RunCell,
     RunProgram,
+    SendChanges,
     SessionTask,
 )
 from dios.lib.sandbox.result import (
@@ -57,11 +58,13 @@ from dios.lib.sandbox.result import (
     table_of,
 )
 from dios.lib.sandbox.steps import Steps, call, each_side_by_side
+from dios.wire.environments import digest_of
 from dios.wire.messages import Limits
 from dios.wire.types import NameKind, ObjectType
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncReference
+    from dios.lib.images.change_archives import ChangeArchive
 
 Input: TypeAlias = "str | Path | bytes | Reference | AsyncReference"
 
@@ -118,6 +121,9 @@ class SandboxOps:
         self._template = template
         self._forkable: Final = forkable
         self._has_image: Final = has_image
+        self._image_name = ""
+        """The environment of the image; its changes at the start are in ``_changes``, if there are some."""
+        self._changes: ChangeArchive | None = None
         self._bounds: Final = bounds or SandboxBounds()
         self._timeout: Final = None if timeout is None else seconds_of(timeout, "timeout")
         self._limits: Final = Limits(
@@ -339,6 +345,37 @@ class SandboxOps:
         self._shared.join()
         vars(other).update(_link=link, _modules=self._modules.copy())
 
+    def freeze_op(self) -> Steps[ChangeArchive]:
+        """Return the files that differ from the image, as they are now.
+
+        All processes but the session are stopped meanwhile. Raises InvalidError without an image,
+        SandboxCodeError if a file cannot be read, or the changes are over a bound, and SandboxEndedError.
+        """
+        if not self._has_image:
+            raise InvalidError("only a sandbox with an image has a state of its files: make it with image=")
+        # Most sandboxes have no image.
+        from dios.lib.environments.archives import building_folder  # noqa: PLC0415 - see above
+        from dios.lib.images.change_archives import ReceivedChanges, kept_changes  # noqa: PLC0415 - the same
+
+        with building_folder() as folder:
+            target = folder / "archive"
+            with target.open("wb") as file:
+                received = ReceivedChanges(file, digest_of(self._image_name))
+                yield from self._value(SendChanges(), sink=received.add)
+                try:
+                    digest = received.end()
+                except ProtocolError as error:
+                    raise UntrustedResultError(
+                        f"the session sent no changed files: {error.message}"
+                    ) from None
+            return kept_changes(target, digest, self._changes)
+
+    def restart_op(self, other: SandboxOps, changes: ChangeArchive) -> Steps[None]:
+        """Start a session that begins with changed files, in ``other``, a shallow copy of this sandbox."""
+        vars(other).update(_link=None, _changes=changes, _template=changes.name, _shared=self._shared)
+        self._shared.join()
+        yield from other._start()
+
     def kill_op(self) -> Steps[None]:
         """End the session, while an operation runs, too."""
         self._closed = True
@@ -386,10 +423,12 @@ class SandboxOps:
             raise SandboxEndedError(f"the session ended: {link.ended}. reset() starts a fresh one")
         return link
 
-    def _value(self, order: SessionTask, timeout: float | None = None) -> Steps[bytes]:
+    def _value(
+        self, order: SessionTask, timeout: float | None = None, sink: Sink | None = None
+    ) -> Steps[bytes]:
         link = self._running()
         limit_s = self._limit(timeout)
-        done = yield from link.exchange(order, limit_s)
+        done = yield from link.exchange(order, limit_s, sink=sink)
         failure = self._error(link, done, limit_s)
         if failure is not None:
             if failure.ended:

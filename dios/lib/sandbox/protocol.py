@@ -38,6 +38,8 @@ OUTPUT: Final = 3
 """From the session: 1 or 2 as a byte, for standard output and standard error, and bytes."""
 DONE: Final = 4
 """From the session: the answer to the present order."""
+FILES: Final = 5
+"""From the session: bytes of the changed files, during the order for them alone."""
 
 STDOUT: Final = 1
 STDERR: Final = 2
@@ -141,6 +143,10 @@ class MakeFolder(msgspec.Struct, frozen=True, array_like=True, tag=13):
     path: str
 
 
+class SendChanges(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Send the files that were changed in the image, as frames of their own."""
+
+
 SessionTask: TypeAlias = (
     RunCell
     | PutValue
@@ -154,6 +160,7 @@ SessionTask: TypeAlias = (
     | ListFolder
     | RemovePath
     | MakeFolder
+    | SendChanges
 )
 
 

@@ -57,6 +57,7 @@ from dios.lib.sandbox.protocol import (
     RemovePath,
     RunCell,
     RunProgram,
+    SendChanges,
     SessionTask,
 )
 from dios.limits import KIB
@@ -401,6 +402,12 @@ class _Session:
             from dios.lib.sandbox.programs import run_program  # noqa: PLC0415 - see above
 
             return self._value(run_program(task, self.show))
+        if isinstance(task, SendChanges):
+            # Few sessions are asked for them.
+            from dios.lib.sandbox.changes import send_changes  # noqa: PLC0415 - see above
+
+            send_changes(lambda data: self.send(protocol.FILES, data))
+            return Answer()
         if isinstance(task, ListFolder | RemovePath | MakeFolder):
             return self._value(_changed(task))
         if isinstance(task, GetValue):
