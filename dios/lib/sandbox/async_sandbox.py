@@ -135,6 +135,8 @@ class Sandbox(SandboxOps):
     get = _awaited(SandboxOps.get_op)
     call = _awaited(SandboxOps.call_op)
     complete = _awaited(SandboxOps.complete_op)
+    pause = _awaited(SandboxOps.pause_op)
+    resume = _awaited(SandboxOps.resume_op)
     reset = _awaited(SandboxOps.reset_op)
 
     @property

@@ -489,6 +489,18 @@ class SessionLink:
         else:
             yield from self.end(_reason(status))
 
+    @property
+    def running_task(self) -> Task:
+        """The task of a session that has begun."""
+        assert self.task is not None, "a session that has begun has a task"  # noqa: S101 - by its start
+        return self.task
+
+    def end_with_task(self) -> Steps[None]:
+        """End the session, with the reason of the node, if its task has ended."""
+        status = yield from call(self.running_task.status_op())
+        if status.state is TaskState.ENDED:
+            yield from self.end(_reason(status))
+
     def kill(self) -> Steps[None]:
         """End the task, while an order runs, too: the order then ends."""
         self.ended = self.ended or "it was closed"

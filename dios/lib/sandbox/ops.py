@@ -141,6 +141,7 @@ class SandboxOps:
         self._link: SessionLink | None = None
         self._closed = False
         self._is_left = False
+        self._is_paused = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'ended' if self.ended else 'open'}>"
@@ -151,6 +152,11 @@ class SandboxOps:
         if self._link is None:
             return "it was closed" if self._closed else "it was not started"
         return self._link.ended
+
+    @property
+    def paused(self) -> bool:
+        """Return True between ``pause`` and ``resume``."""
+        return self._is_paused
 
     def open_op(self, node: Node) -> Steps[None]:
         """Send the inputs to the node, and start the session there."""
@@ -322,6 +328,34 @@ class SandboxOps:
         link = self._link
         return link is not None and link.interrupt()
 
+    def pause_op(self) -> Steps[None]:
+        """Stop all processes of the session until ``resume``; a second call does nothing.
+
+        It keeps its memory and its files, and counts for the limits of its principal. Other calls raise
+        InvalidError until then, except for ``reset`` and ``close``. The node records it in the audit log.
+        Raises SandboxEndedError.
+        """
+        if not self._is_paused:
+            yield from self._signalled(self._running(), is_paused=True)
+
+    def resume_op(self) -> Steps[None]:
+        """Let a session go on that ``pause`` has stopped; do nothing for another one.
+
+        Raises SandboxEndedError if it ended meanwhile.
+        """
+        if self._is_paused:
+            self._is_paused = False
+            yield from self._signalled(self._running(), is_paused=False)
+
+    def _signalled(self, link: SessionLink, *, is_paused: bool) -> Steps[None]:
+        task = link.running_task
+        is_there = yield from call(task.pause_op() if is_paused else task.resume_op())
+        if not is_there:
+            # Another program may have let it go on.
+            yield from link.end_with_task()
+            self._running()
+        self._is_paused = is_paused
+
     def reset_op(self) -> Steps[None]:
         """Start a fresh session, with the same inputs and limits and without variables.
 
@@ -404,6 +438,7 @@ class SandboxOps:
     def _start(self) -> Steps[None]:
         # A fresh session has no modules yet.
         self._modules = LocalModules()
+        self._is_paused = False
         self._link = SessionLink(self._bounds, self._grant)
         yield from self._link.start(
             self._node,
@@ -421,6 +456,8 @@ class SandboxOps:
             raise InvalidError(NOT_OPEN)
         if link.ended:
             raise SandboxEndedError(f"the session ended: {link.ended}. reset() starts a fresh one")
+        if self._is_paused:
+            raise InvalidError("the sandbox is paused: resume() lets it go on")
         return link
 
     def _value(

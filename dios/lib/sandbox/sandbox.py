@@ -170,6 +170,8 @@ class Sandbox(SandboxOps):
     get = _blocking(SandboxOps.get_op)
     call = _blocking(SandboxOps.call_op)
     complete = _blocking(SandboxOps.complete_op)
+    pause = _blocking(SandboxOps.pause_op)
+    resume = _blocking(SandboxOps.resume_op)
     reset = _blocking(SandboxOps.reset_op)
 
     @property

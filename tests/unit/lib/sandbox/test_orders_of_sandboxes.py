@@ -24,6 +24,7 @@ from dios.lib.sandbox.protocol import (
     RemovePath,
     RunCell,
     RunProgram,
+    SendChanges,
     SessionTask,
 )
 
@@ -40,6 +41,7 @@ RIGHT = (
     ListFolder("a"),
     RemovePath("a"),
     MakeFolder("a"),
+    SendChanges(),
 )
 
 
