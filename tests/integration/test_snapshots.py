@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import dios
+import dios.aio
 from dios.errors import InvalidError, StaleError
 from dios.lib.environments import archives
 from tests.support.layouts import LayoutMaker, busybox_layer, entry, folder, layer_of
 from tests.support.node.command_user import Person
 from tests.support.node.confinement import runtimes_or_skip
 from tests.support.node.running_node import RunningNode, running_node
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 300
 
 CHANGES = """
 import os, shutil
@@ -253,3 +259,41 @@ def test_a_snapshot_that_the_cache_lost_is_read_again(
         path.unlink()
     with dios.Sandbox(node=node.place, snapshot=snapshot) as box:
         assert box.files.read("/own") == b"own"
+
+
+async def test_async_sandboxes_have_snapshots_and_forks(node: RunningNode, image: str, group: str) -> None:
+    """As the blocking ones do; they need the place of the node."""
+    async with dios.aio.Sandbox(node=node.place, image=image) as box:
+        await box.files.write("/own", "own")
+        snapshot = await box.snapshot(f"{group}/own")
+        first, second = await box.fork(2)
+        await first.files.write("/own", "other")
+        assert await second.files.read("/own") == b"own"
+        await first.close()
+        await second.close()
+    async with dios.aio.Sandbox(node=node.place, snapshot=snapshot) as box:
+        assert await box.files.read("/own") == b"own"
+    async with dios.aio.open_node(node.place) as opened:
+        with pytest.raises(InvalidError, match="connection of their own"):
+            await dios.aio.Sandbox(node=opened, snapshot=snapshot).__aenter__()
+
+
+def test_the_example_keeps_the_best_of_its_tries(node: RunningNode, image: str, group: str) -> None:
+    """A bad patch harms no other try, and another sandbox goes on with the best one."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "repair.py", "--image", image, "--group", "tries"],
+        env={**os.environ, "DIOS_NODE": node.place},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "before: 2 of 4 tests pass",
+        "start lower: 3 of 4 tests pass",
+        "print nothing: 3 of 4 tests pass",
+        "start with the first: 4 of 4 tests pass",
+        "delete it: 1 of 4 tests pass",
+        f"{group}/repaired: 4 of 4 tests pass",
+    ]

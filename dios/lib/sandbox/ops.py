@@ -58,6 +58,7 @@ from dios.lib.sandbox.result import (
     table_of,
 )
 from dios.lib.sandbox.steps import Steps, call, each_side_by_side
+from dios.limits import SANDBOX_FORKS_MAX
 from dios.wire.environments import digest_of
 from dios.wire.messages import Limits
 from dios.wire.types import NameKind, ObjectType
@@ -532,6 +533,14 @@ def _text_parts(on_output: Callable[[str, str], None] | None, bytes_max: int) ->
             on_output(name, text)
 
     return show
+
+
+def checked_count(count: int | None) -> int:
+    """Return the number of forks, 1 for None. Raise InvalidError for one that is out of range."""
+    number = 1 if count is None else count
+    if type(number) is not int or not 1 <= number <= SANDBOX_FORKS_MAX:
+        raise InvalidError(f"the number of forks is from 1 to {SANDBOX_FORKS_MAX}, not {count!r}")
+    return number
 
 
 def _is_name(text: str) -> bool:

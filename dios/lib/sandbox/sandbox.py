@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, 
 
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node, connect_or_start
-from dios.errors import InvalidError, MissingEnvironmentError
+from dios.errors import MissingEnvironmentError
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.network.grant import NetworkHeaders
-from dios.lib.sandbox.ops import Input, SandboxOps
+from dios.lib.sandbox.ops import Input, SandboxOps, checked_count
 from dios.lib.sandbox.steps import Call, Read, Step, Steps
 from dios.lib.snapshots.beginning import Beginning
-from dios.limits import SANDBOX_FORKS_MAX
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from dios.lib.environments.archives import EnvironmentArchive
     from dios.lib.snapshots.snapshots import SandboxSnapshot
 
 P = ParamSpec("P")
@@ -198,9 +196,7 @@ class Sandbox(SandboxOps):
         OutOfMemoryError if the node has no room, SandboxEndedError if the session has ended, and the errors
         of ``snapshot`` for an image.
         """
-        number = 1 if count is None else count
-        if type(number) is not int or not 1 <= number <= SANDBOX_FORKS_MAX:
-            raise InvalidError(f"the number of forks is from 1 to {SANDBOX_FORKS_MAX}, not {count!r}")
+        number = checked_count(count)
         begin = self._frozen_start() if self._has_image else self.fork_op
         others: list[Sandbox] = []
         try:
@@ -229,11 +225,9 @@ class Sandbox(SandboxOps):
         """
         frozen = self._in_turn(self.freeze_op())
         # Most sandboxes have no snapshots.
-        from dios.lib.snapshots.snapshots import store_snapshot  # noqa: PLC0415 - see above
+        from dios.lib.snapshots.preparation import store  # noqa: PLC0415 - see above
 
-        return store_snapshot(
-            self._node, place, self._image_name, lambda: self._image_archive().path, frozen.archive
-        )
+        return store(self._node, self._beginning, self._image_name, frozen, place)
 
     def close(self) -> None:
         """End the session; a second call does nothing."""
@@ -260,20 +254,15 @@ class Sandbox(SandboxOps):
         # Most sandboxes need nothing.
         from dios.lib.snapshots.preparation import bring  # noqa: PLC0415 - see above
 
-        brought = bring(node, self._beginning, is_missing=is_missing)
-        self._template, self._image_name, self._changes = brought
-
-    def _image_archive(self) -> EnvironmentArchive:
-        from dios.lib.snapshots.preparation import image_archive  # noqa: PLC0415 - the same
-
-        return image_archive(self._node, self._beginning, self._image_name)
+        environment = bring(node, self._beginning, is_missing=is_missing)
+        self._template, self._image_name, self._changes = environment
 
     def _frozen_start(self) -> Callable[[Sandbox], Steps[None]]:
         """Bring the present files to the node, and return the start of a sandbox with them."""
         frozen = self._in_turn(self.freeze_op())
-        from dios.lib.snapshots.snapshots import bring_changes  # noqa: PLC0415 - the same
+        from dios.lib.snapshots.preparation import bring_frozen  # noqa: PLC0415 - the same
 
-        bring_changes(self._node, frozen.archive, self._image_archive)
+        bring_frozen(self._node, self._beginning, self._image_name, frozen)
         return functools.partial(self.restart_op, changes=frozen)
 
     # -- steps ------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dios.client.sync.node import Node, connect_or_start
 from dios.errors import DamagedError
@@ -13,8 +14,16 @@ from dios.lib.environments.environments import environment_on
 from dios.lib.images.change_archives import ChangeArchive
 from dios.lib.images.images import image_on
 from dios.lib.snapshots.beginning import Beginning
-from dios.lib.snapshots.snapshots import archive_of_image, snapshot_on
+from dios.lib.snapshots.snapshots import (
+    SandboxSnapshot,
+    archive_of_image,
+    bring_changes,
+    snapshot_on,
+    store_snapshot,
+)
 from dios.wire.environments import digest_of
+
+T = TypeVar("T")
 
 
 class SandboxEnvironment(NamedTuple):
@@ -44,12 +53,22 @@ def bring(node: Node, beginning: Beginning, *, is_missing: bool = False) -> Sand
     return SandboxEnvironment(name, "", None)
 
 
-def bring_to(
-    place: str | Path | None, beginning: Beginning, *, is_missing: bool = False
-) -> SandboxEnvironment:
-    """Bring what a sandbox begins with to the node at a place, as ``bring`` does."""
+def store(node: Node, beginning: Beginning, image: str, frozen: ChangeArchive, place: str) -> SandboxSnapshot:
+    """Store the changed files of a sandbox as a snapshot at ``place``, as ``store_snapshot`` does."""
+    return store_snapshot(
+        node, place, image, lambda: image_archive(node, beginning, image).path, frozen.archive
+    )
+
+
+def bring_frozen(node: Node, beginning: Beginning, image: str, frozen: ChangeArchive) -> None:
+    """Bring the changed files of a sandbox to its node, for forks of it. Raise as ``bring`` does."""
+    bring_changes(node, frozen.archive, lambda: image_archive(node, beginning, image))
+
+
+def at(place: str | Path | None, operation: Callable[[Node], T]) -> T:
+    """Return the result of an operation on the node at a place, over a connection of its own."""
     with connect_or_start(place, pool_size=1) as node:
-        return bring(node, beginning, is_missing=is_missing)
+        return operation(node)
 
 
 def image_archive(node: Node, beginning: Beginning, image: str) -> EnvironmentArchive:
