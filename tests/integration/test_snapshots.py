@@ -14,9 +14,11 @@ import dios
 import dios.aio
 from dios.errors import InvalidError, StaleError
 from dios.lib.environments import archives
+from dios.node import local_cluster
 from tests.support.layouts import LayoutMaker, busybox_layer, entry, folder, layer_of
 from tests.support.node.command_user import Person
 from tests.support.node.confinement import runtimes_or_skip
+from tests.support.node.kept_cluster import kill
 from tests.support.node.running_node import RunningNode, running_node
 
 ROOT = Path(__file__).parents[2]
@@ -297,3 +299,29 @@ def test_the_example_keeps_the_best_of_its_tries(node: RunningNode, image: str, 
         "delete it: 1 of 4 tests pass",
         f"{group}/repaired: 4 of 4 tests pass",
     ]
+
+
+@pytest.mark.long
+def test_a_snapshot_survives_its_node(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that promises replicas has it after its node was killed; another node goes on with it."""
+    settings = {"coordinator": "off", "container_runtime": "any", "replica_grace": "1s"}
+    cluster = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=settings)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
+    person = Person(tmp_path)
+    first, second, _ = cluster.nodes
+    person.environment["DIOS_NODE"] = str(first.data)
+    try:
+        local_cluster.start(cluster)
+        person.types("dios group create tries")
+        person.types("dios group set tries --replicas 2")
+        with dios.Sandbox(node=first.data, image=image) as box:
+            box.files.write("/own", "own")
+            snapshot = box.snapshot("dios://tries/own")
+        kill(first.socket)
+        # Neither this machine nor the other node has anything of it.
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        with dios.Sandbox(node=second.data, snapshot=snapshot) as box:
+            assert box.exec("cat", "/own", "/etc/release").stdout == "owntiny 1.0\n"
+    finally:
+        for node in cluster.nodes:
+            kill(node.socket)
