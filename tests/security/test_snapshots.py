@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 import dios
-from dios.errors import DamagedError, DiosError, InvalidError
+from dios.errors import DamagedError, DiosError, InvalidError, TooLargeError
 from dios.lib.environments.archives import EnvironmentArchive
 from dios.lib.environments.environments import brought
+from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.files.catalogue_places import KeyringCatalogue
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.staging import StagedFiles
@@ -141,6 +142,22 @@ def test_a_piece_that_a_member_has_replaced_is_refused(
         staged.publish()
     with pytest.raises(DamagedError, match="another digest"):
         dios.Sandbox(node=node.place, snapshot=snapshot)
+
+
+def test_a_hostile_session_fills_no_disk_by_a_download(box: dios.Sandbox, tmp_path: Path) -> None:
+    """A folder in itself without end, and a name that leads out."""
+    row = "{'name': %r, 'kind': %r, 'size': 1, 'mode': 0o4777}"
+    box.run(
+        "import dios.lib.sandbox.session as session\n"
+        f"session._changed = lambda _: [{row % ('again', 'folder')}]"
+    )
+    with pytest.raises(TooLargeError, match="too deep"):
+        box.files.download("/", tmp_path / "deep")
+    box.run(f"session._changed = lambda _: [{row % ('../escaped', 'file')}]")
+    with pytest.raises(UntrustedResultError, match="with the name"):
+        box.files.download("/", tmp_path / "out")
+    assert not (tmp_path / "escaped").exists()
+    box.reset()
 
 
 def test_the_changed_files_are_read_only_at_their_second_place(box: dios.Sandbox) -> None:

@@ -79,6 +79,8 @@ class SandboxFiles:
     list = _of_files(SandboxOps.list_folder_op)
     make_folder = _of_files(SandboxOps.make_folder_op)
     remove = _of_files(SandboxOps.remove_path_op)
+    upload = _of_files(SandboxOps.upload_op)
+    download = _of_files(SandboxOps.download_op)
 
 
 class Sandbox(SandboxOps):

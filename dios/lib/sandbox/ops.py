@@ -12,6 +12,7 @@ import math
 import mmap
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from dios.client.ops.attributes import Handle
 from dios.client.sync.node import Node, Reference
-from dios.errors import DiosError, InvalidError, ProtocolError
+from dios.errors import DiosError, InvalidError, ProtocolError, TooLargeError
 from dios.lib.amounts import memory_of, seconds_of
 from dios.lib.executor.call_pickles import encode_arguments
 from dios.lib.executor.errors import UntrustedResultError
@@ -40,6 +41,7 @@ from dios.lib.sandbox.protocol import (
     GetValue,
     ListFolder,
     MakeFolder,
+    MakeLink,
     PutFile,
     PutValue,
     RemovePath,
@@ -58,7 +60,7 @@ from dios.lib.sandbox.result import (
     table_of,
 )
 from dios.lib.sandbox.steps import Steps, call, each_side_by_side
-from dios.limits import SANDBOX_FORKS_MAX
+from dios.limits import ENVIRONMENT_BYTES_MAX, IMAGE_DEPTH_MAX, IMAGE_ENTRIES_MAX, SANDBOX_FORKS_MAX
 from dios.wire.environments import digest_of
 from dios.wire.messages import Limits
 from dios.wire.types import NameKind, ObjectType
@@ -74,6 +76,7 @@ _DOTTED_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\.?")
 _INTERRUPTED: Final = "KeyboardInterrupt"
 _TIMED_OUT: Final = "TimeoutError"
 _ENDED: Final = "SandboxEnded"
+_MODE_BITS: Final = 0o777
 _STATUS_MIN: Final = -128
 _STATUS_MAX: Final = 255
 NOT_OPEN: Final = "this sandbox is not open: use it in an `async with` statement"
@@ -269,6 +272,71 @@ class SandboxOps:
     def remove_path_op(self, path: str | os.PathLike[str]) -> Steps[None]:
         """Remove a file, or a folder with its files. Raise SandboxCodeError if that fails."""
         yield from self._value(RemovePath(_path_of(path)))
+
+    def upload_op(self, local: str | os.PathLike[str], path: str | os.PathLike[str]) -> Steps[None]:
+        """Write a local file or a folder with all in it to ``path``, with permissions and symbolic links.
+
+        A folder may be there already, and a file is replaced. Links are not followed. Raises InvalidError for
+        something else than a file, folder or link, OSError for one that cannot be read, and SandboxCodeError
+        if the session cannot write it.
+        """
+        top, target = Path(local), _path_of(path)
+        if not top.is_dir():
+            yield from self._upload_file(top, target)
+            return
+        yield from self.make_folder_op(target)
+        for folder, folders, names in os.walk(top):
+            below = os.path.relpath(folder, top)
+            place = target if below == "." else f"{target}/{below}"
+            for name in sorted(folders):
+                if Path(folder, name).is_symlink():
+                    yield from self._upload_file(Path(folder, name), f"{place}/{name}")
+                else:
+                    yield from self.make_folder_op(f"{place}/{name}")
+            for name in sorted(names):
+                yield from self._upload_file(Path(folder, name), f"{place}/{name}")
+
+    def _upload_file(self, local: Path, path: str) -> Steps[None]:
+        info = local.lstat()
+        if stat.S_ISLNK(info.st_mode):
+            yield from self._value(MakeLink(path, str(local.readlink())))
+        elif stat.S_ISREG(info.st_mode):
+            yield from self._value(PutFile(path, local.read_bytes(), info.st_mode & _MODE_BITS))
+        else:
+            raise InvalidError(f"{local} is no file, folder or link: it cannot be uploaded")
+
+    def download_op(self, path: str | os.PathLike[str], local: str | os.PathLike[str]) -> Steps[list[str]]:
+        """Write the files of a folder to a new local folder. Return the paths of what was left out.
+
+        That are symbolic links and other special files: a link of a sandbox could lead anywhere here. Raises
+        OSError if there is something at ``local``, TooLargeError over the bounds of an image, and
+        SandboxCodeError for a file that cannot be read, or is over the bound ``value_bytes``.
+        """
+        target = Path(local)
+        target.mkdir()
+        left_out: list[str] = []
+        folders, files, size = [(_path_of(path), target)], 0, 0
+        while folders:
+            source, folder = folders.pop()
+            for row in (yield from self.list_folder_op(source)):
+                files += 1
+                place = f"{source}/{row.name}"
+                depth = len(folder.relative_to(target).parts)
+                if files > IMAGE_ENTRIES_MAX or size > ENVIRONMENT_BYTES_MAX or depth > IMAGE_DEPTH_MAX:
+                    raise TooLargeError(
+                        "the folder of the sandbox is too large, or too deep: take a part of it"
+                    )
+                if row.kind == "folder":
+                    (folder / row.name).mkdir()
+                    folders.append((place, folder / row.name))
+                elif row.kind == "file":
+                    data = yield from self.read_file_op(place)
+                    size += len(data)
+                    (folder / row.name).write_bytes(data)
+                    (folder / row.name).chmod(row.mode & _MODE_BITS)
+                else:
+                    left_out.append(place)
+        return left_out
 
     def put_op(self, name: str, value: object) -> Steps[None]:
         """Set a variable of the session to a copy of a value; ``put("data.csv", bytes)`` writes a file there.

@@ -91,10 +91,11 @@ class CallFunction(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class PutFile(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Write a file in the private folder of the session."""
+    """Write a file, and set its permissions unless ``mode`` is None."""
 
     path: str
     data: bytes
+    mode: int | None = None
 
 
 class GetFile(msgspec.Struct, frozen=True, array_like=True, tag=7):
@@ -147,6 +148,13 @@ class SendChanges(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """Send the files that were changed in the image, as frames of their own."""
 
 
+class MakeLink(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """Make a symbolic link with this text."""
+
+    path: str
+    target: str
+
+
 SessionTask: TypeAlias = (
     RunCell
     | PutValue
@@ -161,6 +169,7 @@ SessionTask: TypeAlias = (
     | RemovePath
     | MakeFolder
     | SendChanges
+    | MakeLink
 )
 
 
