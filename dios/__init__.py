@@ -9,7 +9,7 @@ Calls of functions in sandboxed tasks:
     Executor, shared_executor, current_executor, Actor, put, get, ValueReference, allow, RemoteError
 Code that nobody has read, in sessions:
     Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxDisplay, SandboxFile,
-    ProgramResult; aio.Sandbox on event loops
+    ProgramResult, SandboxSnapshot, remove_snapshot; aio.Sandbox on event loops
 A node:
     connect, Node, checkpointed; aio, open_node, AsyncNode; syscalls
 Objects and what can be done with them (each class is for ``Node``, and with ``Async`` before its name, such
@@ -159,6 +159,8 @@ if TYPE_CHECKING:
     from dios.lib.sandbox.result import SandboxResult as SandboxResult
     from dios.lib.sandbox.result import SandboxTable as SandboxTable
     from dios.lib.sandbox.sandbox import Sandbox as Sandbox
+    from dios.lib.snapshots.snapshots import SandboxSnapshot as SandboxSnapshot
+    from dios.lib.snapshots.snapshots import remove_snapshot as remove_snapshot
     from dios.wire.messages import Limits as Limits
     from dios.wire.nametext import fingerprint as fingerprint
     from dios.wire.nametext import format_name as format_name
@@ -221,6 +223,7 @@ _HOMES = {
         "ProgramResult SandboxDisplay SandboxFailure SandboxFile SandboxResult SandboxTable"
     ),
     "dios.lib.sandbox.sandbox": "Sandbox",
+    "dios.lib.snapshots.snapshots": "SandboxSnapshot remove_snapshot",
     "dios.wire.messages": "Limits",
     "dios.wire.nametext": "fingerprint format_name parse_name",
     "dios.wire.types": (

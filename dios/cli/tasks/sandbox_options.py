@@ -68,6 +68,9 @@ class SandboxOptions(Options):
         "The root file system: oci-layout:FOLDER[:TAG], oci-archive:FILE[:TAG] or dios://GROUP/FILE[:TAG].",
         section=_LIMITS,
     )
+    snapshot: str = option(
+        "--snapshot PLACE", "Begin with the snapshot of a sandbox, dios://GROUP/NAME.", section=_LIMITS
+    )
     network: list[str] | None = option(
         "--network ORIGIN",
         "Permit HTTP requests to this origin, such as https://api.example.org; repeat for more.",
@@ -84,6 +87,11 @@ class SandboxOptions(Options):
         section=_NETWORK,
     )
 
+    @property
+    def has_programs(self) -> bool:
+        """True if the sandbox has the programs of an image."""
+        return bool(self.image or self.snapshot)
+
     def sandbox(  # type: ignore[explicit-any] # of either class of sandboxes
         self, kind: Callable[..., S], *, bounds: SandboxBounds | None = None, **more: object
     ) -> S:
@@ -93,6 +101,7 @@ class SandboxOptions(Options):
             packages=self.packages or (),
             wheels=self.wheels or None,
             image=self.image,
+            snapshot=self.snapshot,
             inputs=given_inputs(self.inputs),
             memory=self.memory,
             cpu_seconds=self.cpu_seconds,

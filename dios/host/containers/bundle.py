@@ -16,13 +16,16 @@ from dios.host.confinement.limits_of_task import LimitsOfTask, seconds_of
 from dios.host.confinement.private_folder import size_for
 from dios.host.containers.calls import Json, filter_of
 from dios.host.containers.first_process import CAPABILITIES
-from dios.wire.images import RESERVED
+from dios.wire.images import CHANGES, RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PYTHON: Final = f"/{RESERVED}"
 """The place of the node's Python in a container, read-only. An image has no such file."""
+
+CHANGES_PLACE: Final = f"/{CHANGES}"
+"""The place of the changed files in a container, read-only, which its session reads for a snapshot."""
 
 _MASKED: Final = (
     *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kallsyms", "/proc/kcore", "/proc/keys"),

@@ -38,6 +38,8 @@ _PROC: Final = "/proc"
 _GROUPS: Final = "/sys/fs/cgroup"
 """A runtime asks which kind of file system this is. Most are content with an empty folder of the view."""
 
+_BELOW: Final = f"{view.ENVIRONMENT}-below"
+"""The image, in the view of a zygote whose environment has changes to it."""
 _FOLDER: Final = private_folder.MOUNT_POINT
 _ROOT: Final = f"{_FOLDER}/root"
 _UPPER: Final = f"{_FOLDER}/upper"
@@ -109,7 +111,8 @@ def _enter_view(setup: ContainerSetup, paths: Sequence[str], image: str) -> tupl
 
 
 def _parts(setup: ContainerSetup, trees: Sequence[str], files: Sequence[str], image: str) -> view.ViewParts:
-    parts = view.parts_of(view.library_trees((*trees, *files)), files, added={view.ENVIRONMENT: image})
+    added = {view.ENVIRONMENT: image} | ({_BELOW: setup.below} if setup.below else {})
+    parts = view.parts_of(view.library_trees((*trees, *files)), files, added=added)
     parts.clones.extend(view.clone(tree, bundle.PYTHON + tree) for tree in trees)
     known = {place for place, _, _ in parts.clones}
     parts.clones.extend(view.clone(path, is_device=True) for path in _DEVICES if path not in known)
@@ -167,12 +170,10 @@ class ContainerMaker(NamedTuple):
         _mount("proc", _OWN_PROC, memory_mounts.NO_SUID | memory_mounts.NO_DEV | memory_mounts.NO_EXEC)
         memory_mounts.replace(_PROC, _OWN_PROC)
         # The root of the layer that can be written has the mode of the new root directory.
-        _mount(
-            "overlay", _ROOT, 0, f"lowerdir={view.ENVIRONMENT},upperdir={_UPPER},workdir={_WORK},userxattr"
-        )
-        order = bundle.configuration(
-            _ROOT, (*self.command, self.entry), bounds, {bundle.PYTHON: bundle.PYTHON}
-        )
+        lower = f"{view.ENVIRONMENT}:{_BELOW}" if self.setup.below else view.ENVIRONMENT
+        _mount("overlay", _ROOT, 0, f"lowerdir={lower},upperdir={_UPPER},workdir={_WORK},userxattr")
+        mounts = {bundle.PYTHON: bundle.PYTHON, bundle.CHANGES_PLACE: _UPPER}
+        order = bundle.configuration(_ROOT, (*self.command, self.entry), bounds, mounts)
         with open(f"{_BUNDLE}/config.json", "wb") as file:  # noqa: PTH123 - the same
             file.write(msgspec.json.encode(order))
         privileges.no_new_privileges()

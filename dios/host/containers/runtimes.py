@@ -50,13 +50,15 @@ _PLACES: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 class ContainerSetup(Struct, frozen=True):
     """The programs of a container: its runtime, a known one, and the Python of its first process.
 
-    ``variables`` and ``folder`` are the environment and the working directory of the image.
+    ``variables`` and ``folder`` are the environment and the working directory of the image. ``below`` is the
+    folder of the image if the environment has changes to it, else empty.
     """
 
     runtime: NativeProgram
     python: NativeProgram
     variables: Annotated[tuple[Text, ...], Meta(max_length=limits.IMAGE_VARIABLES_MAX)] = ()
     folder: Text = "/"
+    below: Text = ""
 
     @property
     def kind(self) -> RuntimeKind:

@@ -561,11 +561,13 @@ class ZygotePool:
         Raise ``NotSupportedError`` with the reasons of all if none does.
         """
         python = await trio.to_thread.run_sync(this_python)
+        base = None if self._environments is None else self._environments.base_of(environment)
+        below = "" if base is None else str(base)
         reasons: list[str] = []
         for path in await trio.to_thread.run_sync(known_runtimes, self._container_runtime):
             try:
                 runtime = await trio.to_thread.run_sync(examine_runtime, path)
-                container = ContainerSetup(runtime, python, image.variables, image.folder)
+                container = ContainerSetup(runtime, python, image.variables, image.folder, below)
                 setup = ZygoteSetup(Brand.PURE, self._setup.available, container=container)
                 return await self._restarted(former, setup, environment)
             except (InvalidError, NotSupportedError) as error:

@@ -13,6 +13,6 @@ Read in this order:
   ``descriptions`` describes values, ``cell_loop`` runs cells that await, and ``forking`` makes
   another session of the process;
   ``session_warm_up`` runs a few orders of nobody in templates and prepared processes.
-- ``programs``: a program of an image, run by the session.
+- ``programs``: a program of an image, run by the session; ``changes``: the files that it has changed there.
 - ``network``: HTTP requests of a session to the origins that its caller granted.
 """

@@ -96,6 +96,10 @@ ShowDisplay: TypeAlias = Callable[[SandboxDisplay], None]
 _CLEARED: Final = {b"\0": SandboxDisplay(clear=True), b"\1": SandboxDisplay(clear=True, wait=True)}
 
 
+Sink: TypeAlias = Callable[[memoryview], None]
+"""Called with the bytes of changed files; it raises ProtocolError for more than it expects."""
+
+
 class _Starter(Protocol):
     """Starts the task of a session with inputs."""
 
@@ -201,6 +205,7 @@ class SessionLink:
         self._present = 0
         self._show: Show | None = None
         self._show_display: ShowDisplay | None = None
+        self._sink: Sink | None = None
         self._failed: BaseException | None = None
         self._ready = False
         self._interrupting: Final = threading.Lock()
@@ -387,18 +392,19 @@ class SessionLink:
         timeout_s: float | None,
         show: Show | None = None,
         show_display: ShowDisplay | None = None,
+        sink: Sink | None = None,
     ) -> Steps[OrderOutcome]:
         """Send an order, and return what came of it. The session may have ended with it: see ``ended``.
 
-        ``show`` is called with output as it comes, ``show_display`` with the values that it shows.
-        An exception from outside, such as Ctrl-C or a
-        cancellation, interrupts the order and is raised at its end. Raises InvalidError for an order that
-        cannot be sent, before the session has it.
+        ``show`` is called with output as it comes, ``show_display`` with the values that it shows, and
+        ``sink`` with the bytes of changed files. An exception from outside, such as Ctrl-C or a cancellation,
+        interrupts the order and is raised at its end. Raises InvalidError for an order that cannot be sent,
+        before the session has it.
         """
         order = self._framed(task)
         self._printed.renew()
         self._displays.renew()
-        self._show, self._show_display, self._failed = show, show_display, None
+        self._show, self._show_display, self._sink, self._failed = show, show_display, sink, None
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         late, raised, answer = False, None, None
         sent = False
@@ -429,7 +435,7 @@ class SessionLink:
                 raised, deadline = error, time.monotonic() + GRACE_S
                 self.interrupt()
         self._present = 0
-        self._show = self._show_display = None
+        self._show = self._show_display = self._sink = None
         if raised is not None:
             self._printed.take()
             raise raised
@@ -493,6 +499,8 @@ class SessionLink:
                 self._hand_over(self._show_display, self._displays.decode(kind, body))
             elif kind == protocol.DONE and answer is None and self._present and self._ready:
                 answer = protocol.decoded_answer(body, self._present, self._bounds)
+            elif kind == protocol.FILES and answer is None and self._sink is not None:
+                self._sink(body)
             elif kind == protocol.READY and not self._ready and not body:
                 self._ready = True
             else:
@@ -524,6 +532,18 @@ class SessionLink:
         except DiosError as unknown:
             yield from self.end(f"{error.message}; its task gave no reason ({unknown.message})")
         else:
+            yield from self.end(_reason(status))
+
+    @property
+    def running_task(self) -> Task:
+        """The task of a session that has begun."""
+        assert self.task is not None, "a session that has begun has a task"  # noqa: S101 - by its start
+        return self.task
+
+    def end_with_task(self) -> Steps[None]:
+        """End the session, with the reason of the node, if its task has ended."""
+        status = yield from call(self.running_task.status_op())
+        if status.state is TaskState.ENDED:
             yield from self.end(_reason(status))
 
     def kill(self) -> Steps[None]:

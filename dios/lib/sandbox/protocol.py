@@ -46,6 +46,8 @@ DISPLAY: Final = 5
 """From the session, in a run that shows values while it runs: one of them."""
 CLEAR: Final = 6
 """From the session, the same: drop what was shown. The byte 1 means when the next value or text comes."""
+FILES: Final = 7
+"""From the session: bytes of the changed files, during the order for them alone."""
 
 STDOUT: Final = 1
 STDERR: Final = 2
@@ -96,10 +98,11 @@ class CallFunction(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class PutFile(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Write a file in the private folder of the session."""
+    """Write a file, and set its permissions unless ``mode`` is None."""
 
     path: str
     data: bytes
+    mode: int | None = None
 
 
 class GetFile(msgspec.Struct, frozen=True, array_like=True, tag=7):
@@ -155,6 +158,17 @@ class DescribeName(msgspec.Struct, frozen=True, array_like=True, tag=14):
     source: bool
 
 
+class SendChanges(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """Send the files that were changed in the image, as frames of their own."""
+
+
+class MakeLink(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """Make a symbolic link with this text."""
+
+    path: str
+    target: str
+
+
 SessionTask: TypeAlias = (
     RunCell
     | PutValue
@@ -169,6 +183,8 @@ SessionTask: TypeAlias = (
     | RemovePath
     | MakeFolder
     | DescribeName
+    | SendChanges
+    | MakeLink
 )
 
 

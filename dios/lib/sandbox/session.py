@@ -53,12 +53,14 @@ from dios.lib.sandbox.protocol import (
     GetValue,
     ListFolder,
     MakeFolder,
+    MakeLink,
     Order,
     PutFile,
     PutValue,
     RemovePath,
     RunCell,
     RunProgram,
+    SendChanges,
     SessionTask,
 )
 from dios.limits import KIB
@@ -417,6 +419,8 @@ class _Session:
         if isinstance(task, PutFile):
             with open(task.path, "wb", opener=opened_file) as file:
                 file.write(task.data)
+                if task.mode is not None:
+                    os.fchmod(file.fileno(), task.mode)
             return Answer()
         if isinstance(task, GetFile):
             with open(task.path, "rb", opener=opened_file) as file:
@@ -426,7 +430,13 @@ class _Session:
             from dios.lib.sandbox.programs import run_program  # noqa: PLC0415 - see above
 
             return self._value(run_program(task, self.show))
-        if isinstance(task, ListFolder | RemovePath | MakeFolder):
+        if isinstance(task, SendChanges):
+            # Few sessions are asked for them.
+            from dios.lib.sandbox.changes import send_changes  # noqa: PLC0415 - see above
+
+            send_changes(lambda data: self.send(protocol.FILES, data))
+            return Answer()
+        if isinstance(task, ListFolder | RemovePath | MakeFolder | MakeLink):
             return self._value(_changed(task))
         if isinstance(task, GetValue):
             return self._value(variables[self._known(task.name)])
@@ -548,10 +558,13 @@ def opened_file(path: str, flags: int) -> int:
     return number
 
 
-def _changed(task: ListFolder | RemovePath | MakeFolder) -> list[dict[str, object]]:
+def _changed(task: ListFolder | RemovePath | MakeFolder | MakeLink) -> list[dict[str, object]]:
     """Do something with files; the result has the files of a folder."""
     if isinstance(task, MakeFolder):
         os.makedirs(task.path, exist_ok=True)  # noqa: PTH103 - as short as the code of a cell would be
+        return []
+    if isinstance(task, MakeLink):
+        os.symlink(task.target, task.path)  # noqa: PTH211 - the same
         return []
     if isinstance(task, ListFolder):
         with os.scandir(task.path) as entries:

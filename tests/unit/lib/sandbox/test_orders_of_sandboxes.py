@@ -20,11 +20,13 @@ from dios.lib.sandbox.protocol import (
     GetValue,
     ListFolder,
     MakeFolder,
+    MakeLink,
     PutFile,
     PutValue,
     RemovePath,
     RunCell,
     RunProgram,
+    SendChanges,
     SessionTask,
 )
 
@@ -42,6 +44,8 @@ RIGHT = (
     RemovePath("a"),
     MakeFolder("a"),
     DescribeName("a", source=True),
+    SendChanges(),
+    MakeLink("a", "b"),
 )
 
 
@@ -63,7 +67,7 @@ def wrong_orders() -> list[SessionTask]:
     for task in RIGHT:
         names = type(task).__struct_fields__
         values = {name: getattr(task, name) for name in names}
-        orders.extend(type(task)(**values | {name: 1}) for name in names)
+        orders.extend(type(task)(**values | {name: 1.5}) for name in names)
     return orders
 
 
