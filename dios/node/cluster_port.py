@@ -206,6 +206,7 @@ async def serve_port(port: ClusterPort, links: PeerLinks, settings: Settings, nu
         place = discovery.place_of(settings.listen)
         nursery.start_soon(discovery.find_others, voice, links, place, name="announce")
     nursery.start_soon(port.certificate.keep, lambda: _known(settings, links), name="renew the certificate")
+    certifying: set[NodeId] = set()
     _log.info("the node listens for other nodes", extra={"address": port.listener.address})
     try:
         while True:
@@ -227,6 +228,7 @@ async def serve_port(port: ClusterPort, links: PeerLinks, settings: Settings, nu
                     secured,
                     port.denied,
                     settings.certificate_days,
+                    certifying,
                     name="renew a certificate",
                 )
             else:
@@ -245,10 +247,22 @@ def _known(settings: Settings, links: PeerLinks) -> list[Address]:
 
 
 async def certify(
-    me: Identity, secured: Secured, denied: Callable[[Principal, str], None], days: int
+    me: Identity,
+    secured: Secured,
+    denied: Callable[[Principal, str], None],
+    days: int,
+    served: set[NodeId],
 ) -> None:
-    """Answer a node that wants its next certificate; ``denied`` records a refusal."""
-    name = secured.peer.name
+    """Answer a node that wants its next certificate; ``denied`` records a refusal.
+
+    ``served`` has the nodes that are being answered. A further connection of one of them is closed, so that
+    their number is bounded by that of the nodes.
+    """
+    name, node = secured.peer.name, secured.peer.node
+    if node in served:
+        secured.close()
+        return
+    served.add(node)
     try:
         await renewal.serve(me, secured, days=days)
     except (DiosError, OSError) as error:
@@ -259,6 +273,8 @@ async def certify(
         denied(Principal(f"node:{name}"), "an internal error")
     else:
         _log.info("a certificate was renewed", extra={"peer": name})
+    finally:
+        served.discard(node)
 
 
 async def admit(

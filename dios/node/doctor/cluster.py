@@ -108,7 +108,7 @@ def judge_clocks(members: Iterable[Member]) -> Iterator[DoctorFinding]:
 
     A clock is blamed only if it differs by more than that for certain.
     """
-    test = DoctorTest("clocks", "times shown to users agree; no guarantee depends on it")
+    test = DoctorTest("clocks", "times shown to users agree, and the ends of certificates")
     measured = {
         member.name: (member.clock_offset_ns, member.clock_error_ns)
         for member in members
@@ -176,9 +176,7 @@ def _identity(settings: Settings) -> DoctorFinding:
 
 
 def _clock() -> DoctorFinding:
-    test = DoctorTest(
-        "clock", "expiry of invitations, and the times shown to users; no guarantee depends on it"
-    )
+    test = DoctorTest("clock", "ends of invitations and certificates, and the times shown to users")
     state = _clock_state()
     if state is None:
         return test.result("the system does not report if it is synchronised")

@@ -3,7 +3,7 @@
 A chain of certificates is valid as long as no node in it was removed: everything that a removed node signed,
 before or later, is void, its own statement included. So that the nodes which it had admitted stay, the
 statement that removes it keeps those that its signer knew. Whatever else of the removed node shall stay
-true, the member that removes it says again in its own name. Nothing depends on a clock. TLS checks the
+true, the member that removes it says again in its own name. No removal depends on a clock. TLS checks the
 signatures of chains, ``dios.transport.identity.statements`` those of statements, which ``dios.host.peers``
 sends.
 """

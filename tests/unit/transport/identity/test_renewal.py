@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
 import pytest
 import trio
+from cryptography import x509
 
 from dios import limits
-from dios.errors import DiosError, InvalidError, NotPermittedError, TimeLimitError
+from dios.errors import DiosError, InvalidError, NotPermittedError, TimeLimitError, UnreachableError
+from dios.ids import NodeId, Principal
+from dios.node import cluster_port
 from dios.node.certificate_keeper import Address, CertificateKeeper, own_certificate, state_of
-from dios.transport.identity import renewal
+from dios.transport.identity import certificates, renewal
 from dios.transport.identity.certificates import NodeRole, card_of, end_of
 from dios.transport.identity.identity import (
     Identity,
@@ -23,7 +27,7 @@ from dios.transport.identity.identity import (
     load,
     renew,
 )
-from dios.transport.tcp.tls import Listener, dial
+from dios.transport.tcp.tls import Listener, connect, dial
 from tests.support.peers.connections import Refusals, listening, make_cluster
 
 DAY_S = 86_400
@@ -160,6 +164,36 @@ def test_without_days_a_certificate_has_no_end(tmp_path: Path) -> None:
     assert admit_here(n1, tmp_path / "n2", name="n2", days=0).card.until_s is None
 
 
+async def test_a_node_has_one_renewal_at_a_time(tmp_path: Path) -> None:
+    """Silent connections of a member are bounded: a second one is closed, and others are served."""
+    n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
+    denied: list[str] = []
+    served: set[NodeId] = set()
+
+    def note(principal: Principal, why: str) -> None:
+        denied.append(f"{principal}: {why}")
+
+    async with listening(n1) as (listener, nursery):
+
+        async def accept() -> None:
+            with contextlib.suppress(trio.EndOfChannel):
+                while True:
+                    nursery.start_soon(cluster_port.certify, n1, await listener.accept(), note, 10, served)
+
+        nursery.start_soon(accept)
+        _, silent = await connect(listener.address, n2.renewal_context, n2.cluster, lambda _: None)
+        while n2.node not in served:
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(UnreachableError, match="without an answer"):
+            await renewal.ask(listener.address, n2)
+        assert (await renewal.ask(listener.address, n3)).signer == "n1"
+        silent.close()
+        while served:
+            await trio.lowlevel.checkpoint()
+        assert (await renewal.ask(listener.address, n2)).signer == "n1"
+    assert denied == ["node:n2: the peer did not send one request"]
+
+
 # -- the keeper -------------------------------------------------------------------------------------
 async def test_the_keeper_renews_at_half_of_the_life(tmp_path: Path) -> None:
     """It asks the authority first, gives everybody the new identity, and notes the signer."""
@@ -233,6 +267,49 @@ async def test_another_authority_renews_when_the_first_is_lost(tmp_path: Path) -
         keeper = CertificateKeeper(aged(n1, n3, 6))
         assert await keeper.renew([Address(n2.node, listener.address)])
     assert [card.name for card in keeper.own.cards] == ["n3", "n2", "n1", "dios"]
+
+
+# -- clusters of before -----------------------------------------------------------------------------
+@pytest.fixture
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Identity]:
+    """A cluster of release 0.2: three nodes in a row, whose certificates have no role and no end."""
+    subject = certificates._subject
+    monkeypatch.setattr(certificates, "_subject", lambda name, number, _="": subject(name, number))
+    nodes = make_cluster(tmp_path, "n1 n2 n3", in_a_row=True)
+    monkeypatch.undo()
+    assert not any(units_of(node.chain[0]) for node in nodes)
+    return nodes
+
+
+def units_of(certificate: bytes) -> list[object]:
+    """The units in the subject of a certificate."""
+    read = x509.load_der_x509_certificate(certificate)
+    units = read.subject.get_attributes_for_oid(x509.NameOID.ORGANIZATIONAL_UNIT_NAME)
+    return [unit.value for unit in units]
+
+
+async def test_a_cluster_of_before_goes_on(old: list[Identity], tmp_path: Path) -> None:
+    """Its nodes admit and sign as before, have no end, and what joins from now on has a role and an end."""
+    assert {node.card.node_role for node in old} == {NodeRole.AUTHORITY}
+    assert {node.card.until_s for node in old} == {None}
+    assert {state_of(node).text for node in old} == {"without an end"}
+    n4 = admit_here(old[1], tmp_path / "n4", name="n4")
+    assert n4.card.node_role is NodeRole.MEMBER
+    for node in old:
+        async with listening(node) as (listener, nursery):
+            (await dial(listener.address, n4, nursery)).close()
+            (await listener.accept()).close()
+    async with listening(old[2]) as (listener, nursery):
+        nursery.start_soon(serve, old[2], listener)
+        late = aged(old[1], n4, 400)
+        renewed = adopt(late, (await renewal.ask(listener.address, late)).chain)
+    assert [card.name for card in renewed.cards] == ["n4", "n3", "n2", "n1", "dios"]
+
+
+async def test_a_keeper_leaves_a_certificate_without_an_end(old: list[Identity]) -> None:
+    """Nobody takes the right to sign from a node of a cluster of before by renewing it."""
+    with trio.fail_after(20):
+        await CertificateKeeper(old[1]).keep(list)
 
 
 # -- the way back -----------------------------------------------------------------------------------
