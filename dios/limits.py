@@ -336,6 +336,14 @@ ANNOUNCE_SEEK_MS: Final = 10_000
 
 # -- identities and connections of nodes ----------------------------------------------------------
 CHAIN_CERTIFICATES_MAX: Final = 12
+CERTIFICATE_DAYS: Final = 14  # the life of the certificate of a node that signs no others
+CERTIFICATE_DAYS_MAX: Final = 3_650
+CERTIFICATE_SKEW_S: Final = 600  # by which clocks of nodes may differ before ends are judged wrongly
+RENEWAL_MS_MAX: Final = 20_000  # for one attempt to renew a certificate at one node
+RENEWALS_TRIED_MAX: Final = 32  # nodes that are asked in one attempt
+RENEWAL_RETRY_MS_MIN: Final = 2_000
+RENEWAL_RETRY_MS_MAX: Final = 300_000
+RENEWAL_LOOK_MS_MAX: Final = 600_000  # after which a node looks at its clock again
 CERTIFICATE_BYTES_MAX: Final = 4 * KIB
 NODES_RESERVED: Final = 64  # of the known nodes, for those that were not admitted by one and the same member
 NODES_REMOVED_BY_MEMBER_MAX: Final = 512

@@ -180,8 +180,8 @@ class ShutdownBegan(Struct, frozen=True, tag=11):
 class PeerUp(Struct, frozen=True, tag=13):
     """An authenticated control connection to another node is open; the fields are its own statements.
 
-    ``version`` is that of the messages, the highest that both nodes speak. ``is_worker`` follows from the
-    node's certificate.
+    ``version`` is that of the messages, the highest that both nodes speak. ``is_worker`` and
+    ``is_authority`` follow from the node's certificate.
     """
 
     now: int
@@ -192,6 +192,7 @@ class PeerUp(Struct, frozen=True, tag=13):
     address: str
     version: int = DCP_VERSION
     is_worker: bool = False
+    is_authority: bool = False
 
 
 class PeerDown(Struct, frozen=True, tag=14):

@@ -135,8 +135,9 @@ class Settings:
     0 for never, and ``scrub_every`` (ms) the time from the start of one pass to that of the next.
     ``name`` and ``rack`` are the names of this node and of its fault domain. ``listen`` is the address for
     other nodes ("HOST:PORT"; empty for no network), ``advertise`` the address given to them if it differs,
-    and ``announce`` turns on the search for other nodes by UDP on the local network. ``border`` is the
-    address for trusted clusters ("HOST:PORT"; empty for none).
+    and ``announce`` turns on the search for other nodes by UDP on the local network. ``certificate_days`` is
+    the life of certificates that this node signs, 0 for no end. ``border`` is the address for trusted
+    clusters ("HOST:PORT"; empty for none).
     ``link_rate`` and ``store_rate`` are the bytes per second of its network and its disk, 0 to find them out;
     with ``measure``, the node measures its disk for that.
     ``shape`` is the interface that is limited to ``link_rate`` (empty for none).
@@ -191,6 +192,7 @@ class Settings:
     listen: str = ""
     advertise: str = ""
     announce: bool = False
+    certificate_days: int = limits.CERTIFICATE_DAYS
     border: str = ""
     link_rate: int = 0
     store_rate: int = 0
@@ -520,6 +522,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "listen": _listen,
     "advertise": _advertise,
     "announce": _boolean,
+    "certificate_days": _or_none(_integer(1, limits.CERTIFICATE_DAYS_MAX)),
     "border": _listen,
     "link_rate": _rate,
     "store_rate": _rate,

@@ -379,6 +379,7 @@ class NodeRow(Struct, frozen=True, array_like=True):
     barred: Annotated[tuple[Identifier, ...], Meta(max_length=limits.SCHEDULERS_BARRED_MAX)] = ()
     """The ids of the nodes whose schedulers have lost their lease on the node's queue."""
     is_worker: bool = False
+    is_authority: bool = False
     """True if the node showed a certificate of a worker, which administers no other node."""
 
 

@@ -1,7 +1,7 @@
 """Commands about nodes and clusters.
 
 - ``daemon``: ``dios-node start``, ``status``, ``stop``; ``setting_options`` are its options.
-- ``joining``: ``dios-node init`` and ``token``, and the first start with ``--join``.
+- ``joining``: ``dios-node init``, ``invite`` and ``authorize``, and the first start with ``--join``.
 - ``trust``: ``dios-node trust``.
 - ``inspection``: ``dios-node dump`` and ``replay``; ``target``: the node that a command is about.
 - ``check``: ``dios-node check``; ``orphans``: ``dios-node orphans``.

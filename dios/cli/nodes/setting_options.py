@@ -52,6 +52,7 @@ SHOWN: Final = {
     "listen": "ADDRESS  HOST:PORT for other nodes",
     "advertise": "ADDRESS  HOST:PORT that other nodes get instead",
     "announce": "         find other nodes by UDP on this network",
+    "certificate-days": "N   the life of certificates that this node signs; none: no end",
     "border": "ADDRESS  HOST:PORT for trusted clusters",
     "link-rate": "RATE     bytes/s of the network, like '110 MiB'",
     "store-rate": "RATE     bytes/s of the store's disk",

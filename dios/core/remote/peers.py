@@ -49,7 +49,7 @@ class Here(Struct, frozen=True):
     the node grants leases on its objects, and asks other nodes for some.
     ``devices`` are those that tasks may ask for. ``threads`` are the same processors with the parts
     of the machine that they are in. With ``limbo_from_nodes``, tasks of other nodes may start limbo tasks
-    here. A node that ``is_worker`` administers no other.
+    here. A node that ``is_worker`` administers no other; one that ``is_authority`` admits others.
     """
 
     node: NodeId = NodeId(0)
@@ -73,6 +73,7 @@ class Here(Struct, frozen=True):
     threads: tuple[messages.ThreadPlace, ...] = ()
     limbo_from_nodes: bool = False
     is_worker: bool = False
+    is_authority: bool = False
 
 
 class PendingRequest:
@@ -267,6 +268,7 @@ class Peer:
         "guesses",
         "handing_over",
         "heard_ns",
+        "is_authority",
         "is_worker",
         "lasting",
         "link",
@@ -297,7 +299,7 @@ class Peer:
         "working_since",
     )
 
-    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {"is_worker": False}
+    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {"is_worker": False, "is_authority": False}
     """Fields that snapshots of earlier releases lack, with their values."""
 
     def __init__(self, node: NodeId) -> None:
@@ -313,6 +315,7 @@ class Peer:
         self.reconcile_missing = 0  # the number of answers to the last round that are still missing
         self.version = 0  # of the messages that both nodes speak; 0 before the first contact
         self.is_worker = False  # True for a node that administers nothing, by its certificate
+        self.is_authority = False  # True for a node that admits others, by its certificate
         self.connected = False
         self.met = False  # True if the node itself reported its epoch on a connection
         self.cut_off = False  # True if nothing arrives from it, although it may be alive
@@ -573,6 +576,7 @@ class Cluster:
             member.fitness,
             member.barred,
             self.here.is_worker if is_here else peer is not None and peer.is_worker,
+            self.here.is_authority if is_here else peer is not None and peer.is_authority,
         )
 
     def name_of(self, node: NodeId) -> str:

@@ -526,6 +526,7 @@ class PeerLinks:
                 hello.address,
                 session.version,
                 line.peer.is_worker,
+                line.peer.is_authority,
             )
         )
         self.streamer.met(node, session)

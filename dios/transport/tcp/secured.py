@@ -25,7 +25,7 @@ from dios import limits
 from dios.errors import ProtocolError, UnreachableError, WouldBlockError
 from dios.ids import NodeId
 from dios.transport.batch import BATCH
-from dios.transport.identity.certificates import CertificateDetails, CertificateRole
+from dios.transport.identity.certificates import CertificateDetails, CertificateRole, NodeRight
 from dios.transport.identity.trust import Trust
 from dios.wire.codec import FrameSplitter
 
@@ -43,6 +43,8 @@ class PeerIdentity(NamedTuple):
     """The node's id; for the role JOIN the number of the token."""
     name: str
     chain: tuple[CertificateDetails, ...]
+    renews: bool = False
+    """True on a connection on which the peer gets its next certificate and nothing else."""
 
     @property
     def key(self) -> bytes:
@@ -53,6 +55,11 @@ class PeerIdentity(NamedTuple):
     def is_worker(self) -> bool:
         """True for a node that administers nothing."""
         return self.chain[0].is_worker
+
+    @property
+    def is_authority(self) -> bool:
+        """True for a node that admits others."""
+        return self.chain[0].may(NodeRight.SIGN)
 
 
 def frame_of(body: bytes) -> bytes:

@@ -47,6 +47,7 @@ def test_programs_get_every_field() -> None:
         "address": "h:1",
         "status": "suspect",
         "worker": False,
+        "authority": False,
         "since": 5,
         "draining": True,
         "fitness": "fit",
