@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 
 from dios import limits
 from dios.errors import DiosError
+from dios.host.peers.handshake import jittered_s
 from dios.transport.identity import durable_files, identity, renewal
 from dios.transport.identity.certificates import utc_text
 from dios.transport.identity.identity import FOLDER, Identity
@@ -125,7 +126,7 @@ class CertificateKeeper:
             elif await self.renew(known()):
                 wait_ms = limits.RENEWAL_RETRY_MS_MIN
             else:
-                await trio.sleep(wait_ms / 1000 * random.uniform(0.5, 1))  # noqa: S311 - no secret
+                await trio.sleep(jittered_s(wait_ms))
                 wait_ms = min(2 * wait_ms, limits.RENEWAL_RETRY_MS_MAX)
 
     async def renew(self, known: Iterable[Address]) -> bool:

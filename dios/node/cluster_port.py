@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections import Counter
@@ -243,7 +244,9 @@ def _known(settings: Settings, links: PeerLinks) -> list[Address]:
     """Return the addresses of the known nodes, and those of the last start, whose nodes are not known yet."""
     known = [Address(peer.node, peer.address) for peer in links.hand_over()]
     met = {peer.address for peer in known}
-    return known + [Address(0, address) for address in seeds.read(settings.data) if address not in met]
+    with contextlib.suppress(OSError):  # other nodes are known without the file
+        known += [Address(0, address) for address in seeds.read(settings.data) if address not in met]
+    return known
 
 
 async def certify(

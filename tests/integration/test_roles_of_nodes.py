@@ -71,6 +71,9 @@ def test_certificates_are_renewed_and_a_cluster_comes_back_without_its_authority
         assert {row["name"]: row["authority"] for row in rows} == {"n1": True, "n2": False, "n3": False}
         status = json.loads(person.types("dios-node status --data n2 --json").stdout)
         assert "more days, until" in status["certificate"]
+        metrics = json.loads(person.types("dios metrics --json --node n2").stdout)
+        (days,) = [row["value"] for row in metrics if row["metric"] == "dios_certificate_days_left"]
+        assert 13 < days < 14
 
         # After half of its life, and long after its end, a certificate is renewed by itself.
         for days in (6, 400):

@@ -524,7 +524,7 @@ def forget(
 
     Use this for a node that is lost or no longer trusted. Its objects cannot be reached any more; nothing is
     deleted on its disk. Its machine can come back as a new node, with an invitation and an empty data
-    directory.
+    directory. A cluster that loses its last authority so cannot renew its certificates: see `dios node ls`.
     """
     with _connected(common) as connected:
         members = connected.nodes()
@@ -532,11 +532,24 @@ def forget(
         member = next((candidate for candidate in members if candidate.name == name), None)
         if member is not None and member.here:
             raise InvalidError(f"{name} is the asked node itself; ask another node with --node PATH")
+        if warning := last_authority(members, name):
+            say(warning)
         if not yes and not _confirmed(member or _member(members, name), "forget"):
             raise typer.Exit(FAILED)
         left = connected.set_node(name, "restore" if taken_over else "forget")
         remaining = ", ".join(other.name for other in left)
         common.print_row(list(map(described, left)), f"{name} is forgotten; remaining nodes: {remaining}")
+
+
+def last_authority(members: list[Member], name: str) -> str:
+    """Return a warning if the node of this name is the only authority that is known; empty if it is not."""
+    if [member.name for member in members if member.is_authority] != [name]:
+        return ""
+    return (
+        f"{name} is the only authority that is known here: without one nobody admits nodes or renews "
+        "certificates. Make another one first with `dios-node invite --authority`, or with "
+        "`dios-node authorize` and the key of the cluster's root."
+    )
 
 
 def _confirmed(member: Member, action: str) -> bool:

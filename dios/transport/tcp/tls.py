@@ -178,6 +178,9 @@ async def _accepted(tls: ssl.SSLSocket, identity: Identity) -> PeerIdentity:
         refusal = identity.trust.refusal(peer.chain)
         if peer.renews and not identity.card.may(NodeRight.SIGN):
             refusal = f"{identity.name} is a {identity.card.node_role} and signs no certificates"
+        if not peer.renews:
+            # A certificate that is over opens nothing but the way to the next one.
+            refusal = refusal or end_of(peer.chain)
         if peer.role is CertificateRole.JOIN and peer.chain[1].number != identity.node:
             refusal = for_another(identity.name, peer.chain[1].name)
         if not refusal:
@@ -298,6 +301,7 @@ async def connect(
             peer = _peer_of(tls, cluster)
             _check_node(peer)
             check(peer)
+            _check_end(peer)
             await _receive_acceptance(tls)
         except ssl.SSLCertVerificationError as error:
             close_socket(tls)
@@ -339,6 +343,12 @@ def _refused_by_tls(address: str, error: ssl.SSLError) -> DiosError:
 def _check_node(peer: PeerIdentity) -> None:
     if peer.role is not CertificateRole.NODE:
         raise NotPermittedError("the peer is not a node")
+
+
+def _check_end(peer: PeerIdentity) -> None:
+    over = end_of(peer.chain)
+    if over:
+        raise NotPermittedError(over)
 
 
 async def _receive_acceptance(tls: ssl.SSLSocket) -> None:
@@ -424,11 +434,7 @@ def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> PeerIdentity:
     cards = cards_of(chain)
     if hashlib.sha256(chain[-1]).digest() != cluster:
         raise NotPermittedError("the certificate is of another cluster")
-    # A certificate that is over opens nothing but the way to the next one.
     renews = cards[0].role is CertificateRole.NODE and tls.selected_alpn_protocol() == RENEWAL_PROTOCOL
-    over = "" if renews and tls.server_side else end_of(cards)
-    if over:
-        raise NotPermittedError(over)
     return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards, renews)
 
 
