@@ -22,24 +22,15 @@ def position_after(offset: int, whence: int, position: int, size: int) -> int:
     return place
 
 
-class BlobFile(io.BufferedIOBase):
-    """A seekable, read-only file over a view of an object's bytes.
+class SeekableFile(io.IOBase):
+    """A file with a position and a ``size``, which subclasses read from any position on."""
 
-    ``read`` and the iteration over lines return copies; ``getbuffer`` and ``read_buffer`` return views, and
-    pyarrow uses the latter to read without a copy. Views stay valid after ``close``, which releases the bytes
-    otherwise.
-    """
-
-    def __init__(self, view: memoryview, name: str = "") -> None:
-        self._view = view
-        self._at = 0
-        self.name: Final = name
-        self.mode: Final = "rb"
+    _at = 0
 
     @property
     def size(self) -> int:
-        """Return the number of bytes; 0 once it is closed."""
-        return self._view.nbytes
+        """Return the number of bytes."""
+        raise NotImplementedError
 
     def readable(self) -> bool:
         """Return True."""
@@ -59,6 +50,29 @@ class BlobFile(io.BufferedIOBase):
         self._require_open()
         self._at = position_after(offset, whence, self._at, self.size)
         return self._at
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ValueError("the file is closed")
+
+
+class BlobFile(SeekableFile, io.BufferedIOBase):
+    """A seekable, read-only file over a view of an object's bytes.
+
+    ``read`` and the iteration over lines return copies; ``getbuffer`` and ``read_buffer`` return views, and
+    pyarrow uses the latter to read without a copy. Views stay valid after ``close``, which releases the bytes
+    otherwise.
+    """
+
+    def __init__(self, view: memoryview, name: str = "") -> None:
+        self._view = view
+        self.name: Final = name
+        self.mode: Final = "rb"
+
+    @property
+    def size(self) -> int:
+        """Return the number of bytes; 0 once it is closed."""
+        return self._view.nbytes
 
     def read_buffer(self, size: int | None = -1, /) -> memoryview:
         """Return a view of up to ``size`` bytes (all that follow by default), and move behind them."""
@@ -118,7 +132,3 @@ class BlobFile(io.BufferedIOBase):
         """Close the file, and use its bytes no more."""
         super().close()
         self._view = memoryview(b"")
-
-    def _require_open(self) -> None:
-        if self.closed:
-            raise ValueError("the file is closed")
