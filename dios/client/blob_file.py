@@ -11,17 +11,6 @@ if TYPE_CHECKING:
 _PEEK_BYTES: Final = 64 * 1024
 
 
-def position_after(offset: int, whence: int, position: int, size: int) -> int:
-    """Return where ``seek`` leads in a file of ``size`` bytes. Raise ValueError if that is nowhere."""
-    bases = {io.SEEK_SET: 0, io.SEEK_CUR: position, io.SEEK_END: size}
-    if whence not in bases:
-        raise ValueError(f"whence must be 0, 1 or 2, not {whence}")
-    place = bases[whence] + offset
-    if place < 0:
-        raise ValueError(f"cannot seek to {place}, before the beginning of the file")
-    return place
-
-
 class SeekableFile(io.IOBase):
     """A file with a position and a ``size``, which subclasses read from any position on."""
 
@@ -48,8 +37,14 @@ class SeekableFile(io.IOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Move to ``offset`` bytes from the beginning, the position or the end, and return the position."""
         self._require_open()
-        self._at = position_after(offset, whence, self._at, self.size)
-        return self._at
+        bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}
+        if whence not in bases:
+            raise ValueError(f"whence must be 0, 1 or 2, not {whence}")
+        place = bases[whence] + offset
+        if place < 0:
+            raise ValueError(f"cannot seek to {place}, before the beginning of the file")
+        self._at = place
+        return place
 
     def _require_open(self) -> None:
         if self.closed:
