@@ -5,7 +5,6 @@ Read in this order:
 - ``ops``: the operations on nodes and handles, written once as generators that yield calls
 - ``session``: requests, replies and refusals without I/O; it runs for both clients
 - ``sync``, ``aio``: the blocking client and the async client, with the same methods and arguments
-- ``held_calls``: the pause of a call that a node refused because too many wait
 - ``buffers``, ``page``: the memory of I/O requests, and the public page of references
 - ``blob_file``: a file for reading over the bytes of an object
 - ``tracing``: spans of the calls of this process

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
@@ -25,7 +25,6 @@ from dios.client.aio.handles import (
     drive,
     loop_of,
 )
-from dios.client.aio.logs import AsyncLog
 from dios.client.aio.network import AsyncAcceptor, AsyncDatagrams, AsyncTcpConnection
 from dios.client.aio.running_loop import running_loop
 from dios.client.keyring import presented_groups
@@ -33,7 +32,7 @@ from dios.client.ops.arrays import ArrayMakers
 from dios.client.ops.attributes import HasLink
 from dios.client.ops.batches import BatchOps, Pending, operation_of
 from dios.client.ops.handles import ConsoleOps, Data, GroupOps, TaskOps
-from dios.client.ops.logs import LogMakers
+from dios.client.ops.logs import Entry, LogMakers, LogOps
 from dios.client.ops.network import NetworkOps
 from dios.client.ops.nodes import NodeOps, mode_of, select_op
 from dios.client.ops.streams import ends_op
@@ -68,6 +67,48 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 H = TypeVar("H", bound=HasLink)
+
+
+class AsyncLog(LogOps, AsyncReference):
+    """A log; iterating yields its present entries, from the first one on."""
+
+    __slots__ = ()
+
+    append = awaited(LogOps.append_op)
+    append_all = awaited(LogOps.append_all_op)
+
+    async def read_entries(
+        self,
+        position: int = 0,
+        *,
+        wait: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - the blocking client's argument
+    ) -> list[Entry]:
+        """Return the entries from ``position`` on that fit one message; an empty list at the end.
+
+        With ``wait`` it waits at the end for the next entry; TimeLimitError after ``timeout`` seconds.
+        """
+        if wait and timeout is not None:
+            return await drive(self, self.next_op(position, timeout))
+        return await drive(self, self.read_op(position, wait=wait))
+
+    async def entries(self, position: int = 0) -> AsyncGenerator[Entry, None]:
+        """Yield the entries from ``position`` to the end at the time it is reached."""
+        while entries := await self.read_entries(position):
+            for entry in entries:
+                yield entry
+            position = entries[-1].next
+
+    async def follow(self, position: int = 0) -> AsyncGenerator[Entry, None]:
+        """Yield the entries from ``position`` on, for ever: at the end it waits for the next entry."""
+        while True:
+            entries = await self.read_entries(position, wait=True)
+            for entry in entries:
+                yield entry
+            position = entries[-1].next
+
+    def __aiter__(self) -> AsyncIterator[Entry]:
+        return self.entries()
 
 
 class AsyncTask(TaskOps["AsyncConsole"], AsyncReference):

@@ -4,7 +4,7 @@
 
 The socket does not block and belongs to the event loop. One read returns the content of one TLS record; a
 frame is encrypted and sent at once if nothing is queued before it. Bulk bytes would block the loop: they have
-connections of their own, which ``detach`` gives to a thread (``dios.transport.tcp.bulk``).
+connections of their own, which ``detach`` gives to a thread.
 """
 
 from __future__ import annotations

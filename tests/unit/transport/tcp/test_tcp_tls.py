@@ -13,10 +13,10 @@ from dios.errors import InvalidError, NotPermittedError, ProtocolError, Unreacha
 from dios.ids import NodeId
 from dios.transport.identity.certificates import CertificateRole
 from dios.transport.identity.identity import Identity, admit_here, adopt, known_of
-from dios.transport.tcp.bulk import receive_into
 from dios.transport.tcp.secured import frame_of
 from dios.transport.tcp.tls import Listener, SilentError, connect, dial, listen
 from dios.wire.addresses import split_address
+from tests.support.peers.bulk import receive_into
 from tests.support.peers.connections import Refusals, connected, listening, make_cluster, renewed
 
 
