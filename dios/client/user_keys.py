@@ -79,7 +79,7 @@ def own_key(path: Path) -> Ed25519PrivateKey:
     make_folder(path.parent)
     require_trusted(path.parent, "the folder of your key")
     key = Ed25519PrivateKey.generate()
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
     fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         with naming(path), os.fdopen(fd, "wb") as file:

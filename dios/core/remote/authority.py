@@ -7,6 +7,7 @@ arrived (``dios.wire.mandates``), so that a request costs a look at a table.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from dios import limits
@@ -19,6 +20,16 @@ from dios.ids import NodeId, Principal
 from dios.wire import dcp, messages
 from dios.wire.dcp_table import PURPOSES, REQUESTS, Naming
 from dios.wire.mandates import FOR_CHILDREN, Mandate, MandateTerms, Purpose, read_mandate
+
+_NEEDED: Final[Mapping[type, int]] = {
+    **{
+        kind: int(row.purpose)
+        for kind, row in REQUESTS.items()
+        if row.naming in {Naming.CALLER, Naming.PRINCIPAL}
+    },
+    **{kind: int(purpose) for kind, purpose in PURPOSES.items()},
+}
+"""The purposes that requests and forwarded calls need, as numbers, which cost less to add and to compare."""
 
 _MANDATE_UNITS: Final = limits.STEP_UNITS // 64
 """The work of a step in checking the signatures of one mandate."""
@@ -61,20 +72,36 @@ def require(step: Step, peer: Peer, body: dcp.RequestBody) -> None:
     cluster = step.require_cluster()
     if not (cluster.enrolled or cluster.here.signed):
         return
-    row = REQUESTS[type(body)]
-    if row.naming in {Naming.NOBODY, Naming.HOLDINGS}:
-        return
-    if isinstance(body, dcp.CreateReplica) and body.home == cluster.here.node:
-        return  # for a task of this node, which waits for it
-    purpose = row.purpose
+    purpose = _NEEDED.get(type(body))
     if isinstance(body, dcp.Forward):
-        for call in messages.calls_of(body.call):
-            purpose |= PURPOSES[type(call)]
+        purpose = _NEEDED.get(type(body.call))
+        if purpose is None:
+            purpose = 0
+            for call in messages.calls_of(body.call):
+                purpose |= _NEEDED[type(call)]
+    elif purpose is None:
+        return  # it names nobody, or several, who are checked one after the other
+    elif isinstance(body, dcp.CreateReplica) and body.home == cluster.here.node:
+        return  # for a task of this node, which waits for it
     for principal in mandate_table.principals_of(body):
-        reason = why_not(step, peer, principal, purpose)
-        if reason:
-            step.audit_node("mandate", "denied", peer.name, f"{principal}: {reason}")
-            raise NotPermittedError(f"node {peer.name} may not act for {principal}: {reason}")
+        if peer.admitted.get((principal, purpose), 0) <= step.now:
+            _admit(step, cluster, peer, principal, Purpose(purpose))
+
+
+def _admit(step: Step, cluster: Cluster, peer: Peer, principal: Principal, purpose: Purpose) -> None:
+    """Let a node act for a principal until its mandate ends, or raise NotPermittedError."""
+    reason = why_not(step, peer, principal, purpose)
+    if reason:
+        step.audit_node("mandate", "denied", peer.name, f"{principal}: {reason}")
+        raise NotPermittedError(f"node {peer.name} may not act for {principal}: {reason}")
+    keys = cluster.enrolled.get(principal, ())
+    ends = [
+        mandate.end_ms + limits.MANDATE_SKEW_MS
+        for mandate in peer.mandates.get(principal, ())
+        if mandate.key in keys and purpose & mandate.purposes == purpose
+    ]
+    if ends:
+        peer.admitted[principal, int(purpose)] = max(ends) * mandate_table.MS
 
 
 def why_not(step: Step, peer: Peer, principal: Principal, purpose: Purpose) -> str:
@@ -159,6 +186,8 @@ def register_stored(step: Step, event: RegisterStored) -> None:
     cluster = step.require_cluster()
     if not event.failure:
         cluster.register, cluster.enrolled = event.register, dict(event.keys)
+        for peer in cluster.peers.values():
+            peer.admitted.clear()
         step.audit_node("enrol", "ok", cluster.here.name, f"{len(event.keys)} principals")
     row = None if event.call is None else step.state.pending.find(event.call)
     if row is None:

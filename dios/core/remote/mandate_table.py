@@ -48,6 +48,10 @@ def _covers(mandate: Mandate, other: Mandate) -> bool:
     return mandate.purposes & other.purposes == other.purposes and mandate.end_ms >= other.end_ms
 
 
+_EXTENDING: Final = frozenset({dcp.Start, dcp.Delegate, dcp.Rows})
+"""The requests with which a node may get an extension."""
+
+
 def attach(step: Step, cluster: Cluster, request: PendingRequest) -> tuple[effects.Extension, ...]:
     """Set the mandates that go with a request; return the extensions that the host signs for its node.
 
@@ -60,6 +64,8 @@ def attach(step: Step, cluster: Cluster, request: PendingRequest) -> tuple[effec
     extensions: list[effects.Extension] = []
     for principal in principals_of(body):
         kept = cluster.mandates.get(principal, ())
+        if type(body) not in _EXTENDING and all(mandate.data in peer.presented for mandate in kept):
+            continue
         own = [mandate for mandate in kept if is_timely(mandate, step.now // MS)]
         request.mandates += tuple(mandate.data for mandate in own if mandate.data not in peer.presented)
         extension = _extension(step, peer, body, own)
@@ -118,6 +124,8 @@ def nodes_of_children(state: State, principal: Principal) -> dict[NodeId, dcp.Ca
 def confirm(request: PendingRequest, answer: dcp.Answer) -> None:
     """Note that a node has the mandates that came with a request, or that it may lack some."""
     presented = request.peer.presented
+    if type(answer) is not messages.Failure and not request.presented:
+        return
     if isinstance(answer, messages.Failure) and answer.code == Code.EPERM:
         presented.clear()
         return

@@ -274,6 +274,7 @@ class Peer:
 
     __slots__ = (
         "address",
+        "admitted",
         "answers",
         "asked",
         "connected",
@@ -317,7 +318,12 @@ class Peer:
         "working_since",
     )
 
-    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {"is_worker": False, "mandates": {}, "presented": {}}
+    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {
+        "admitted": {},
+        "is_worker": False,
+        "mandates": {},
+        "presented": {},
+    }
     """Fields that snapshots of earlier releases lack, with their values."""
 
     def __init__(self, node: NodeId) -> None:
@@ -360,6 +366,7 @@ class Peer:
         self.proxies: dict[ObjectId, Proxy] = {}
         self.notices: dict[bytes | int, dcp.RequestBody] = {}  # unconfirmed notices that it must receive
         self.mandates: Mandates = {}  # with which the node acts for users
+        self.admitted: dict[tuple[Principal, int], int] = {}  # until when, by principal and purposes
         self.presented: dict[bytes, None] = {}  # mandates of this node, and extensions, that it has
         self.link = Link()  # the names of this node that are registered there
         self.share = Share()  # the names of the other node that are registered here
