@@ -9,6 +9,7 @@ Read in this order:
 - ``blob_file``: a file for reading over the bytes of an object
 - ``tracing``: spans of the calls of this process
 - ``locate``, ``keyring``: the paths of a user's node and files, and the user's names
+- ``user_keys``: the user's key, and the mandates that it signs
 - ``program_node``: the rule which programs have a private node; ``private_node``: its process
 - ``written_files``: errors of files that this process writes, and the sync of their folders
 - ``refused_arguments``: calls that are no valid message, in the words of their callers

@@ -268,6 +268,19 @@ class LabelsStored(Struct, frozen=True, tag=25):
     failure: str = ""
 
 
+class RegisterStored(Struct, frozen=True, tag=29):
+    """The ``register`` of enrolled principals that this node has stored now, and their keys.
+
+    ``call`` is the call that brought it, if any. With a ``failure``, nothing was stored.
+    """
+
+    now: int
+    register: bytes
+    keys: tuple[tuple[Principal, tuple[bytes, ...]], ...]
+    call: tuple[TaskId, int, int] | None = None
+    failure: str = ""
+
+
 class LogLeft(Struct, frozen=True, tag=21):
     """The last ``size`` bytes of the output of a task that ended, which the host keeps under ``payload``.
 
@@ -367,6 +380,7 @@ Event: TypeAlias = (
     | CapacityChanged
     | NodesRemoved
     | LabelsStored
+    | RegisterStored
     | NetworkOpened
     | NetworkFailed
     | ConnectionArrived

@@ -243,6 +243,7 @@ class NodeHost:
             around,
             self._nursery,
             membership.write_labels,
+            membership.user_keys,
         )
         self._nursery.start_soon(links.close_idle)
         return links
@@ -391,6 +392,8 @@ class NodeHost:
     def recover(self, event: Recovered) -> None:
         """Give the records of the store to the core, before anything else."""
         self.driver.feed(event)
+        if self.links is not None:
+            self.links.report_register()
 
     def denied_connection(self, principal: Principal, why: str) -> None:
         """Record in the audit log that a connection was refused; the core never sees it."""

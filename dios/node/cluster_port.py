@@ -23,14 +23,16 @@ from dios.host.handover.format import Port
 from dios.host.loop.clock import Clock
 from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
 from dios.host.peers.links import LabelWriter, PeerLinks
+from dios.host.peers.mandates import UserKeys
 from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal
 from dios.node import coordinator_supervisor, devices, discovery, live_labels, machine, seeds
 from dios.node.certificate_keeper import Address, CertificateKeeper
-from dios.node.settings import Settings
+from dios.node.settings import PrincipalsMode, Settings
 from dios.transport.identity import identity, joining, renewal
 from dios.transport.identity.certificates import CertificateRole, NodeRight
 from dios.transport.identity.identity import Identity
+from dios.transport.identity.principals import PrincipalRegister
 from dios.transport.tcp.announce import AnnouncedNode
 from dios.transport.tcp.secured import Secured
 from dios.transport.tcp.tls import Listener, dial, listen, listen_again
@@ -67,6 +69,7 @@ class ClusterMembership(NamedTuple):
     forgotten: tuple[NodeId, ...]
     network: PeerNetwork
     guard: RevocationList
+    user_keys: UserKeys
     disk_rate: int = 0
     link_rate: int = 0
     slots: int = limits.TASKS_MAX
@@ -83,6 +86,8 @@ class ClusterMembership(NamedTuple):
     write_labels: LabelWriter = live_labels.write_nothing
     key_digest: bytes = b""
     certificate_days: Callable[[], float | None] = _endless
+    cluster: bytes = b""
+    all_signed: bool = False
 
     @property
     def here(self) -> Here:
@@ -112,6 +117,9 @@ class ClusterMembership(NamedTuple):
             self.limbo_from_nodes,
             self.is_worker,
             self.is_authority,
+            self.cluster,
+            self.key_digest,
+            self.all_signed,
         )
 
     @property
@@ -177,6 +185,7 @@ async def open_port(
         forgotten,
         network,
         own.trust,
+        UserKeys(PrincipalRegister(own.folder, own.cluster, settings.administrator), own.key),
         settings.store_rate,
         settings.link_rate,
         settings.tasks_max,
@@ -192,6 +201,8 @@ async def open_port(
         write_labels=partial(live_labels.write, settings.data),
         key_digest=own.card.key,
         certificate_days=certificate.days_left,
+        cluster=own.cluster,
+        all_signed=settings.principals is PrincipalsMode.SIGNED,
     )
     return ClusterPort(membership, certificate, listener, denied)
 

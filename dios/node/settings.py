@@ -97,6 +97,13 @@ class FairnessPolicy(enum.StrEnum):
     FIFO = "fifo"
 
 
+class PrincipalsMode(enum.StrEnum):
+    """The principals for which other nodes may act without a mandate: those without a key, or none."""
+
+    NAMED = "named"
+    SIGNED = "signed"
+
+
 class LogFormat(enum.StrEnum):
     """The format of log records."""
 
@@ -120,7 +127,8 @@ class Settings:
     ``socket`` is the socket for users' programs. ``log_file`` None means standard error. ``record`` is the
     file in which every event of the core is recorded for replay. ``allowed_uids`` are users who may connect
     in addition to the node's own user and root. With ``limbo_from_nodes``, tasks of other nodes may start
-    limbo tasks here for the node's own user or root.
+    limbo tasks here for the node's own user or root. ``principals`` says for whom other nodes need mandates,
+    and ``administrator`` is the public key that signs the register of principals (empty: that of the first).
     The first three ``_limits`` are the defaults for every task with all it starts, for every group and for
     every principal, and ``sandbox_limits`` are those of every session of a sandbox.
     ``audit_bytes`` and ``audit_age`` (ms) are the bounds of the audit log, 0 for none; ``audit_rate`` is the
@@ -176,6 +184,8 @@ class Settings:
     accept_weaker_sandbox: bool = False
     mode: NodeMode = NodeMode.LIBERAL
     limbo_from_nodes: bool = False
+    principals: PrincipalsMode = PrincipalsMode.NAMED
+    administrator: bytes = b""
     allowed_uids: tuple[int, ...] = ()
     map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT
     audit_bytes: int = limits.AUDIT_BYTES_DEFAULT
@@ -313,6 +323,12 @@ def _one_of(choices: type[enum.StrEnum]) -> Callable[[object], enum.StrEnum]:
             raise ValueError("one of " + ", ".join(choices)) from None
 
     return read
+
+
+def _public_key(value: object) -> bytes:
+    if re.fullmatch(r"[0-9a-f]{64}", str(value)) is None:
+        raise ValueError("the 64 hexadecimal digits that `dios user key --administrator` prints")
+    return bytes.fromhex(str(value))
 
 
 def _container_runtime(value: object) -> str:
@@ -506,6 +522,8 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "accept_weaker_sandbox": _boolean,
     "mode": _one_of(NodeMode),
     "limbo_from_nodes": _boolean,
+    "principals": _one_of(PrincipalsMode),
+    "administrator": _public_key,
     "allowed_uids": _uids,
     "map_bytes": _size(limits.STORE_MAP_BYTES_MIN, limits.STORE_MAP_BYTES_MAX),
     "audit_bytes": _or_none(_size(limits.AUDIT_BYTES_MIN, limits.AUDIT_BYTES_MAX)),

@@ -36,6 +36,8 @@ SHOWN: Final = {
     "accept-weaker-sandbox": "         run pure tasks even if not fully confined",
     "mode": "MODE     liberal or restricted",
     "limbo-from-nodes": "yes | no  limbo tasks for tasks of other nodes",
+    "principals": "HOW      named, or signed: all users need keys",
+    "administrator": "KEY      that signs the list of enrolled users",
     "allowed-uids": "UIDS     other users who may connect: 1000,1001",
     "map-bytes": "SIZE     largest size of the store's index",
     "log-level": "LEVEL    debug, info, warning or error",

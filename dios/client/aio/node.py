@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
+from dios.client import user_keys
 from dios.client.aio import rings
 from dios.client.aio.channel import AsyncChannel
 from dios.client.aio.connection import AsyncConnection
@@ -37,7 +38,7 @@ from dios.client.ops.network import NetworkOps
 from dios.client.ops.nodes import NodeOps, mode_of, select_op
 from dios.client.ops.streams import ends_op
 from dios.client.sync.connection import Connection
-from dios.client.sync.node import ambient, open_socket
+from dios.client.sync.node import ambient, open_socket, renew_mandate
 from dios.errors import DiosError, EndOfStreamError, UnreachableError
 from dios.transport.rings.waiting import RingEnd
 from dios.wire import messages
@@ -232,6 +233,10 @@ class AsyncNode(
     read_state = awaited(_Ops.read_state_op)
     read_table = awaited(_Ops.read_table_op)
     prune_environments = awaited(_Ops.prune_environments_op)
+    read_register = awaited(_Ops.read_register_op)
+    enrol = awaited(_Ops.enrol_op)
+    mandate_terms = awaited(_Ops.mandate_terms_op)
+    vouch = awaited(_Ops.vouch_op)
     ask_scheduler = awaited(_Ops.ask_scheduler_op)
     board = awaited(_Ops.board_op)
     place = awaited(_Ops.place_op)
@@ -358,7 +363,13 @@ async def open_node(
         sock = await loop.in_thread(partial(open_socket, node, node_user, pool_size))
     connection = AsyncConnection(AsyncChannel(sock))
     try:
-        opened = AsyncNode(connection, await connection.hello(presented.first, label))
+        welcome = await connection.hello(presented.first, label)
+        opened = AsyncNode(connection, welcome)
+        if welcome.mandate is not None:
+            mandate = user_keys.mandate_for(welcome.mandate)
+            if mandate:
+                await connection.call(messages.Vouch(mandate))
+            user_keys.renew_while_open(sock, user_keys.Renewal(renew_mandate, node, node_user))
         opened.present_later = presented.later
         try:
             yield opened

@@ -184,6 +184,22 @@ class ClusterOps(SchedulingOps):
             position = part.following or None
         return rows
 
+    def read_register_op(self) -> Operation[messages.Enrolled]:
+        """Return the register of users with keys, empty if there is none, and the cluster's digest."""
+        return expect(messages.Enrolled, (yield messages.ReadRegister()))
+
+    def enrol_op(self, register: bytes) -> Operation[None]:
+        """Replace the register of users with keys, on all nodes, by a newer one of the same administrator."""
+        expect(messages.Done, (yield messages.Enrol(register)))
+
+    def mandate_terms_op(self, *, host: str = "") -> Operation[messages.MandateWanted]:
+        """Return what this user signs a mandate for a node with; without terms if the user has no key."""
+        return expect(messages.MandateWanted, (yield messages.ReadMandateTerms(host)))
+
+    def vouch_op(self, mandate: bytes, *, host: str = "") -> Operation[None]:
+        """Give the node, or the one called ``host``, a mandate with which it acts for a user elsewhere."""
+        expect(messages.Done, (yield messages.Vouch(mandate, host)))
+
     def prune_environments_op(self, digest: str = "", *, unused_s: float = 0) -> Operation[None]:
         """Begin to remove environments of the node in which no task runs; for its own user and root.
 

@@ -224,6 +224,10 @@ class Node(
     read_state = blocking(_Ops.read_state_op)
     read_table = blocking(_Ops.read_table_op)
     prune_environments = blocking(_Ops.prune_environments_op)
+    read_register = blocking(_Ops.read_register_op)
+    enrol = blocking(_Ops.enrol_op)
+    mandate_terms = blocking(_Ops.mandate_terms_op)
+    vouch = blocking(_Ops.vouch_op)
     ask_scheduler = blocking(_Ops.ask_scheduler_op)
     board = blocking(_Ops.board_op)
     place = blocking(_Ops.place_op)
@@ -399,14 +403,28 @@ def connect_or_start(
     from dios.client.keyring import presented_groups  # noqa: PLC0415 - see above
 
     presented = presented_groups(groups)
-    connection = Connection(ClientChannel(open_socket(node, node_user, pool_size)))
+    sock = open_socket(node, node_user, pool_size)
+    connection = Connection(ClientChannel(sock))
     try:
-        opened = Node(connection, connection.hello(presented.first, label))
+        welcome = connection.hello(presented.first, label)
+        opened = Node(connection, welcome)
+        if welcome.mandate is not None:
+            from dios.client import user_keys  # noqa: PLC0415 - for enrolled users alone
+
+            mandate = user_keys.mandate_for(welcome.mandate)
+            if mandate:
+                connection.call(messages.Vouch(mandate))
+            user_keys.renew_while_open(sock, user_keys.Renewal(renew_mandate, node, node_user))
     except BaseException:
         connection.close()
         raise
     opened.present_later = presented.later
     return opened
+
+
+def renew_mandate(node: str | Path | None, node_user: str | int | None) -> None:
+    """Connect to the node of ``connect`` and disconnect, which renews the mandate that it has."""
+    connect_or_start(node, groups=(), label="renewal", node_user=node_user, pool_size=0).close()
 
 
 def open_socket(node: str | Path | None, node_user: str | int | None, pool_size: int) -> socket.socket:

@@ -89,6 +89,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
 def _drop_earlier_start(step: Step, peer: Peer) -> None:
     """Drop the state of the node's earlier start: its tasks, and its knowledge of this node's tasks."""
     _lose(step, peer, "has restarted")
+    peer.presented.clear()
     peer.answers.clear()
     peer.granted.clear()
     peer.unsettled.clear()

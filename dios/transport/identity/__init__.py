@@ -7,6 +7,7 @@ Read in this order:
 - ``statements``: members' signed lists of removed nodes, and of those that stay
 - ``trust``: the known nodes, and the statements that count
 - ``trusted_clusters``: the foreign clusters that a node trusts at its border
+- ``principals``: the register of users with keys, as a node has stored it
 - ``tokens``, ``joining``: a line of text that admits a machine, and the conversation in which it is used
 - ``renewal``: the conversation in which a node gets its next certificate
 - ``durable_files``: small files that are written completely or not at all
