@@ -42,7 +42,7 @@ def test_a_hidden_field_without_a_value_for_others_is_an_error_at_import(kind: t
 
 
 def test_the_page_has_every_origin() -> None:
-    """docs/labels.md has the fields that are hidden or a signal, and no others, and what each origin means."""
+    """docs/labels.md has the fields that are hidden or a signal, no others, and what each origin means."""
     shown = [Origin.HIDDEN, Origin.SIGNAL]
     rows = [
         f"| {' | '.join((kind.__name__, *(fields.get(origin, '') for origin in shown)))} |"
