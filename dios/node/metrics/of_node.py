@@ -278,7 +278,7 @@ NODE_FAMILIES: Final[Mapping[str, _Node]] = {
         ),
     ),
     "dios_certificate_days_left": _gauge(
-        "Days until this node's certificate ends; none for a certificate without an end.",
+        "Whole days until this node's certificate ends; none for a certificate without an end.",
         lambda node: node.host.certificate_days(),
     ),
     "dios_peer_connected": _gauges(
