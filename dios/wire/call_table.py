@@ -231,7 +231,7 @@ _ROWS: Final = (
     CallRow(c.Enrol, None, Permission.NONE, Route.LOCAL, (r.Done,), 0,
         Flow.AUTHORITY, AuditRule.RECORDED, Effect.CHANGES, Closing.NEVER, Exemption.NONE),
     CallRow(c.Vouch, None, Permission.NONE, Route.NODE, (r.Done,), 0,
-        Flow.AUTHORITY, AuditRule.RECORDED, Effect.CHANGES, Closing.NEVER, Exemption.VECTOR),
+        Flow.AUTHORITY, AuditRule.RECORDED, Effect.CHANGES, Closing.NEVER, Exemption.NONE),
     CallRow(c.ReadMandateTerms, None, Permission.NONE, Route.NODE, (r.MandateWanted,), 0,
         Flow.NONE, AuditRule.UNRECORDED, Effect.READS, Closing.NEVER, Exemption.VECTOR),
     CallRow(c.PruneEnvironments, None, Permission.NONE, Route.LOCAL, (r.Done,), 0,

@@ -154,6 +154,7 @@ def terms(step: Step, principal: Principal) -> MandateTerms | None:
 def vouch(step: Step, data: bytes) -> Mandate:
     """Keep a mandate for this node, whoever brings it. Raise InvalidError if it does not count here."""
     cluster = step.require_cluster()
+    step.spend(_MANDATE_UNITS)
     try:
         mandate = read_mandate(data)
     except ProtocolError as error:
@@ -177,6 +178,7 @@ def vouch(step: Step, data: bytes) -> Mandate:
 
 def renew(step: Step, principal: Principal) -> None:
     """Give the nodes with children of a principal's tasks the extensions of its present mandate."""
+    step.spend(len(step.state.tasks) // 64)
     for node, caller in mandate_table.nodes_of_children(step.state, principal).items():
         requests.ask(step, node, dcp.Rows(caller))
 
