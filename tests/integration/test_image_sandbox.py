@@ -382,7 +382,7 @@ def test_an_image_without_any_file_runs_python(node: RunningNode, tmp_path: Path
     layout = LayoutMaker(tmp_path / "layout").add([layer_of([])], working_dir="")
     with dios.Sandbox(node=node.place, image=f"oci-layout:{layout}") as own:
         assert own.run("import msgspec").ok
-        assert {file.name for file in own.files.list("/")} == {".dios-python", "dev", "proc"}
+        assert {file.name for file in own.files.list("/")} == {".dios-changes", ".dios-python", "dev", "proc"}
 
 
 def test_layers_add_replace_and_remove(node: RunningNode, tmp_path: Path) -> None:

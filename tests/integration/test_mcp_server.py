@@ -102,13 +102,13 @@ def test_an_agent_with_an_image_has_programs_and_files(tmp_path: Path) -> None:
                 {"session": first, "arguments": ["sh", "-c", "cat; echo no >&2; exit 3"], "stdin": "in"},
             )
             assert output.content[0].text == "in\n[stderr]\nno\n[exit status 3]"
-            await call(client, "put", session=first, name="/work/own", value="12")
-            assert await call(client, "files", session=first, folder="/work") == (
+            await call(client, "put", session=first, name="/tmp/own", value="12")
+            assert await call(client, "files", session=first, folder="/tmp") == (
                 "file              2 0644 own"
             )
             second = await call(client, "fork", session=first)
-            await call(client, "put", session=second, name="/work/own", value="other")
-            assert await call(client, "get", session=first, name="/work/own") == "12"
+            await call(client, "put", session=second, name="/tmp/own", value="other")
+            assert await call(client, "get", session=first, name="/tmp/own") == "12"
             assert "No such file" in await refused(client, "files", session=first, folder="/nothing")
 
     with running_node(tmp_path / "data", container_runtime="any") as node:
