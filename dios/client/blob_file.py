@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _PEEK_BYTES: Final = 64 * 1024
 
 
-class SeekableFile(io.IOBase):
+class PositionFile(io.IOBase):
     """A file with a position and a ``size``, which subclasses read from any position on."""
 
     _at = 0
@@ -51,7 +51,7 @@ class SeekableFile(io.IOBase):
             raise ValueError("the file is closed")
 
 
-class BlobFile(SeekableFile, io.BufferedIOBase):
+class BlobFile(PositionFile, io.BufferedIOBase):
     """A seekable, read-only file over a view of an object's bytes.
 
     ``read`` and the iteration over lines return copies; ``getbuffer`` and ``read_buffer`` return views, and

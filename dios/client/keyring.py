@@ -162,6 +162,11 @@ class Keyring:
         advice = ". `dios group ls` lists your groups." if section == "groups" else ""
         raise InvalidError(f"the keyring knows no {section[:-1]} {text!r}{advice}")
 
+    def alias_of(self, name: bytes, *, section: Section = "groups") -> str | None:
+        """Return the alias of ``name``, or None."""
+        text = format_name(name)
+        return next((alias for alias, known in self._sections[section].texts.items() if known == text), None)
+
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Let no other process change the file during the body, and have its content as it is now."""

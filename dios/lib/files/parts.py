@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from dios.client.blob_file import BlobFile, SeekableFile
+from dios.client.blob_file import BlobFile, PositionFile
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import StaleError
 from dios.lib.catalogue import CatalogueEntry, Part
@@ -87,7 +87,7 @@ class StoredParts:
         return memoryview(joined).toreadonly()
 
 
-class PartsFile(SeekableFile, io.RawIOBase):
+class PartsFile(PositionFile, io.RawIOBase):
     """A seekable file over all parts. ``open_part`` opens one of them, and one is open at a time."""
 
     def __init__(self, entry: CatalogueEntry, open_part: Callable[[int], io.BufferedIOBase]) -> None:

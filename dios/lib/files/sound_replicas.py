@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 from blake3 import blake3
 
 from dios import limits
-from dios.client.blob_file import BlobFile, SeekableFile
+from dios.client.blob_file import BlobFile, PositionFile
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import BadReferenceError, DamagedError, DiosError, InvalidError, StaleError, UnreachableError
 from dios.lib.counters import show_counters
@@ -283,7 +283,7 @@ def _reasons(bad: Iterable[BadReplica]) -> str:
     return ", ".join(f"on {_node(replica.node)} {replica.why}" for replica in bad)
 
 
-class _RangeFile(SeekableFile, io.RawIOBase):
+class _RangeFile(PositionFile, io.RawIOBase):
     """A file on another node, of which only the ranges that are read come here."""
 
     def __init__(self, replicas: SoundReplicas, size: int) -> None:

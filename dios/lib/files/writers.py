@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from dios import limits
-from dios.client.blob_file import SeekableFile
+from dios.client.blob_file import PositionFile
 from dios.errors import DiosError, UnreachableError
 from dios.lib.catalogue import Part
 from dios.lib.files.pages import Original, Pages
@@ -57,7 +57,7 @@ class _LargeFile:
         return self.stored
 
 
-class FileWriter(SeekableFile, io.BufferedIOBase):
+class FileWriter(PositionFile, io.BufferedIOBase):
     """A file that is being written: seekable, and readable if its mode has a plus.
 
     ``close`` makes it visible, or with ``autocommit`` False leaves that to ``commit``. A ``with`` body that

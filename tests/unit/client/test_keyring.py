@@ -34,6 +34,7 @@ def test_names_come_back(tmp_path: Path) -> None:
     assert dict(again.groups) == {"analytics": ONE}
     assert dict(again.objects) == {"analytics/catalogue": TWO}
     assert path.stat().st_mode & 0o777 == 0o600
+    assert again.alias_of(ONE) == "analytics"
     assert again.name_of("analytics") == again.name_of(format_name(ONE)) == ONE
 
 
