@@ -107,6 +107,8 @@ class Session:
     """True after a packet from inside has passed on both sides."""
     answered: bool = False
     closed: bool = False
+    unusual: bool = False
+    """True after unusual flags of TCP, which both may pass, and which one of both may have remembered."""
     sequences: tuple[int, int] = (0, 0)
     """The first numbers of TCP, of the client and the server."""
     ports: tuple[int, int] = (0, 0)
@@ -283,6 +285,8 @@ class Generator:
                 shape.features.add("end")
         if rng.random() < 0.04:
             flags = rng.choice((0, FIN, SYN | FIN, SYN | RST, ACK, SYN | ACK, SYN, FIN | ACK | 40, 63))
+            session.unusual = True
+        if session.unusual:
             shape.features.add("unusual flags")
         options: list[tuple[str, object]] = []
         if rng.random() < 0.4:
