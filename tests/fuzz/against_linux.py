@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
@@ -114,6 +114,14 @@ def function_of(kind: Kind) -> NetworkFunction:
     if kind == "nat64":
         return Nat64([OWN4], f"{PREFIX}/96", filtering="address-dependent", mtu=9000)
     return Siit("192.0.2.253", f"{PREFIX}/96", mtu=9000)
+
+
+class Translator(Protocol):
+    """A network function, or Linux."""
+
+    def forwarded(self, frames: list[bytes], side: int) -> list[bytes]:
+        """Return the frames that leave at the other side, without tags."""
+        ...
 
 
 class Ours:
@@ -296,7 +304,7 @@ class Play:
     def __init__(self, kind: Kind, seed: int, linux: LinuxRouter) -> None:
         self.kind: Final[Kind] = kind
         self.generator: Final = Generator(kind, seed)
-        self.sides: Final = (Ours(kind), linux)
+        self.sides: tuple[Translator, Translator] = (Ours(kind), linux)
         self.comparison: Final = Comparison()
         self.sessions: list[Session] = []
 

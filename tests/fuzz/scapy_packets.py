@@ -108,7 +108,7 @@ class Session:
     answered: bool = False
     closed: bool = False
     unusual: bool = False
-    """True after unusual flags of TCP, which both may pass, and which one of both may have remembered."""
+    """True after unusual flags or queries, which both may pass, and which one of both may have remembered."""
     sequences: tuple[int, int] = (0, 0)
     """The first numbers of TCP, of the client and the server."""
     ports: tuple[int, int] = (0, 0)
@@ -254,16 +254,16 @@ class Generator:
                 shape.features.add("no checksum")
                 header.chksum = 0
         elif protocol in {ICMP, ICMP6}:
-            header = self._echo(shape, ports[0] if side == INSIDE else ports[1], side, protocol)
+            header = self._echo(session, shape, ports[0] if side == INSIDE else ports[1], side, protocol)
         else:
             shape.features |= {"other protocol", f"protocol {protocol}"}
-            data = self._other(protocol) + payload
+            other = self._other(protocol) + payload
             if protocol != UDP_LITE:
-                return data
+                return other
             covered = rng.choice((0, 8))
             if covered:
                 shape.features.add("partial checksum")
-            return _lite(data, here, there, covered)
+            return _lite(other, here, there, covered)
         ip = IPv6(src=here, dst=there) if ":" in here else IP(src=here, dst=there)
         data = bytearray(bytes(ip / header / Raw(payload))[40 if ":" in here else 20 :])
         if rng.random() < 0.03:
@@ -302,11 +302,15 @@ class Generator:
             header.urgptr = 3
         return header
 
-    def _echo(self, shape: _Shape, identifier: int, side: int, protocol: int) -> ScapyPacket:
+    def _echo(
+        self, session: Session, shape: _Shape, identifier: int, side: int, protocol: int
+    ) -> ScapyPacket:
         rng = self.rng
-        reply = side == OUTSIDE
-        if rng.random() < 0.1:
+        reply, unusual = side == OUTSIDE, rng.random() < 0.1
+        session.unusual |= unusual
+        if session.unusual:
             shape.features.add("unusual query")
+        if unusual:
             if protocol == ICMP:
                 return inet.ICMP(type=rng.choice((13, 14, 15, 17, 18, 10, 5, 40, 8, 0)), id=identifier)
             return rng.choice((ICMPv6EchoRequest, ICMPv6EchoReply))(id=identifier)
@@ -468,19 +472,14 @@ class Generator:
             piece = data[begin:end].ljust(end - begin, b"\0")
             more = end < len(data)
             if ":" in here:
-                headers = [IPv6(src=here, dst=there, tc=shape.service, fl=shape.label, hlim=shape.hops)]
-                headers += [extension.copy() for extension in shape.extensions]
+                packet: ScapyPacket = IPv6(
+                    src=here, dst=there, tc=shape.service, fl=shape.label, hlim=shape.hops
+                )
+                for extension in shape.extensions:
+                    packet /= extension.copy()
                 if shape.cuts:
-                    headers.append(
-                        IPv6ExtHdrFragment(offset=begin // 8, m=int(more), id=self.number, nh=protocol)
-                    )
-                packet = headers[0]
-                for header in headers[1:]:
-                    packet /= header
-                if packet.lastlayer() is not headers[0] or len(headers) > 1:
-                    packet.lastlayer().nh = protocol
-                else:
-                    packet.nh = protocol
+                    packet /= IPv6ExtHdrFragment(offset=begin // 8, m=int(more), id=self.number)
+                packet.lastlayer().nh = protocol
                 packets.append(bytes(packet / Raw(piece)))
             else:
                 flags = "MF" if more and shape.cuts else "DF" if shape.whole else 0
@@ -606,9 +605,7 @@ def without_tags(frame: bytes) -> bytes:
 
 def _ethernet(tags: tuple[int, ...], side: int, six: bool) -> ScapyPacket:  # noqa: FBT001 - the version
     kind = 0x86DD if six else 0x0800
-    ends = {"src": HARDWARE[side], "dst": HARDWARE[1 - side]}
+    header = Ether(src=HARDWARE[side], dst=HARDWARE[1 - side], type=(kind, 0x8100, 0x88A8)[len(tags)])
     if len(tags) == 2:
-        return Ether(**ends, type=0x88A8) / Dot1AD(vlan=tags[0], type=0x8100) / Dot1Q(vlan=tags[1], type=kind)
-    if tags:
-        return Ether(**ends, type=0x8100) / Dot1Q(vlan=tags[0], type=kind)
-    return Ether(**ends, type=kind)
+        return header / Dot1AD(vlan=tags[0], type=0x8100) / Dot1Q(vlan=tags[1], type=kind)
+    return header / Dot1Q(vlan=tags[0], type=kind) if tags else header

@@ -256,4 +256,5 @@ class LinuxRouter:
         }[self.kind]
         if side == INSIDE:
             return Made(*inside, 9, 9, UDP, payload=payload)
-        return Made(*reversed(outside), 9, self.marked, UDP, payload=payload)
+        client, server = outside
+        return Made(server, client, 9, self.marked, UDP, payload=payload)

@@ -115,12 +115,9 @@ def page() -> str:
         lines += ["", *textwrap.wrap(part, COLUMNS, break_on_hyphens=False)]
     lines += ["", "| function | datagrams with | it | because |", "|---|---|---|---|"]
     for difference in differences():
-        cells = (
-            ", ".join(difference.functions),
-            ", ".join(difference.features),
-            " or ".join(difference.verdict),
-        )
-        lines.append(f"| {' | '.join(cells)} | {difference.reason} |")
+        verdict = " or ".join(difference.verdict)
+        names, features = ", ".join(difference.functions), ", ".join(difference.features)
+        lines.append(f"| {names} | {features} | {verdict} | {difference.reason} |")
     return "\n".join(lines) + "\n"
 
 
