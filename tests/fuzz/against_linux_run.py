@@ -69,6 +69,7 @@ def report(path: Path, comparisons: Mapping[Kind, Comparison], seed: int, second
         "| | " + " | ".join(comparisons) + " |",
         "|---|" + "--:|" * len(comparisons),
     ]
+    none = [0] * len(comparisons)
     rows = {
         "frames": [comparison.frames for comparison in comparisons.values()],
         "datagrams": [comparison.datagrams for comparison in comparisons.values()],
@@ -78,7 +79,8 @@ def report(path: Path, comparisons: Mapping[Kind, Comparison], seed: int, second
     }
     for index, difference in enumerate(differences()):
         counts = [comparison.explained[index] for comparison in comparisons.values()]
-        rows[f"{' or '.join(difference.verdict)}: {difference.reason}"] = counts
+        name = f"{' or '.join(difference.verdict)}: {difference.reason}"
+        rows[name] = [before + count for before, count in zip(rows.get(name, none), counts, strict=True)]
     lines += [f"| {name} | {' | '.join(f'{count:,}' for count in counts)} |" for name, counts in rows.items()]
     path.write_text("\n".join(lines) + "\n")
 
