@@ -47,7 +47,7 @@ MUTANTS ?= 300
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all test-extended lab docker fmt fmt-check lint type imports sim scale bench kept-bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom release slurm-test charts upgrade-test all clean docker-test test-pythons runtime kernels mutants lock
+.PHONY: help setup demo demo-evil test test-all test-extended lab docker fmt fmt-check lint type imports sim scale bench kept-bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-linux fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom release slurm-test charts upgrade-test all clean docker-test test-pythons runtime kernels mutants lock
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -250,6 +250,10 @@ fuzz-tasks: setup ## Run PLAYS (1000) of hostile tasks with real memory and desc
 
 fuzz-frames: setup ## Send FRAMES (1000000) bad packets through network functions (SEED=N repeats a run, REPORT=file.md).
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.packets_run --frames $(FRAMES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+
+fuzz-linux: FRAMES = 100000
+fuzz-linux: setup ## Compare network functions with nftables and TAYGA on FRAMES (100000) random frames (root, nftables, tayga; SEED=N, REPORT=file.md).
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.against_linux_run --frames $(FRAMES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 fuzz-replay: setup ## Send the frames of FINDING=file to a fresh node.
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.run --replay "$(FINDING)"

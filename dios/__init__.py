@@ -8,8 +8,8 @@ importing this module is fast.
 Calls of functions in sandboxed tasks:
     Executor, shared_executor, current_executor, Actor, put, get, ValueReference, allow, RemoteError
 Code that nobody has read, in sessions:
-    Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxFile, ProgramResult;
-    aio.Sandbox on event loops
+    Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxDisplay, SandboxFile,
+    ProgramResult, SandboxSnapshot, remove_snapshot; aio.Sandbox on event loops
 A node:
     connect, Node, checkpointed; aio, open_node, AsyncNode; syscalls
 Objects and what can be done with them (each class is for ``Node``, and with ``Async`` before its name, such
@@ -49,264 +49,138 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+# ``X as X`` is a public name for type checkers. With ``__all__``, help(dios) would show each class in full.
 if TYPE_CHECKING:
-    from dios import aio, syscalls
+    from dios import aio as aio
+    from dios import syscalls as syscalls
     from dios.bridges.notebook import Shell
-    from dios.client.aio.node import (
-        AsyncAcceptor,
-        AsyncBatch,
-        AsyncConsole,
-        AsyncDatagrams,
-        AsyncGroup,
-        AsyncLog,
-        AsyncNode,
-        AsyncReadRequest,
-        AsyncReference,
-        AsyncStream,
-        AsyncTask,
-        AsyncTcpConnection,
-        AsyncWriteRequest,
-        open_node,
-    )
-    from dios.client.constants import (
-        ANONYMOUS,
-        ANY,
-        CONSOLE_STREAM,
-        DETERMINISTIC,
-        DURABLE_BLOB,
-        DURABLE_STREAM,
-        EXCL,
-        GROUP,
-        MRSW,
-        NETWORK,
-        PRIVMEM_BLOB,
-        RANDOM,
-        RAW,
-        SHMEM_BLOB,
-        SHMEM_STREAM,
-        SRMW,
-        TASK,
-        TCP_ACCEPT_STREAM,
-        TCP_STREAM,
-        TIMER_BLOB,
-        UDP_STREAM,
-    )
-    from dios.client.keyring import Keyring
-    from dios.client.ops.attributes import Handed, Handle
-    from dios.client.ops.cluster import Gathered, Member
-    from dios.client.ops.scheduling import work
-    from dios.client.ops.status import ChildEnded, Delegated, Lost, Retired, Status
-    from dios.client.ops.usage import Description, Usage
-    from dios.client.program import Program
-    from dios.client.sync.checkpointed import checkpointed
-    from dios.client.sync.node import (
-        Acceptor,
-        Batch,
-        Console,
-        Datagrams,
-        Group,
-        Log,
-        Node,
-        ReadRequest,
-        Reference,
-        Stream,
-        Task,
-        TcpConnection,
-        WriteRequest,
-        connect,
-    )
-    from dios.errors import (
-        BadReferenceError,
-        Busy,
-        ClosedError,
-        Conflict,
-        DamagedError,
-        DiosError,
-        EndOfStreamError,
-        ExistsError,
-        InvalidError,
-        LimitError,
-        MissingEnvironmentError,
-        NoSpaceError,
-        NoSuchTaskError,
-        NotExecutableError,
-        NotPermittedError,
-        NotSupportedError,
-        OutOfMemoryError,
-        ProtocolError,
-        StaleError,
-        TimeLimitError,
-        TooLargeError,
-        TooManyCallsError,
-        UnreachableError,
-        WouldBlockError,
-    )
-    from dios.lib.executor.actors import Actor
-    from dios.lib.executor.executor import Executor
-    from dios.lib.executor.nested import current_executor
-    from dios.lib.executor.references import ValueReference, get, put
-    from dios.lib.executor.remote_errors import RemoteError
-    from dios.lib.executor.results.class_forms import allow
-    from dios.lib.executor.shared_executors import shared_executor
-    from dios.lib.sandbox.bounds import SandboxBounds
-    from dios.lib.sandbox.result import (
-        ProgramResult,
-        SandboxFailure,
-        SandboxFile,
-        SandboxResult,
-        SandboxTable,
-    )
-    from dios.lib.sandbox.sandbox import Sandbox
-    from dios.wire.messages import Limits
-    from dios.wire.nametext import fingerprint, format_name, parse_name
-    from dios.wire.types import (
-        Brand,
-        Buffering,
-        Cause,
-        Deletion,
-        Mode,
-        NameKind,
-        NodeStatus,
-        NodeWish,
-        ObjectType,
-        Permission,
-        Persistence,
-        Proximity,
-        Resource,
-        Scope,
-        Semantics,
-        TaskState,
-    )
-
-    # For type checkers only: with it, help(dios) would show every class with all that it inherits.
-    __all__ = [
-        "ANONYMOUS",
-        "ANY",
-        "CONSOLE_STREAM",
-        "DETERMINISTIC",
-        "DURABLE_BLOB",
-        "DURABLE_STREAM",
-        "EXCL",
-        "GROUP",
-        "MRSW",
-        "NETWORK",
-        "PRIVMEM_BLOB",
-        "RANDOM",
-        "RAW",
-        "SHMEM_BLOB",
-        "SHMEM_STREAM",
-        "SRMW",
-        "TASK",
-        "TCP_ACCEPT_STREAM",
-        "TCP_STREAM",
-        "TIMER_BLOB",
-        "UDP_STREAM",
-        "Acceptor",
-        "Actor",
-        "AsyncAcceptor",
-        "AsyncBatch",
-        "AsyncConsole",
-        "AsyncDatagrams",
-        "AsyncGroup",
-        "AsyncLog",
-        "AsyncNode",
-        "AsyncReadRequest",
-        "AsyncReference",
-        "AsyncStream",
-        "AsyncTask",
-        "AsyncTcpConnection",
-        "AsyncWriteRequest",
-        "BadReferenceError",
-        "Batch",
-        "Brand",
-        "Buffering",
-        "Busy",
-        "Cause",
-        "ChildEnded",
-        "ClosedError",
-        "Conflict",
-        "Console",
-        "DamagedError",
-        "Datagrams",
-        "Delegated",
-        "Deletion",
-        "Description",
-        "DiosError",
-        "EndOfStreamError",
-        "Executor",
-        "ExistsError",
-        "Gathered",
-        "Group",
-        "Handed",
-        "Handle",
-        "InvalidError",
-        "Keyring",
-        "LimitError",
-        "Limits",
-        "Log",
-        "Lost",
-        "Member",
-        "MissingEnvironmentError",
-        "Mode",
-        "NameKind",
-        "NoSpaceError",
-        "NoSuchTaskError",
-        "Node",
-        "NodeStatus",
-        "NodeWish",
-        "NotExecutableError",
-        "NotPermittedError",
-        "NotSupportedError",
-        "ObjectType",
-        "OutOfMemoryError",
-        "Permission",
-        "Persistence",
-        "Program",
-        "ProgramResult",
-        "ProtocolError",
-        "Proximity",
-        "ReadRequest",
-        "Reference",
-        "RemoteError",
-        "Resource",
-        "Retired",
-        "Sandbox",
-        "SandboxBounds",
-        "SandboxFailure",
-        "SandboxFile",
-        "SandboxResult",
-        "SandboxTable",
-        "Scope",
-        "Semantics",
-        "StaleError",
-        "Status",
-        "Stream",
-        "Task",
-        "TaskState",
-        "TcpConnection",
-        "TimeLimitError",
-        "TooLargeError",
-        "TooManyCallsError",
-        "UnreachableError",
-        "Usage",
-        "ValueReference",
-        "WouldBlockError",
-        "WriteRequest",
-        "aio",
-        "allow",
-        "checkpointed",
-        "connect",
-        "current_executor",
-        "fingerprint",
-        "format_name",
-        "get",
-        "open_node",
-        "parse_name",
-        "put",
-        "shared_executor",
-        "syscalls",
-        "work",
-    ]
+    from dios.client.aio.node import AsyncAcceptor as AsyncAcceptor
+    from dios.client.aio.node import AsyncBatch as AsyncBatch
+    from dios.client.aio.node import AsyncConsole as AsyncConsole
+    from dios.client.aio.node import AsyncDatagrams as AsyncDatagrams
+    from dios.client.aio.node import AsyncGroup as AsyncGroup
+    from dios.client.aio.node import AsyncLog as AsyncLog
+    from dios.client.aio.node import AsyncNode as AsyncNode
+    from dios.client.aio.node import AsyncReadRequest as AsyncReadRequest
+    from dios.client.aio.node import AsyncReference as AsyncReference
+    from dios.client.aio.node import AsyncStream as AsyncStream
+    from dios.client.aio.node import AsyncTask as AsyncTask
+    from dios.client.aio.node import AsyncTcpConnection as AsyncTcpConnection
+    from dios.client.aio.node import AsyncWriteRequest as AsyncWriteRequest
+    from dios.client.aio.node import open_node as open_node
+    from dios.client.constants import ANONYMOUS as ANONYMOUS
+    from dios.client.constants import ANY as ANY
+    from dios.client.constants import CONSOLE_STREAM as CONSOLE_STREAM
+    from dios.client.constants import DETERMINISTIC as DETERMINISTIC
+    from dios.client.constants import DURABLE_BLOB as DURABLE_BLOB
+    from dios.client.constants import DURABLE_STREAM as DURABLE_STREAM
+    from dios.client.constants import EXCL as EXCL
+    from dios.client.constants import GROUP as GROUP
+    from dios.client.constants import MRSW as MRSW
+    from dios.client.constants import NETWORK as NETWORK
+    from dios.client.constants import PRIVMEM_BLOB as PRIVMEM_BLOB
+    from dios.client.constants import RANDOM as RANDOM
+    from dios.client.constants import RAW as RAW
+    from dios.client.constants import SHMEM_BLOB as SHMEM_BLOB
+    from dios.client.constants import SHMEM_STREAM as SHMEM_STREAM
+    from dios.client.constants import SRMW as SRMW
+    from dios.client.constants import TASK as TASK
+    from dios.client.constants import TCP_ACCEPT_STREAM as TCP_ACCEPT_STREAM
+    from dios.client.constants import TCP_STREAM as TCP_STREAM
+    from dios.client.constants import TIMER_BLOB as TIMER_BLOB
+    from dios.client.constants import UDP_STREAM as UDP_STREAM
+    from dios.client.keyring import Keyring as Keyring
+    from dios.client.ops.attributes import Handed as Handed
+    from dios.client.ops.attributes import Handle as Handle
+    from dios.client.ops.cluster import Gathered as Gathered
+    from dios.client.ops.cluster import Member as Member
+    from dios.client.ops.scheduling import work as work
+    from dios.client.ops.status import ChildEnded as ChildEnded
+    from dios.client.ops.status import Delegated as Delegated
+    from dios.client.ops.status import Lost as Lost
+    from dios.client.ops.status import Retired as Retired
+    from dios.client.ops.status import Status as Status
+    from dios.client.ops.usage import Description as Description
+    from dios.client.ops.usage import Usage as Usage
+    from dios.client.program import Program as Program
+    from dios.client.sync.checkpointed import checkpointed as checkpointed
+    from dios.client.sync.node import Acceptor as Acceptor
+    from dios.client.sync.node import Batch as Batch
+    from dios.client.sync.node import Console as Console
+    from dios.client.sync.node import Datagrams as Datagrams
+    from dios.client.sync.node import Group as Group
+    from dios.client.sync.node import Log as Log
+    from dios.client.sync.node import Node as Node
+    from dios.client.sync.node import ReadRequest as ReadRequest
+    from dios.client.sync.node import Reference as Reference
+    from dios.client.sync.node import Stream as Stream
+    from dios.client.sync.node import Task as Task
+    from dios.client.sync.node import TcpConnection as TcpConnection
+    from dios.client.sync.node import WriteRequest as WriteRequest
+    from dios.client.sync.node import connect as connect
+    from dios.errors import BadReferenceError as BadReferenceError
+    from dios.errors import Busy as Busy
+    from dios.errors import ClosedError as ClosedError
+    from dios.errors import Conflict as Conflict
+    from dios.errors import DamagedError as DamagedError
+    from dios.errors import DiosError as DiosError
+    from dios.errors import EndOfStreamError as EndOfStreamError
+    from dios.errors import ExistsError as ExistsError
+    from dios.errors import InvalidError as InvalidError
+    from dios.errors import LimitError as LimitError
+    from dios.errors import MissingEnvironmentError as MissingEnvironmentError
+    from dios.errors import NoSpaceError as NoSpaceError
+    from dios.errors import NoSuchTaskError as NoSuchTaskError
+    from dios.errors import NotExecutableError as NotExecutableError
+    from dios.errors import NotPermittedError as NotPermittedError
+    from dios.errors import NotSupportedError as NotSupportedError
+    from dios.errors import OutOfMemoryError as OutOfMemoryError
+    from dios.errors import ProtocolError as ProtocolError
+    from dios.errors import StaleError as StaleError
+    from dios.errors import TimeLimitError as TimeLimitError
+    from dios.errors import TooLargeError as TooLargeError
+    from dios.errors import TooManyCallsError as TooManyCallsError
+    from dios.errors import UnreachableError as UnreachableError
+    from dios.errors import WouldBlockError as WouldBlockError
+    from dios.lib.executor.actors import Actor as Actor
+    from dios.lib.executor.executor import Executor as Executor
+    from dios.lib.executor.nested import current_executor as current_executor
+    from dios.lib.executor.references import ValueReference as ValueReference
+    from dios.lib.executor.references import get as get
+    from dios.lib.executor.references import put as put
+    from dios.lib.executor.remote_errors import RemoteError as RemoteError
+    from dios.lib.executor.results.class_forms import allow as allow
+    from dios.lib.executor.shared_executors import shared_executor as shared_executor
+    from dios.lib.sandbox.bounds import SandboxBounds as SandboxBounds
+    from dios.lib.sandbox.result import ProgramResult as ProgramResult
+    from dios.lib.sandbox.result import SandboxDisplay as SandboxDisplay
+    from dios.lib.sandbox.result import SandboxFailure as SandboxFailure
+    from dios.lib.sandbox.result import SandboxFile as SandboxFile
+    from dios.lib.sandbox.result import SandboxResult as SandboxResult
+    from dios.lib.sandbox.result import SandboxTable as SandboxTable
+    from dios.lib.sandbox.sandbox import Sandbox as Sandbox
+    from dios.lib.snapshots.snapshots import SandboxSnapshot as SandboxSnapshot
+    from dios.lib.snapshots.snapshots import remove_snapshot as remove_snapshot
+    from dios.wire.messages import Limits as Limits
+    from dios.wire.nametext import fingerprint as fingerprint
+    from dios.wire.nametext import format_name as format_name
+    from dios.wire.nametext import parse_name as parse_name
+    from dios.wire.types import Brand as Brand
+    from dios.wire.types import Buffering as Buffering
+    from dios.wire.types import Cause as Cause
+    from dios.wire.types import Deletion as Deletion
+    from dios.wire.types import Mode as Mode
+    from dios.wire.types import NameKind as NameKind
+    from dios.wire.types import NodeStatus as NodeStatus
+    from dios.wire.types import NodeWish as NodeWish
+    from dios.wire.types import ObjectType as ObjectType
+    from dios.wire.types import Permission as Permission
+    from dios.wire.types import Persistence as Persistence
+    from dios.wire.types import Proximity as Proximity
+    from dios.wire.types import Resource as Resource
+    from dios.wire.types import Scope as Scope
+    from dios.wire.types import Semantics as Semantics
+    from dios.wire.types import TaskState as TaskState
 
 _HOMES = {
     "dios": "aio syscalls",
@@ -345,8 +219,11 @@ _HOMES = {
     "dios.lib.executor.results.class_forms": "allow",
     "dios.lib.executor.shared_executors": "shared_executor",
     "dios.lib.sandbox.bounds": "SandboxBounds",
-    "dios.lib.sandbox.result": "ProgramResult SandboxFailure SandboxFile SandboxResult SandboxTable",
+    "dios.lib.sandbox.result": (
+        "ProgramResult SandboxDisplay SandboxFailure SandboxFile SandboxResult SandboxTable"
+    ),
     "dios.lib.sandbox.sandbox": "Sandbox",
+    "dios.lib.snapshots.snapshots": "SandboxSnapshot remove_snapshot",
     "dios.wire.messages": "Limits",
     "dios.wire.nametext": "fingerprint format_name parse_name",
     "dios.wire.types": (

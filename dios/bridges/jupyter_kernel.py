@@ -7,12 +7,13 @@ restart of this process, and so a fresh session. Interrupts come as messages, in
 from __future__ import annotations
 
 import argparse
+import ast
 import base64
 import codeop
 import platform
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar, Final, Protocol, cast
 
 import msgspec
@@ -26,12 +27,18 @@ from dios.errors import DiosError
 from dios.installation import version
 from dios.lib.sandbox.async_sandbox import Sandbox
 from dios.lib.sandbox.bounds import SandboxBounds
+from dios.lib.sandbox.errors import SandboxCodeError
 from dios.lib.sandbox.network.grant import headers_from_variables
-from dios.lib.sandbox.result import SandboxResult, SandboxTable
+from dios.lib.sandbox.result import SandboxDisplay, SandboxResult, SandboxTable
 
 Content = dict[str, object]
 
 _NAME_AT_END: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*\.?$")
+_NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_QUESTION: Final = re.compile(rf"\s*(?:(\?\??)\s*({_NAME.pattern})|({_NAME.pattern})\s*(\?\??))\s*")
+"""``name?``, ``?name``, and with two marks for the source."""
+_DESCRIPTION_S: Final = 5.0
+"""The seconds for the description of a name, which may be the work of its code."""
 _ENDED: Final = "SandboxEnded"
 
 
@@ -69,6 +76,8 @@ class SandboxKernel(Kernel):
 
     _box: Sandbox | None = None
     _runs = False
+    _value: SandboxDisplay | None = None
+    """The value of the present cell, if it has other forms than text."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]  # Jupyter's kernels have no types
@@ -87,10 +96,17 @@ class SandboxKernel(Kernel):
         cell_id: str | None = None,  # noqa: ARG002 - the same
     ) -> Content:
         """Run a cell in the sandbox, and show its result."""
-        self._runs = True
+        self._runs, self._value = True, None
         try:
             box = await self._opened()
-            result = await box.run(code, on_output=None if silent else self._print)
+            question = _QUESTION.fullmatch(code)
+            if question is not None:
+                return await self._answered(box, question)
+            result = await box.run(
+                code,
+                on_output=None if silent else self._print,
+                on_display=None if silent else self._display,
+            )
         except (DiosError, OSError) as error:
             await self._forget()
             text = error.message if isinstance(error, DiosError) else str(error)
@@ -104,12 +120,25 @@ class SandboxKernel(Kernel):
                 self._history.add(Cell(self.execution_count, code, output))
         failure = result.error
         if failure is None:
-            done: Content = {"status": "ok", "execution_count": self.execution_count}
-            return done | {"payload": [], "user_expressions": {}}
+            return self._done([])
         if failure.ended:
             message = f"the session ended: {box.ended}. Its variables are lost; the next cell starts afresh"
             return self._failed(_ENDED, message, f"{_ENDED}: {message}", silent=silent)
         return self._failed(failure.type, failure.message, str(failure), silent=silent)
+
+    async def _answered(self, box: Sandbox, question: re.Match[str]) -> Content:
+        """Return the reply to a cell that asks for the description of a name."""
+        before, first, second, after = question.groups()
+        name, marks = first or second, before or after
+        try:
+            text = await box.describe(name, source=len(marks) > 1, timeout=_DESCRIPTION_S)
+        except SandboxCodeError:
+            text = f"Object `{name}` not found."
+        return self._done([{"source": "page", "data": {"text/plain": shown(text)}, "start": 0}])
+
+    def _done(self, payload: list[Content]) -> Content:
+        done: Content = {"status": "ok", "execution_count": self.execution_count}
+        return done | {"payload": payload, "user_expressions": {}}
 
     async def _opened(self) -> Sandbox:
         if self._box is None:
@@ -150,6 +179,8 @@ class SandboxKernel(Kernel):
             data = {"text/plain": shown(result.value_repr)}
             if result.value_table is not None:
                 data = _table_data(result.value_table) | data
+            elif self._value is not None:
+                data |= _forms(self._value)
             self._publish("execute_result", data, execution_count=self.execution_count)
         for figure in result.figures:
             self._publish("display_data", {"image/png": base64.b64encode(figure).decode()})
@@ -166,6 +197,17 @@ class SandboxKernel(Kernel):
 
     def _print(self, stream: str, text: str) -> None:
         self._respond("stream", {"name": stream, "text": shown(text)})
+
+    def _display(self, display: SandboxDisplay) -> None:
+        if display.clear:
+            self._respond("clear_output", {"wait": display.wait})
+        elif display.is_value:
+            self._value = display
+        else:
+            data = {"text/plain": shown(display.text)}
+            data |= _forms(display) if display.table is None else _table_data(display.table)
+            kind = "update_display_data" if display.update else "display_data"
+            self._publish(kind, data, transient={"display_id": display.id} if display.id else {})
 
     def _publish(self, kind: str, data: dict[str, str], **others: object) -> None:
         self._respond(kind, {"data": data, "metadata": {}, **others})
@@ -204,6 +246,23 @@ class SandboxKernel(Kernel):
             "cursor_end": cursor_pos,
             "metadata": {},
         }
+
+    async def do_inspect(
+        self,
+        code: str,
+        cursor_pos: int,
+        detail_level: int = 0,
+        omit_sections: Collection[str] = (),  # noqa: ARG002 - as Jupyter's kernels have it
+    ) -> Content:
+        """Describe the name at the cursor, or that of the function in whose call it is."""
+        name, text = name_at(code, cursor_pos), ""
+        if name and self._box is not None and not self._runs:
+            try:
+                text = await self._box.describe(name, source=detail_level > 0, timeout=_DESCRIPTION_S)
+            except DiosError:
+                text = ""  # it is no name there, or the session has ended
+        data = {"text/plain": shown(text)} if text else {}
+        return {"status": "ok", "found": bool(text), "data": data, "metadata": {}}
 
     async def do_history(
         self,
@@ -248,7 +307,9 @@ def is_complete(code: str) -> Content:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            compiled = codeop.compile_command(code, "<typed>", "exec")
+            compiler = codeop.CommandCompiler()
+            compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            compiled = compiler(code, "<typed>", "exec")
     except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
         return {"status": "invalid"}
     # A block goes on until an empty line.
@@ -256,6 +317,30 @@ def is_complete(code: str) -> Content:
         return {"status": "complete"}
     indent = last[: len(last) - len(last.lstrip())]
     return {"status": "incomplete", "indent": indent + "    " * last.rstrip().endswith(":")}
+
+
+def name_at(code: str, place: int) -> str:
+    """Return the dotted name at a place in code, or before the bracket that is open there; or nothing."""
+    for match in _NAME.finditer(code):
+        if match.start() <= place <= match.end():
+            end = code.find(".", place, match.end())
+            return code[match.start() : match.end() if end < 0 else end]
+    depth = 0
+    for index in range(min(place, len(code)) - 1, -1, -1):
+        depth += (code[index] in ")]}") - (code[index] in "([{")
+        if depth < 0:
+            before = _NAME_AT_END.search(code[:index].rstrip())
+            if before is not None and code[index] == "(":
+                return before[0].rstrip(".")
+            depth = 0
+    return ""
+
+
+def _forms(display: SandboxDisplay) -> dict[str, str]:
+    """Return the forms of a value other than text, by their types."""
+    pictures = {"image/png": display.png, "image/jpeg": display.jpeg}
+    forms = {kind: base64.b64encode(data).decode() for kind, data in pictures.items() if data}
+    return forms | ({"text/html": display.html} if display.html else {})
 
 
 def shown(text: str) -> str:

@@ -7,6 +7,7 @@ and runs code in them, and names no file of the machine. ``mcp_http`` serves the
 from __future__ import annotations
 
 import asyncio
+import builtins
 import json
 import secrets
 import time
@@ -24,7 +25,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from dios.client.plain_text import plain_lines
 from dios.errors import DiosError
 from dios.lib.sandbox.bounds import SandboxBounds
-from dios.lib.sandbox.result import SandboxResult
+from dios.lib.sandbox.result import ProgramResult, SandboxResult
 from dios.lib.sandbox.sandbox import Sandbox
 from dios.limits import KIB, MIB
 
@@ -48,6 +49,12 @@ _INSTRUCTIONS: Final = (
     " once, then run with the session's name; variables stay between runs. The value of the last expression"
     " is returned as in a notebook, open figures of matplotlib as pictures. Files are written in the working"
     " directory."
+)
+
+_WITH_PROGRAMS: Final = (
+    "A machine in a sandbox, with a shell, the programs of its image, and Python: {network}. Call open once,"
+    " then exec or run with the session's name; files stay between calls, variables of run, too. fork opens a"
+    " session that begins with the files of another one."
 )
 
 Content: TypeAlias = "list[str | Image]"
@@ -78,6 +85,7 @@ class SandboxTools:
     ``client_of`` returns the identity of the client that calls, which is empty if nothing distinguishes
     clients. A session of a known client serves that client alone; any other session serves the clients that
     know its name, which is random. ``idle_s`` is the time after which a session that nobody uses is closed.
+    With ``has_programs`` the sandboxes have an image, and there are tools for its programs and files.
     """
 
     def __init__(
@@ -88,6 +96,7 @@ class SandboxTools:
         *,
         client_of: ClientOf | None = None,
         idle_s: float | None = None,
+        has_programs: bool = False,
     ) -> None:
         self._make: Final = make
         self._inputs: Final = inputs
@@ -95,6 +104,7 @@ class SandboxTools:
         self._client_of: Final = client_of or _only_client
         self._has_clients: Final = client_of is not None
         self._idle_s: Final = idle_s
+        self._has_programs: Final = has_programs
         self._sessions: Final[dict[str, _Session]] = {}
         self._closing = False
         # One thread for the call of each session, and one to close or interrupt it.
@@ -118,7 +128,8 @@ class SandboxTools:
         network = (
             f"no network but HTTP requests to {', '.join(self._origins)}" if self._origins else "no network"
         )
-        told = _INSTRUCTIONS.format(network=network) + (f" Files of the user: {known}." if known else "")
+        instructions = _WITH_PROGRAMS if self._has_programs else _INSTRUCTIONS
+        told = instructions.format(network=network) + (f" Files of the user: {known}." if known else "")
         server = MCPServer(
             "dios",
             instructions=told,
@@ -127,7 +138,9 @@ class SandboxTools:
             auth=auth,
             token_verifier=verifier,
         )
-        for tool in (self.open, self.run, self.put, self.get, self.fork, self.reset, self.list, self.close):
+        programs = (self.exec, self.files) if self._has_programs else ()
+        sessions = (self.open, self.run, self.put, self.get, self.fork, self.reset, self.list, self.close)
+        for tool in (*sessions, *programs):
             server.add_tool(tool, structured_output=False)
         return server
 
@@ -152,6 +165,29 @@ class SandboxTools:
         limit the code is stopped, and the session keeps its variables.
         """
         return content_of(await self._call(session, context, lambda box: box.run(code)))
+
+    async def exec(
+        self,
+        session: str,
+        arguments: builtins.list[str],
+        context: ToolContext,
+        stdin: str = "",
+        cwd: str = "",
+    ) -> str:
+        """Run a program in a session; return its output and its exit status.
+
+        ``arguments`` are the program and its arguments, which no shell reads: for a line of a shell give
+        ["sh", "-c", LINE]. ``stdin`` is its input, ``cwd`` its working directory. At its time limit it is
+        killed, and the session goes on.
+        """
+        done = await self._call(session, context, lambda box: box.exec(*arguments, stdin=stdin, cwd=cwd))
+        return text_of_program(done)
+
+    async def files(self, session: str, folder: str, context: ToolContext) -> str:
+        """List the files in a folder of a session: kind, size in bytes, permissions and name."""
+        rows = await self._call(session, context, lambda box: box.files.list(folder))
+        lines = [f"{row.kind:6} {row.size:>12} {row.mode:04o} {row.name}" for row in rows]
+        return "\n".join(lines) or "the folder is empty"
 
     async def put(self, session: str, name: str, value: str, context: ToolContext) -> str:
         """Set a variable of a session to a text, or write a text to a file if the name has a dot or slash."""
@@ -333,6 +369,18 @@ def _text_of(name: str, value: object) -> str:
     if len(text) > TEXT_CHARS_MAX:
         raise ToolError(f"{name} has {len(text):,} characters, over {TEXT_CHARS_MAX:,}: take a part of it")
     return text
+
+
+def text_of_program(done: ProgramResult) -> str:
+    """Return the output and the end of a program as text, whose control characters are escaped."""
+    parts = [done.stdout.rstrip("\n")]
+    if done.stderr:
+        parts.append(f"[stderr]\n{done.stderr.rstrip()}")
+    if done.error is not None:
+        parts.append(f"[error]\n{done.error}")
+    elif done.exit_code:
+        parts.append(f"[exit status {done.exit_code}]")
+    return plain_lines("\n".join(part for part in parts if part)) or "(no output)"
 
 
 def content_of(result: SandboxResult) -> Content:

@@ -75,6 +75,7 @@ class Commands(LazyGroup):
             ("up", "nodes.local_cluster:app", "Start a cluster on this machine, or on other machines."),
             ("down", "nodes.local_cluster:app", "Stop the cluster that `dios up` started."),
             ("node", "nodes.members:app*", "List, describe, label, drain, replace and forget nodes."),
+            ("user", "nodes.users:app*", "Enrol users by their keys, and let nodes act for you."),
             ("sched", "scheduling.live:app*", "Look at the cluster's scheduler, and change it."),
             ("doctor", "nodes.doctor:app", "Show what this machine can enforce, and what to change."),
             ("config", "nodes.config:app", "Show the settings of commands, and where they come from."),

@@ -5,11 +5,11 @@ Read in this order:
 - ``ops``: the operations on nodes and handles, written once as generators that yield calls
 - ``session``: requests, replies and refusals without I/O; it runs for both clients
 - ``sync``, ``aio``: the blocking client and the async client, with the same methods and arguments
-- ``held_calls``: the pause of a call that a node refused because too many wait
 - ``buffers``, ``page``: the memory of I/O requests, and the public page of references
 - ``blob_file``: a file for reading over the bytes of an object
 - ``tracing``: spans of the calls of this process
 - ``locate``, ``keyring``: the paths of a user's node and files, and the user's names
+- ``user_keys``: the user's key, and the mandates that it signs
 - ``program_node``: the rule which programs have a private node; ``private_node``: its process
 - ``written_files``: errors of files that this process writes, and the sync of their folders
 - ``refused_arguments``: calls that are no valid message, in the words of their callers

@@ -11,35 +11,15 @@ if TYPE_CHECKING:
 _PEEK_BYTES: Final = 64 * 1024
 
 
-def position_after(offset: int, whence: int, position: int, size: int) -> int:
-    """Return where ``seek`` leads in a file of ``size`` bytes. Raise ValueError if that is nowhere."""
-    bases = {io.SEEK_SET: 0, io.SEEK_CUR: position, io.SEEK_END: size}
-    if whence not in bases:
-        raise ValueError(f"whence must be 0, 1 or 2, not {whence}")
-    place = bases[whence] + offset
-    if place < 0:
-        raise ValueError(f"cannot seek to {place}, before the beginning of the file")
-    return place
+class PositionFile(io.IOBase):
+    """A file with a position and a ``size``, which subclasses read from any position on."""
 
-
-class BlobFile(io.BufferedIOBase):
-    """A seekable, read-only file over a view of an object's bytes.
-
-    ``read`` and the iteration over lines return copies; ``getbuffer`` and ``read_buffer`` return views, and
-    pyarrow uses the latter to read without a copy. Views stay valid after ``close``, which releases the bytes
-    otherwise.
-    """
-
-    def __init__(self, view: memoryview, name: str = "") -> None:
-        self._view = view
-        self._at = 0
-        self.name: Final = name
-        self.mode: Final = "rb"
+    _at = 0
 
     @property
     def size(self) -> int:
-        """Return the number of bytes; 0 once it is closed."""
-        return self._view.nbytes
+        """Return the number of bytes."""
+        raise NotImplementedError
 
     def readable(self) -> bool:
         """Return True."""
@@ -57,8 +37,37 @@ class BlobFile(io.BufferedIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Move to ``offset`` bytes from the beginning, the position or the end, and return the position."""
         self._require_open()
-        self._at = position_after(offset, whence, self._at, self.size)
-        return self._at
+        bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}
+        if whence not in bases:
+            raise ValueError(f"whence must be 0, 1 or 2, not {whence}")
+        place = bases[whence] + offset
+        if place < 0:
+            raise ValueError(f"cannot seek to {place}, before the beginning of the file")
+        self._at = place
+        return place
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ValueError("the file is closed")
+
+
+class BlobFile(PositionFile, io.BufferedIOBase):
+    """A seekable, read-only file over a view of an object's bytes.
+
+    ``read`` and the iteration over lines return copies; ``getbuffer`` and ``read_buffer`` return views, and
+    pyarrow uses the latter to read without a copy. Views stay valid after ``close``, which releases the bytes
+    otherwise.
+    """
+
+    def __init__(self, view: memoryview, name: str = "") -> None:
+        self._view = view
+        self.name: Final = name
+        self.mode: Final = "rb"
+
+    @property
+    def size(self) -> int:
+        """Return the number of bytes; 0 once it is closed."""
+        return self._view.nbytes
 
     def read_buffer(self, size: int | None = -1, /) -> memoryview:
         """Return a view of up to ``size`` bytes (all that follow by default), and move behind them."""
@@ -118,7 +127,3 @@ class BlobFile(io.BufferedIOBase):
         """Close the file, and use its bytes no more."""
         super().close()
         self._view = memoryview(b"")
-
-    def _require_open(self) -> None:
-        if self.closed:
-            raise ValueError("the file is closed")

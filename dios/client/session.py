@@ -236,3 +236,20 @@ def all_held(outcomes: list[Answer | DiosError]) -> list[Answer]:
                 close_all(fds)
             raise outcome
     return answers
+
+
+_PAUSE_FIRST_S: Final = 0.01
+_PAUSE_LONGEST_S: Final = 1.0
+_PAUSE_EACH_S: Final = 0.01
+
+
+def pause_s(refused: int, held: int, *, others: bool) -> float:
+    """Return the seconds after which a held call is made again if none of its client is answered before.
+
+    A call waits for an answer to another one. But the node may have refused it because of the calls of other
+    clients, whose answers this client does not see. The pause grows with the number of earlier refusals,
+    unless ``others`` of this client wait at the node: then it has its full length. With ``held`` calls in the
+    client, about a hundred of them are made again in a second.
+    """
+    grown = _PAUSE_LONGEST_S if others else min(_PAUSE_FIRST_S * 2 ** min(refused, 10), _PAUSE_LONGEST_S)
+    return grown + _PAUSE_EACH_S * held

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from blake3 import blake3
 from msgspec import Struct
 
 from dios.core.events import ObjectRecord
 from dios.ids import BufferId, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.wire import dcp
+from dios.wire.mandates import Purpose
 from dios.wire.messages import AnyResult, Attached, Buffer, Guarantee, Limits, Rate, Reference
 from dios.wire.types import Brand, Isolation, Mode, ObjectType
 
@@ -381,17 +383,32 @@ class BeginShutdown(Struct, frozen=True, tag=55):
 
 
 # -- other nodes (§4.8) ----------------------------------------------------------------------------
+class Extension(Struct, frozen=True):
+    """An extension of a mandate for the node that a request goes to, which this node signs."""
+
+    mandate: bytes
+    purposes: Purpose
+    end_ms: int
+
+    @property
+    def key(self) -> bytes:
+        """A value that is equal for equal extensions."""
+        return blake3(b"%b %d %d" % (self.mandate, self.purposes, self.end_ms)).digest()
+
+
 class Send(Struct, frozen=True, tag=70):
     """Send a message to another node; it is lost without notice when there is no connection.
 
     The bytes of ``source`` (of a buffer, or an object's current content) travel with it. With ``epoch``, it
-    is for that start of the node only: the numbers of requests mean others after the next.
+    is for that start of the node only: the numbers of requests mean others after the next. The host adds the
+    signed ``extensions`` to a request.
     """
 
     node: NodeId
     message: dcp.Message
     source: WriteSource | None = None
     epoch: int = 0
+    extensions: tuple[Extension, ...] = ()
 
 
 class OpenRemoteTask(Struct, frozen=True, tag=71):
@@ -481,6 +498,13 @@ class HangUp(Struct, frozen=True, tag=76):
 
     node: NodeId
     reason: str
+
+
+class StoreRegister(Struct, frozen=True, tag=84):
+    """Store a register of enrolled principals and pass it on; RegisterStored reports the result."""
+
+    register: bytes
+    call: tuple[TaskId, int, int]
 
 
 class StoreLabels(Struct, frozen=True, tag=83):
@@ -596,6 +620,7 @@ Effect: TypeAlias = (
     | HangUp
     | RemoveNode
     | StoreLabels
+    | StoreRegister
     | SetRates
     | EndConnection
     | LogDefect

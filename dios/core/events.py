@@ -180,8 +180,8 @@ class ShutdownBegan(Struct, frozen=True, tag=11):
 class PeerUp(Struct, frozen=True, tag=13):
     """An authenticated control connection to another node is open; the fields are its own statements.
 
-    ``version`` is that of the messages, the highest that both nodes speak. ``is_worker`` follows from the
-    node's certificate.
+    ``version`` is that of the messages, the highest that both nodes speak. ``is_worker`` and
+    ``is_authority`` follow from the node's certificate.
     """
 
     now: int
@@ -192,6 +192,7 @@ class PeerUp(Struct, frozen=True, tag=13):
     address: str
     version: int = DCP_VERSION
     is_worker: bool = False
+    is_authority: bool = False
 
 
 class PeerDown(Struct, frozen=True, tag=14):
@@ -264,6 +265,19 @@ class LabelsStored(Struct, frozen=True, tag=25):
 
     now: int
     call: tuple[TaskId, int, int]
+    failure: str = ""
+
+
+class RegisterStored(Struct, frozen=True, tag=29):
+    """The ``register`` of enrolled principals that this node has stored now, and their keys.
+
+    ``call`` is the call that brought it, if any. With a ``failure``, nothing was stored.
+    """
+
+    now: int
+    register: bytes
+    keys: tuple[tuple[Principal, tuple[bytes, ...]], ...]
+    call: tuple[TaskId, int, int] | None = None
     failure: str = ""
 
 
@@ -366,6 +380,7 @@ Event: TypeAlias = (
     | CapacityChanged
     | NodesRemoved
     | LabelsStored
+    | RegisterStored
     | NetworkOpened
     | NetworkFailed
     | ConnectionArrived

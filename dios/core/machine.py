@@ -27,6 +27,7 @@ from dios.core.model.state import State
 from dios.core.model.type_states import ConsoleState
 from dios.core.model.work_items import NodeEnd, RetriedCalls
 from dios.core.remote import (
+    authority,
     cached_replies,
     cluster_events,
     granted_leases,
@@ -234,6 +235,8 @@ class Core:
                 cluster_events.nodes_removed(step, event)
             case events.LabelsStored():
                 node_calls.labels_stored(step, event)
+            case events.RegisterStored():
+                authority.register_stored(step, event)
             case events.LoadMeasured():
                 cluster_events.load_measured(step, event)
             case events.FitnessChanged():

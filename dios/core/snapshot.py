@@ -62,7 +62,19 @@ from dios.core.model import (
     work_items,
 )
 from dios.core.remote import continuations, lease_table, name_index, peers, version_cache, watermark
-from dios.wire import admission, calls, dcp, fields, gossip, rates, replies, requests, scheduling, types
+from dios.wire import (
+    admission,
+    calls,
+    dcp,
+    fields,
+    gossip,
+    mandates,
+    rates,
+    replies,
+    requests,
+    scheduling,
+    types,
+)
 
 VERSION: Final = 2
 
@@ -84,6 +96,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     io_requests,
     lease_table,
     live_view,
+    mandates,
     member_table,
     moves,
     name_index,

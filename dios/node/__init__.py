@@ -13,7 +13,7 @@ Read in this order:
 - ``capacity``: finds out what the node's disk and link carry.
 - ``assembly``: connects the core and the parts of the host.
 - ``cluster``: makes a data directory a member of a cluster; ``cluster_port`` is the port for other nodes,
-  ``seeds`` and ``discovery`` find them.
+  ``seeds`` and ``discovery`` find them, and ``certificate_keeper`` renews the node's certificate.
 - ``border``: the place where sealed tokens are used, also by trusted clusters.
 - ``coordinator_supervisor``: keeps the node's coordinator running.
 - ``service_supervisors``: run the supervisors of users' services.

@@ -101,6 +101,10 @@ class TimerAlarm:
                 ring(TimerFired(now))
 
 
+def _endless() -> None:
+    """Return None: a node without a cluster has no certificate that ends."""
+
+
 class NodeHost:
     """The parts of a running node; created inside its trio loop, in ``nursery``."""
 
@@ -162,6 +166,7 @@ class NodeHost:
         self._peers: PeerEffects | None = None
         self._between: RemoteStreams | None = None
         self.links: Final = None if membership is None else self._make_links(membership, settings)
+        self.certificate_days: Final = _endless if membership is None else membership.certificate_days
         self.effector: Final = self._make_effector(complete)
         self.driver.connect(self.effector, self.staging)
         self.tasks.connect(
@@ -238,6 +243,7 @@ class NodeHost:
             around,
             self._nursery,
             membership.write_labels,
+            membership.user_keys,
         )
         self._nursery.start_soon(links.close_idle)
         return links
@@ -386,6 +392,8 @@ class NodeHost:
     def recover(self, event: Recovered) -> None:
         """Give the records of the store to the core, before anything else."""
         self.driver.feed(event)
+        if self.links is not None:
+            self.links.report_register()
 
     def denied_connection(self, principal: Principal, why: str) -> None:
         """Record in the audit log that a connection was refused; the core never sees it."""

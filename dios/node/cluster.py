@@ -18,10 +18,11 @@ from typing import Final
 
 from dios.client.locate import SETTINGS_FILE_NAME
 from dios.errors import ExistsError, InvalidError, UnreachableError
-from dios.node import machine, seeds
+from dios.node import daemon, machine, seeds
 from dios.node.addresses import is_loopback, split_address
 from dios.node.settings import Settings, SettingsError, load
 from dios.transport.identity import durable_files, identity, tokens
+from dios.transport.identity.certificates import NodeRole
 from dios.transport.identity.identity import Identity
 from dios.transport.identity.tokens import Token
 from dios.trusted_files import require_trusted
@@ -35,9 +36,10 @@ _PORTS_TRIED: Final = 64
 
 
 # -- the first node ---------------------------------------------------------------------------------
-def create(settings: Settings) -> Identity:
+def create(settings: Settings, root_key_file: Path | None = None) -> Identity:
     """Create a new cluster whose first node has these settings; nothing is started.
 
+    The key of its root is written into the new file ``root_key_file``, or into none and forgotten.
     Raise ExistsError if the directory already belongs to a node of a cluster, InvalidError if it has objects
     of a node without a cluster, SettingsError if the node would not listen.
     """
@@ -47,9 +49,22 @@ def create(settings: Settings) -> Identity:
             "--listen 10.0.0.1:7400."
         )
     _refuse_used(settings.data)
-    new_identity = identity.create_cluster(settings.data, name=settings.name)
+    new_identity = identity.create_cluster(settings.data, name=settings.name, root_key_file=root_key_file)
     remember(settings)
     return new_identity
+
+
+def authorize(settings: Settings, root_key_file: Path) -> Identity:
+    """Make the stopped node with these settings an authority, with the key of its cluster's root.
+
+    Raise InvalidError if it runs, and the errors of ``identity.authorize``.
+    """
+    if daemon.find(settings.socket) is not None:
+        raise InvalidError(
+            f"the node in {settings.data} runs. Stop it (`dios-node stop --data {settings.data}`), and "
+            "repeat the command."
+        )
+    return identity.authorize(settings.data, root_key_file)
 
 
 def _refuse_used(data: Path) -> None:
@@ -95,8 +110,8 @@ def _written(value: object) -> object:
 
 
 # -- tokens -----------------------------------------------------------------------------------------
-def issue(data: Path, *, uses: int, valid_s: int, for_worker: bool = False) -> tuple[str, str]:
-    """Return a new token's text and this node's address, for one or more machines or workers that join.
+def issue(data: Path, *, uses: int, valid_s: int, role: NodeRole = NodeRole.MEMBER) -> tuple[str, str]:
+    """Return a new token's text and this node's address, for one or more machines that join in a role.
 
     The node may be running. Raise InvalidError if it is in no cluster, and the errors of ``tokens.issue``.
     """
@@ -106,7 +121,7 @@ def issue(data: Path, *, uses: int, valid_s: int, for_worker: bool = False) -> t
             f"the node in {data} is in no cluster. Make one with "
             "`dios-node init --data DIR --listen HOST:PORT`."
         )
-    return tokens.issue(own, uses=uses, valid_s=valid_s, for_worker=for_worker), load(data).address
+    return tokens.issue(own, uses=uses, valid_s=valid_s, role=role), load(data).address
 
 
 def join_command(address: str, token: str, *, data: str = "./dios-data") -> str:

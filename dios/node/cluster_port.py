@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections import Counter
@@ -22,13 +23,16 @@ from dios.host.handover.format import Port
 from dios.host.loop.clock import Clock
 from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
 from dios.host.peers.links import LabelWriter, PeerLinks
+from dios.host.peers.mandates import UserKeys
 from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal
 from dios.node import coordinator_supervisor, devices, discovery, live_labels, machine, seeds
-from dios.node.settings import Settings
-from dios.transport.identity import identity, joining
-from dios.transport.identity.certificates import CertificateRole
+from dios.node.certificate_keeper import Address, CertificateKeeper
+from dios.node.settings import PrincipalsMode, Settings
+from dios.transport.identity import identity, joining, renewal
+from dios.transport.identity.certificates import CertificateRole, NodeRight
 from dios.transport.identity.identity import Identity
+from dios.transport.identity.principals import PrincipalRegister
 from dios.transport.tcp.announce import AnnouncedNode
 from dios.transport.tcp.secured import Secured
 from dios.transport.tcp.tls import Listener, dial, listen, listen_again
@@ -41,12 +45,20 @@ class Dialer:
     """A dialler with this node's identity; its connections run in ``nursery``."""
 
     def __init__(self, me: Identity, nursery: trio.Nursery) -> None:
-        self._me: Final = me
+        self._me = me
         self._nursery: Final = nursery
+
+    def adopt(self, me: Identity) -> None:
+        """Use this identity from now on, after its certificate was renewed."""
+        self._me = me
 
     async def dial(self, address: str, *, expect: NodeId | None = None) -> PeerConnection:
         """Connect like ``dios.transport.tcp.tls.dial``."""
         return await dial(address, self._me, self._nursery, expect=expect)
+
+
+def _endless() -> None:
+    """Return None: the certificate has no end."""
 
 
 class ClusterMembership(NamedTuple):
@@ -57,6 +69,7 @@ class ClusterMembership(NamedTuple):
     forgotten: tuple[NodeId, ...]
     network: PeerNetwork
     guard: RevocationList
+    user_keys: UserKeys
     disk_rate: int = 0
     link_rate: int = 0
     slots: int = limits.TASKS_MAX
@@ -69,8 +82,12 @@ class ClusterMembership(NamedTuple):
     threads: tuple[ThreadPlace, ...] = ()
     limbo_from_nodes: bool = False
     is_worker: bool = False
+    is_authority: bool = False
     write_labels: LabelWriter = live_labels.write_nothing
     key_digest: bytes = b""
+    certificate_days: Callable[[], float | None] = _endless
+    cluster: bytes = b""
+    all_signed: bool = False
 
     @property
     def here(self) -> Here:
@@ -99,6 +116,10 @@ class ClusterMembership(NamedTuple):
             self.threads,
             self.limbo_from_nodes,
             self.is_worker,
+            self.is_authority,
+            self.cluster,
+            self.key_digest,
+            self.all_signed,
         )
 
     @property
@@ -115,7 +136,7 @@ class ClusterPort(NamedTuple):
     """An open port of a node, before connections are served."""
 
     membership: ClusterMembership
-    identity: Identity
+    certificate: CertificateKeeper
     listener: Listener
     denied: Callable[[Principal, str], None]
 
@@ -155,12 +176,16 @@ async def open_port(
     for problem in own_devices.problems:
         _log.warning("a device is missing", extra={"why": problem})
     network = Dialer(own, nursery)
+    certificate = CertificateKeeper(own)
+    certificate.watch(listener.adopt)
+    certificate.watch(network.adopt)
     membership = ClusterMembership(
         me,
         own.secret,
         forgotten,
         network,
         own.trust,
+        UserKeys(PrincipalRegister(own.folder, own.cluster, settings.administrator), own.key),
         settings.store_rate,
         settings.link_rate,
         settings.tasks_max,
@@ -172,10 +197,14 @@ async def open_port(
         threads=machine.insides().threads,
         limbo_from_nodes=settings.limbo_from_nodes,
         is_worker=own.card.is_worker,
+        is_authority=own.card.may(NodeRight.SIGN),
         write_labels=partial(live_labels.write, settings.data),
         key_digest=own.card.key,
+        certificate_days=certificate.days_left,
+        cluster=own.cluster,
+        all_signed=settings.principals is PrincipalsMode.SIGNED,
     )
-    return ClusterPort(membership, own, listener, denied)
+    return ClusterPort(membership, certificate, listener, denied)
 
 
 async def serve_port(port: ClusterPort, links: PeerLinks, settings: Settings, nursery: trio.Nursery) -> None:
@@ -185,15 +214,35 @@ async def serve_port(port: ClusterPort, links: PeerLinks, settings: Settings, nu
             nursery.start_soon(links.seek, address, name="look for the cluster")
     if settings.announce:
         me = port.membership.me
-        voice = AnnouncedNode(port.identity.cluster, port.membership.secret, me.node, me.address)
+        voice = AnnouncedNode(port.certificate.own.cluster, port.membership.secret, me.node, me.address)
         place = discovery.place_of(settings.listen)
         nursery.start_soon(discovery.find_others, voice, links, place, name="announce")
+    nursery.start_soon(port.certificate.keep, lambda: _known(settings, links), name="renew the certificate")
+    certifying: set[NodeId] = set()
     _log.info("the node listens for other nodes", extra={"address": port.listener.address})
     try:
         while True:
             secured = await port.listener.accept()
             if secured.peer.role is CertificateRole.JOIN:
-                nursery.start_soon(admit, port.identity, secured, links, port.denied, name="admit a node")
+                nursery.start_soon(
+                    admit,
+                    port.certificate.own,
+                    secured,
+                    links,
+                    port.denied,
+                    settings.certificate_days,
+                    name="admit a node",
+                )
+            elif secured.peer.renews:
+                nursery.start_soon(
+                    certify,
+                    port.certificate.own,
+                    secured,
+                    port.denied,
+                    settings.certificate_days,
+                    certifying,
+                    name="renew a certificate",
+                )
             else:
                 nursery.start_soon(links.welcome, secured, name="serve a node")
     except trio.EndOfChannel:
@@ -202,12 +251,56 @@ async def serve_port(port: ClusterPort, links: PeerLinks, settings: Settings, nu
         port.listener.close()
 
 
-async def admit(
-    me: Identity, secured: Secured, links: PeerLinks, denied: Callable[[Principal, str], None]
+def _known(settings: Settings, links: PeerLinks) -> list[Address]:
+    """Return the addresses of the known nodes, and those of the last start, whose nodes are not known yet."""
+    known = [Address(peer.node, peer.address) for peer in links.hand_over()]
+    met = {peer.address for peer in known}
+    with contextlib.suppress(OSError):  # other nodes are known without the file
+        known += [Address(0, address) for address in seeds.read(settings.data) if address not in met]
+    return known
+
+
+async def certify(
+    me: Identity,
+    secured: Secured,
+    denied: Callable[[Principal, str], None],
+    days: int,
+    served: set[NodeId],
 ) -> None:
-    """Answer a machine that wants to join; ``denied`` records a refusal."""
+    """Answer a node that wants its next certificate; ``denied`` records a refusal.
+
+    ``served`` has the nodes that are being answered. A further connection of one of them is closed, so that
+    their number is bounded by that of the nodes.
+    """
+    name, node = secured.peer.name, secured.peer.node
+    if node in served:
+        secured.close()
+        return
+    served.add(node)
     try:
-        known = await joining.admit(me, secured, taken=links.knows_name)
+        await renewal.serve(me, secured, days=days)
+    except (DiosError, OSError) as error:
+        _log.warning("a certificate was not renewed", extra={"peer": name, "why": str(error)})
+        denied(Principal(f"node:{name}"), str(error))
+    except Exception as error:  # noqa: BLE001 - it ends this connection alone
+        _log.exception("an internal error ended the renewal of a certificate", exc_info=error)
+        denied(Principal(f"node:{name}"), "an internal error")
+    else:
+        _log.info("a certificate was renewed", extra={"peer": name})
+    finally:
+        served.discard(node)
+
+
+async def admit(
+    me: Identity,
+    secured: Secured,
+    links: PeerLinks,
+    denied: Callable[[Principal, str], None],
+    days: int,
+) -> None:
+    """Answer a machine that wants to join, with a certificate for ``days``; ``denied`` records a refusal."""
+    try:
+        known = await joining.admit(me, secured, taken=links.knows_name, days=days)
     except (DiosError, OSError) as error:
         _log.warning("a node was not admitted", extra={"why": str(error)})
         denied(Principal("join"), str(error))

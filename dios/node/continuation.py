@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _KEPT_SETTINGS: Final = frozenset(
     {
+        "administrator",
         "advertise",
         "data",
         "devices",
@@ -58,6 +59,7 @@ _KEPT_SETTINGS: Final = frozenset(
         "mode",
         "name",
         "principal_limits",
+        "principals",
         "rack",
         "record",
         "remote_cache_bytes",

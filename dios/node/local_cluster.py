@@ -28,6 +28,7 @@ from dios.node import cluster, daemon, seeds
 from dios.node.daemon import DaemonProcess
 from dios.node.settings import KEYS, load
 from dios.transport.identity import durable_files, identity
+from dios.transport.identity.certificates import NodeRole
 from dios.trusted_files import require_trusted
 from dios.wire.addresses import join_address
 
@@ -152,7 +153,8 @@ def _fill(directory: Path, count: int, racks: int, settings: Mapping[str, str]) 
         if first is None:
             first = identity.create_cluster(node.data, name=node.name)
         else:
-            identity.admit_here(first, node.data, name=node.name)
+            # All nodes have one owner and one machine, so that none of them is safer without the role.
+            identity.admit_here(first, node.data, name=node.name, role=NodeRole.AUTHORITY)
         seeds.write(node.data, [other.address for other in local_cluster.nodes if other is not node])
     # Last, because this file makes the directory a complete cluster.
     _write(local_cluster)

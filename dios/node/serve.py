@@ -304,8 +304,9 @@ def _start_helpers(
         from dios.node.border.service import Border, keep_border  # noqa: PLC0415 - as below
 
         border = Border(
-            settings, port.identity, server, os.geteuid(), host.record_border, host.denied_connection
+            settings, port.certificate.own, server, os.geteuid(), host.record_border, host.denied_connection
         )
+        port.certificate.watch(border.adopt)
         nursery.start_soon(keep_border, border, host.stopping)
     if port is not None:
         nursery.start_soon(act_for_users, server, os.geteuid(), host.stopping, settings, keepers)

@@ -97,6 +97,13 @@ class FairnessPolicy(enum.StrEnum):
     FIFO = "fifo"
 
 
+class PrincipalsMode(enum.StrEnum):
+    """The principals for which other nodes may act without a mandate: those without a key, or none."""
+
+    NAMED = "named"
+    SIGNED = "signed"
+
+
 class LogFormat(enum.StrEnum):
     """The format of log records."""
 
@@ -120,7 +127,8 @@ class Settings:
     ``socket`` is the socket for users' programs. ``log_file`` None means standard error. ``record`` is the
     file in which every event of the core is recorded for replay. ``allowed_uids`` are users who may connect
     in addition to the node's own user and root. With ``limbo_from_nodes``, tasks of other nodes may start
-    limbo tasks here for the node's own user or root.
+    limbo tasks here for the node's own user or root. ``principals`` says for whom other nodes need mandates,
+    and ``administrator`` is the public key that signs the register of principals (empty: that of the first).
     The first three ``_limits`` are the defaults for every task with all it starts, for every group and for
     every principal, and ``sandbox_limits`` are those of every session of a sandbox.
     ``audit_bytes`` and ``audit_age`` (ms) are the bounds of the audit log, 0 for none; ``audit_rate`` is the
@@ -135,8 +143,9 @@ class Settings:
     0 for never, and ``scrub_every`` (ms) the time from the start of one pass to that of the next.
     ``name`` and ``rack`` are the names of this node and of its fault domain. ``listen`` is the address for
     other nodes ("HOST:PORT"; empty for no network), ``advertise`` the address given to them if it differs,
-    and ``announce`` turns on the search for other nodes by UDP on the local network. ``border`` is the
-    address for trusted clusters ("HOST:PORT"; empty for none).
+    and ``announce`` turns on the search for other nodes by UDP on the local network. ``certificate_days`` is
+    the life of certificates that this node signs, 0 for no end. ``border`` is the address for trusted
+    clusters ("HOST:PORT"; empty for none).
     ``link_rate`` and ``store_rate`` are the bytes per second of its network and its disk, 0 to find them out;
     with ``measure``, the node measures its disk for that.
     ``shape`` is the interface that is limited to ``link_rate`` (empty for none).
@@ -177,6 +186,8 @@ class Settings:
     accept_weaker_sandbox: bool = False
     mode: NodeMode = NodeMode.LIBERAL
     limbo_from_nodes: bool = False
+    principals: PrincipalsMode = PrincipalsMode.NAMED
+    administrator: bytes = b""
     allowed_uids: tuple[int, ...] = ()
     map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT
     audit_bytes: int = limits.AUDIT_BYTES_DEFAULT
@@ -193,6 +204,7 @@ class Settings:
     listen: str = ""
     advertise: str = ""
     announce: bool = False
+    certificate_days: int = limits.CERTIFICATE_DAYS
     border: str = ""
     link_rate: int = 0
     store_rate: int = 0
@@ -313,6 +325,12 @@ def _one_of(choices: type[enum.StrEnum]) -> Callable[[object], enum.StrEnum]:
             raise ValueError("one of " + ", ".join(choices)) from None
 
     return read
+
+
+def _public_key(value: object) -> bytes:
+    if re.fullmatch(r"[0-9a-f]{64}", str(value)) is None:
+        raise ValueError("the 64 hexadecimal digits that `dios user key --administrator` prints")
+    return bytes.fromhex(str(value))
 
 
 def _container_runtime(value: object) -> str:
@@ -513,6 +531,8 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "accept_weaker_sandbox": _boolean,
     "mode": _one_of(NodeMode),
     "limbo_from_nodes": _boolean,
+    "principals": _one_of(PrincipalsMode),
+    "administrator": _public_key,
     "allowed_uids": _uids,
     "map_bytes": _size(limits.STORE_MAP_BYTES_MIN, limits.STORE_MAP_BYTES_MAX),
     "audit_bytes": _or_none(_size(limits.AUDIT_BYTES_MIN, limits.AUDIT_BYTES_MAX)),
@@ -529,6 +549,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "listen": _listen,
     "advertise": _advertise,
     "announce": _boolean,
+    "certificate_days": _or_none(_integer(1, limits.CERTIFICATE_DAYS_MAX)),
     "border": _listen,
     "link_rate": _rate,
     "store_rate": _rate,

@@ -9,7 +9,6 @@ Read in this order:
 - ``extents``, ``log_files``: large contents and logs, one file each
 - ``recovery``: the start of a store after a crash
 - ``directory``, ``locking``: one process at a time uses a data directory
-- ``memory_store``: the same interface without a disk
 - ``scrubbing``, ``scrub_report``: compare the contents of a store in service with their digests
 - ``check``, ``findings``, ``repair``: examine and repair the store of a stopped node
 - ``index_check``: compares the index with the rows

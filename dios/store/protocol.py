@@ -1,7 +1,7 @@
 """The interface between the host and a store, and the guarantees of every store.
 
-``lmdb_store`` and ``memory_store`` pass one contract suite (``tests/contract``). All methods but ``close``
-may block on a disk; the host calls ``apply`` from one writer thread.
+``lmdb_store`` and the simulator's store in memory pass one contract suite (``tests/contract``). All methods
+but ``close`` may block on a disk; the host calls ``apply`` from one writer thread.
 """
 
 from __future__ import annotations

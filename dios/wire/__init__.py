@@ -19,6 +19,7 @@ Read in this order:
   ``public_addresses``: those that are no special ones
 - ``border``: the calls with sealed tokens, also between clusters
 - ``sealed_tokens``: rights as a text that its holders can narrow, and nobody can widen
+- ``mandates``: the signed statements by which nodes act for users, and the register of users' keys
 - ``nametext``: names as text, and their fingerprints
 - ``node_labels``: the labels of a node as one text; ``environments``: the names of environments;
   ``images``: the archives of those that are images

@@ -79,7 +79,7 @@ class ForwardedCall(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 # -- answers ----------------------------------------------------------------------------------------
 class ClusterIdentity(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
-    """The digest of the authority of the node's cluster."""
+    """The digest of the root of the node's cluster."""
 
     cluster: _Digest
 

@@ -29,6 +29,7 @@ from dios.wire.fields import (
     Thousandths,
     User,
 )
+from dios.wire.mandates import MandateBytes, RegisterBytes
 from dios.wire.scheduling import Work
 from dios.wire.types import (
     AcquireIov,
@@ -537,3 +538,30 @@ class PruneEnvironments(Call, frozen=True, tag=73):
 
     digest: Annotated[str, Meta(max_length=40)] = ""
     unused_ms: U63 = 0
+
+
+class ReadRegister(Call, frozen=True, tag=74):
+    """The register of enrolled principals of this node; refused to pure tasks."""
+
+
+class Enrol(Call, frozen=True, tag=75):
+    """Replace the register of enrolled principals by a newer one, on this node and from it on all others.
+
+    The first register of a cluster is for the node's own user and root; later ones are accepted from
+    everybody, because the key of the first one must have signed them.
+    """
+
+    register: RegisterBytes
+
+
+class Vouch(Call, frozen=True, tag=76):
+    """Give a node a mandate with which it acts for a user at other nodes (``dios.wire.mandates``)."""
+
+    mandate: MandateBytes
+    host: Text = ""
+
+
+class ReadMandateTerms(Call, frozen=True, tag=77):
+    """What the caller's principal signs a mandate for a node with."""
+
+    host: Text = ""

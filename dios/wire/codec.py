@@ -18,12 +18,14 @@ from dios.wire.fields import TraceSpan
 from dios.wire.messages import AnyCall, AnyResult, Reply, Request, SelfEvent, TaskRow
 
 PROTOCOL_VERSION: Final = 1
-DCP_VERSION: Final = 7
+DCP_VERSION: Final = 8
 """The version of the messages between nodes; ``dios.wire.dcp_frames`` has the oldest one that is spoken."""
 TABLES_VERSION: Final = 4
 """The first version in which a node may read tables of another one."""
 ADMISSION_VERSION: Final = 6
 """The first version in which a node enforces quotas."""
+MANDATES_VERSION: Final = 8
+"""The first version in which nodes exchange the register of principals and mandates of users."""
 
 _LENGTH: Final = struct.Struct("<I")
 _pack_length: Final = _LENGTH.pack

@@ -33,6 +33,7 @@ from dios.wire.fields import (
     TraceSpans,
     User,
 )
+from dios.wire.mandates import MandateBytes
 from dios.wire.replies import PlainResult, Reference, Results, SelfEvent
 from dios.wire.requests import PlainCall, Vector
 from dios.wire.types import Brand, Buffering, ObjectType, Permission
@@ -58,6 +59,7 @@ _FOUND: Final = Meta(max_length=limits.LOOKUP_REFERENCES_MAX)
 _GIVEN: Final = Meta(max_length=limits.ARGUMENTS_MAX)
 _OFFERED: Final = Meta(max_length=OFFERED_MAX)
 _DIGESTS: Final = Meta(max_length=limits.INDEX_DIGEST_BYTES * limits.INDEX_DIGESTS_PER_MESSAGE)
+_MANDATES: Final = Meta(max_length=limits.MANDATES_PER_REQUEST_MAX)
 _NAME: Final = Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)
 
 Node: TypeAlias = Annotated[NodeId, _U63]
@@ -406,6 +408,8 @@ class Ask(Struct, frozen=True, array_like=True, tag=40):
 
     ``waiting``, if it is not empty, lists the numbers of all open requests: every other number below the
     highest of them was answered as well. A request with a ``trace`` is answered with the times of its parts.
+    ``mandates`` are those of the principals that it is made for, until the receiving node has them, and
+    ``extensions`` those with which the receiving node acts for them in turn.
     """
 
     number: Identifier
@@ -413,6 +417,8 @@ class Ask(Struct, frozen=True, array_like=True, tag=40):
     body: RequestBody
     waiting: Annotated[tuple[Identifier, ...], _WAITING] = ()
     trace: TraceContext | None = None
+    mandates: Annotated[tuple[MandateBytes, ...], _MANDATES] = ()
+    extensions: Annotated[tuple[MandateBytes, ...], _MANDATES] = ()
 
 
 class PeerReply(Struct, frozen=True, array_like=True, tag=41):

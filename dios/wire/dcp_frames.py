@@ -20,6 +20,7 @@ from dios.wire import dcp
 from dios.wire.codec import DCP_VERSION
 from dios.wire.earlier_forms import earlier_form
 from dios.wire.fields import Identifier
+from dios.wire.mandates import RegisterBytes
 
 OLDEST_VERSION: Final = 3
 """The oldest version of the messages that this node speaks.
@@ -76,7 +77,17 @@ class AuditHeads(Struct, frozen=True, array_like=True, tag=53):
 HEADS_VERSION: Final = 7
 """The first version in which nodes keep each other's audit heads."""
 
-Control: TypeAlias = Revoked | Resting | Continuing | AuditHeads
+
+class Principals(Struct, frozen=True, array_like=True, tag=54):
+    """The register of enrolled principals that the sender has stored (``dios.wire.mandates``).
+
+    Each node sends it first, and again when it has a newer one. Version MANDATES_VERSION and later.
+    """
+
+    register: RegisterBytes
+
+
+Control: TypeAlias = Revoked | Resting | Continuing | AuditHeads | Principals
 """The messages between hosts, which the core does not see."""
 
 

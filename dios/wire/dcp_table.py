@@ -13,7 +13,8 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from dios.errors import InvariantError
 from dios.wire import dcp
 from dios.wire import replies as r
-from dios.wire.call_table import AuditRule
+from dios.wire.call_table import CALLS, AuditRule, CallRow, Exemption, Flow, Route
+from dios.wire.mandates import Purpose
 
 RequestKinds: TypeAlias = frozenset[type[dcp.Body]]
 V = TypeVar("V")
@@ -35,46 +36,85 @@ class RequestFlag(enum.Flag):
     """It has a call of a task, and is answered, waits and reads as that call."""
 
 
+class Naming(enum.Enum):
+    """The field of a request with the principals that it is made for."""
+
+    NOBODY = ""
+    CALLER = "caller"
+    PRINCIPAL = "principal"
+    HOLDINGS = "holdings"
+    """The callers of the holdings; each is checked when its holding is compared."""
+
+
 class RequestRow(NamedTuple):
     """The facts about one request.
 
     ``results`` are the types of its answers other than Failure; those of a forwarded call are the
     call's. ``audit`` is the way it is treated while audit records cannot be written; None: as its call.
+    ``naming`` says which principals it is made for, and ``purpose`` what their mandates must be for; NONE:
+    the purpose of its call, or nobody is named.
     """
 
     message: type[dcp.Body]
     results: tuple[type, ...]
     audit: AuditRule | None
     flags: RequestFlag
+    naming: Naming
+    purpose: Purpose
 
 
+# fmt: off
 _ROWS: Final = (
-    RequestRow(dcp.Forward, (), None, RequestFlag.FORWARDED),
-    RequestRow(dcp.Resolve, (dcp.Found,), AuditRule.UNRECORDED, RequestFlag.READS | RequestFlag.GATHERED),
-    RequestRow(dcp.Offer, (dcp.Offered,), AuditRule.RECORDED, RequestFlag.NONE),
-    RequestRow(dcp.Delegate, (dcp.Offered, dcp.ReplicaCreated, r.Done), None, RequestFlag.NONE),
-    RequestRow(dcp.ReferenceGiven, (r.Done,), AuditRule.ALWAYS, RequestFlag.NONE),
-    RequestRow(dcp.Start, (r.Created,), None, RequestFlag.LASTING),
-    RequestRow(dcp.CreateReplica, (dcp.ReplicaCreated,), AuditRule.RECORDED, RequestFlag.NONE),
-    RequestRow(dcp.Release, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED),
-    RequestRow(dcp.TasksEnded, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED),
-    RequestRow(dcp.DeliverEvent, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED),
-    RequestRow(dcp.ReconcileReferences, (dcp.UnknownReferences,), AuditRule.ALWAYS, RequestFlag.REPEATED),
-    RequestRow(dcp.Disband, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED),
-    RequestRow(dcp.Rows, (r.Tasks,), AuditRule.ALWAYS, RequestFlag.READS | RequestFlag.GATHERED),
-    RequestRow(dcp.KeepOutput, (r.Done,), AuditRule.RECORDED, RequestFlag.NONE),
-    RequestRow(dcp.ConfirmRemoval, (r.Done,), AuditRule.ALWAYS, RequestFlag.NONE),
-    RequestRow(dcp.Register, (r.Done,), AuditRule.ALWAYS, RequestFlag.GATHERED),
-    RequestRow(dcp.FindNames, (dcp.NameNodes,), AuditRule.ALWAYS, RequestFlag.READS | RequestFlag.GATHERED),
-    RequestRow(dcp.CallBack, (r.Done,), AuditRule.ALWAYS, RequestFlag.NONE),
+    RequestRow(dcp.Forward, (), None, RequestFlag.FORWARDED,
+        Naming.CALLER, Purpose.NONE),
+    RequestRow(dcp.Resolve, (dcp.Found,), AuditRule.UNRECORDED, RequestFlag.READS | RequestFlag.GATHERED,
+        Naming.CALLER, Purpose.OBJECTS),
+    RequestRow(dcp.Offer, (dcp.Offered,), AuditRule.RECORDED, RequestFlag.NONE,
+        Naming.CALLER, Purpose.TASKS),
+    RequestRow(dcp.Delegate, (dcp.Offered, dcp.ReplicaCreated, r.Done), None, RequestFlag.NONE,
+        Naming.CALLER, Purpose.OBJECTS),
+    RequestRow(dcp.ReferenceGiven, (r.Done,), AuditRule.ALWAYS, RequestFlag.NONE,
+        Naming.NOBODY, Purpose.NONE),
+    RequestRow(dcp.Start, (r.Created,), None, RequestFlag.LASTING,
+        Naming.CALLER, Purpose.TASKS),
+    RequestRow(dcp.CreateReplica, (dcp.ReplicaCreated,), AuditRule.RECORDED, RequestFlag.NONE,
+        Naming.CALLER, Purpose.COPIES),
+    RequestRow(dcp.Release, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED,
+        Naming.NOBODY, Purpose.NONE),
+    RequestRow(dcp.TasksEnded, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED,
+        Naming.NOBODY, Purpose.NONE),
+    RequestRow(dcp.DeliverEvent, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED,
+        Naming.NOBODY, Purpose.NONE),
+    RequestRow(dcp.ReconcileReferences, (dcp.UnknownReferences,), AuditRule.ALWAYS, RequestFlag.REPEATED,
+        Naming.HOLDINGS, Purpose.OBJECTS),
+    RequestRow(dcp.Disband, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED,
+        Naming.NOBODY, Purpose.NONE),
+    RequestRow(dcp.Rows, (r.Tasks,), AuditRule.ALWAYS, RequestFlag.READS | RequestFlag.GATHERED,
+        Naming.CALLER, Purpose.OBJECTS),
+    RequestRow(dcp.KeepOutput, (r.Done,), AuditRule.RECORDED, RequestFlag.NONE,
+        Naming.PRINCIPAL, Purpose.OBJECTS),
+    RequestRow(dcp.ConfirmRemoval, (r.Done,), AuditRule.ALWAYS, RequestFlag.NONE,
+        Naming.NOBODY, Purpose.NONE),
+    RequestRow(dcp.Register, (r.Done,), AuditRule.ALWAYS, RequestFlag.GATHERED,
+        Naming.NOBODY, Purpose.NONE),
+    RequestRow(dcp.FindNames, (dcp.NameNodes,), AuditRule.ALWAYS, RequestFlag.READS | RequestFlag.GATHERED,
+        Naming.NOBODY, Purpose.NONE),
+    RequestRow(dcp.CallBack, (r.Done,), AuditRule.ALWAYS, RequestFlag.NONE,
+        Naming.NOBODY, Purpose.NONE),
 )
+# fmt: on
 
 
 def _fits(row: RequestRow) -> bool:
     """Return True if a row agrees with its message, and its cells with each other."""
-    has_call = "call" in row.message.__struct_fields__
-    return (row.audit is not None or has_call) and bool(row.results) is not (
-        RequestFlag.FORWARDED in row.flags
+    fields = row.message.__struct_fields__
+    has_call, is_forwarded = "call" in fields, RequestFlag.FORWARDED in row.flags
+    if row.audit is None and not has_call:
+        return False
+    naming = [naming for naming in Naming if naming.value in fields] or [Naming.NOBODY]
+    has_purpose = row.naming is not Naming.NOBODY and not is_forwarded
+    return (
+        bool(row.results) is not is_forwarded and naming == [row.naming] and bool(row.purpose) is has_purpose
     )
 
 
@@ -90,6 +130,19 @@ def _complete(rows: tuple[RequestRow, ...]) -> dict[type[dcp.Body], RequestRow]:
 
 REQUESTS: Final = _complete(_ROWS)
 """The row of each request."""
+
+
+def _purpose_of(row: CallRow) -> Purpose:
+    """Return what a mandate must be for with which another node makes a call here."""
+    if Exemption.PROMPT in row.exemptions:
+        return Purpose.SCHEDULING
+    return Purpose.ADMINISTRATION if row.flow is Flow.AUTHORITY else Purpose.OBJECTS
+
+
+PURPOSES: Final[Mapping[type, Purpose]] = {
+    kind: _purpose_of(row) for kind, row in CALLS.items() if row.route not in {Route.LOCAL, Route.REQUEST}
+}
+"""The purpose of each call that can be forwarded."""
 
 
 def requests_with(flag: RequestFlag) -> RequestKinds:

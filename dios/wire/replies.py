@@ -39,6 +39,7 @@ from dios.wire.fields import (
     TraceSpans,
     User,
 )
+from dios.wire.mandates import MandateTerms, RegisterBytes
 from dios.wire.rates import Metered
 from dios.wire.scheduling import Advice, DeviceKind, Placed, QueueRows
 from dios.wire.types import (
@@ -379,6 +380,7 @@ class NodeRow(Struct, frozen=True, array_like=True):
     barred: Annotated[tuple[Identifier, ...], Meta(max_length=limits.SCHEDULERS_BARRED_MAX)] = ()
     """The ids of the nodes whose schedulers have lost their lease on the node's queue."""
     is_worker: bool = False
+    is_authority: bool = False
     """True if the node showed a certificate of a worker, which administers no other node."""
 
 
@@ -404,6 +406,19 @@ class TableRows(Struct, frozen=True, array_like=True, tag=19):
     tables: Annotated[tuple[Text, ...], _COLUMNS]
 
 
+class Enrolled(Struct, frozen=True, array_like=True, tag=20):
+    """Answer to ReadRegister: the register, empty if the cluster has none, and the cluster's own digest."""
+
+    register: RegisterBytes
+    cluster: Annotated[bytes, Meta(max_length=limits.DIGEST_BYTES)]
+
+
+class MandateWanted(Struct, frozen=True, array_like=True, tag=21):
+    """Answer to ReadMandateTerms: the terms, or None if the principal is not enrolled or needs no mandate."""
+
+    terms: MandateTerms | None
+
+
 PlainResult: TypeAlias = (
     Failure
     | Done
@@ -423,6 +438,8 @@ PlainResult: TypeAlias = (
     | Advice
     | Metered
     | TableRows
+    | Enrolled
+    | MandateWanted
 )
 
 
@@ -438,7 +455,8 @@ class Welcome(Struct, frozen=True, array_like=True, tag=11):
     The descriptor next to it is the public page of references, to be mapped read-only. ``program`` is the
     content of ``executable`` if that is small and on the task's node; otherwise the task reads it.
     ``devices`` has an entry for each kind of devices of the node, without names if the task has none of it.
-    With ``traces``, the node answers traced calls with the times of their parts.
+    With ``traces``, the node answers traced calls with the times of their parts. A program of an enrolled
+    user signs a mandate with ``mandate``, with which the node acts for the user at other nodes.
     """
 
     version: Count
@@ -456,6 +474,7 @@ class Welcome(Struct, frozen=True, array_like=True, tag=11):
     program: ProgramBytes | None = None
     devices: Annotated[tuple[DeviceGrant, ...], Meta(max_length=limits.DEVICE_KINDS_MAX)] = ()
     traces: bool = False
+    mandate: MandateTerms | None = None
 
 
 AnyResult: TypeAlias = PlainResult | Results | Welcome

@@ -81,7 +81,7 @@ class OnlyUntil(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 class OnlyHolder(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
     """The caveat that only a certain cluster, or only a certain user of it, may use the token.
 
-    ``cluster`` is the digest of the authority of a foreign cluster, and empty for the issuing cluster itself.
+    ``cluster`` is the digest of the root of a foreign cluster, and empty for the issuing cluster itself.
     """
 
     cluster: _HolderCluster
@@ -281,7 +281,7 @@ def token_mark(grant: TokenGrant) -> str:
 
 
 def cluster_text(cluster: bytes) -> str:
-    """Return a cluster for people, by the beginning of its authority's digest."""
+    """Return a cluster for people, by the beginning of its root's digest."""
     return f"cluster {cluster.hex()[:16]}" if cluster else "the issuing cluster"
 
 

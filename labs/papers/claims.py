@@ -74,6 +74,8 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """The reason where nothing was built, else a difference."""
     kind: str = ""
     """The kind, where the number does not say it."""
+    live_test: str = ""
+    """The test in which running nodes show a live mechanism, as ``tests/FILE.py::TEST``; empty for none."""
     result_item: str = ""
     """The number in the kept results, if another paper numbers them."""
 
@@ -305,6 +307,11 @@ _ABOUT_VERDICTS: Final = (
     "Sprayer thesis is the SDRF paper, with which its results are counted. `own` are our additions."
 )
 
+_ABOUT_LIVE_TESTS: Final = (
+    "{shown} of the {live} live claims name a test in which running nodes show them (`live_test`, in the "
+    "JSON). The others have none yet."
+)
+
 
 def page() -> str:
     """Return the page."""
@@ -335,6 +342,9 @@ def page() -> str:
             numbers=True,
         ),
     ]
+    live = [claim for paper in papers for claim in paper.claims if claim.state is State.LIVE]
+    shown = sum(bool(claim.live_test) for claim in live)
+    lines += ["", _prose(_ABOUT_LIVE_TESTS.format(shown=shown, live=len(live)))]
     lines += [
         "",
         "## Contradictions",

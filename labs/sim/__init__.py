@@ -4,6 +4,7 @@
 
 - ``event_queue``: virtual time and the actions that wait for it.
 - ``step_work``: the work of each step of a core, which is bounded.
+- ``memory_store``: a store without a disk.
 - ``disk``: a disk that fails, and a store on it.
 - ``node``: one node with clients that record what it promised, and the checks after every crash.
 - ``cluster``: several nodes, their network, a fault injector, simulated clients, and the checks.

@@ -12,6 +12,7 @@ import numpy as np
 from dios.firmament.solvers import auction, network_simplex, registry
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import UnknownAlgorithmError
+from dios.firmament.solvers.feasibility import unsendable
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import StandardProblem, StandardResult, solve_by
 from labs.solvers import cost_scaling, race, relaxation
@@ -81,6 +82,9 @@ def _auto(problem: FlowProblem) -> FlowSolution:
         nonlocal used
         if not cost_scaling.fits(standard):
             return network_simplex.core(standard)
+        stuck = unsendable(standard)
+        if stuck.size:
+            return StandardResult(np.zeros_like(standard.room), None, stuck)
         sparse = _is_sparse_assignment(standard)
         result = None if sparse else simplex_or_none(standard, np.zeros(3, np.int64))
         if result is None:

@@ -15,11 +15,11 @@ from dios.core.events import ObjectRecord
 from dios.errors import BadReferenceError, InvalidError, NoSpaceError
 from dios.ids import Name, ObjectId, Principal
 from dios.store.lmdb_store import LmdbStore
-from dios.store.memory_store import MemoryStore
 from dios.store.protocol import Drop, FilePayload, InlineContent, InlinePayload, Put, Store
 from dios.wire.types import Buffering, Deletion, ObjectType
 from labs.sim.disk.device import Device
 from labs.sim.disk.model_store import ModelStore
+from labs.sim.memory_store import MemoryStore
 from tests.support.store.records import content, extent, put, record
 
 SMALL = b"a small value"

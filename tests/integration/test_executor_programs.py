@@ -22,8 +22,14 @@ pytestmark = pytest.mark.long
 _PROGRAMS: Final = Path(__file__).parent / "programs"
 _GUARD: Final = 'if __name__ == "__main__":'
 
-_WITHOUT_SCRIPT: Final = {"source of a function", "names of modules", "the main module in a package"}
-"""Without its guard a program's source stays where it is, and a package in a worker finds no names of it."""
+_WITHOUT_SCRIPT: Final = {
+    "source of a function",
+    "names of modules",
+    "the main module in a package",
+    "large values with a part that has a name",
+}
+"""Without its guard a program's source stays where it is, a package in a worker finds no names of it, and
+large values come with copies of their parts."""
 
 
 @pytest.fixture(scope="module")

@@ -148,22 +148,22 @@ def test_a_flood_of_threads_or_processes_ends_with_the_sandbox(node: RunningNode
 
 
 @pytest.mark.long
-def test_a_suspended_sandbox_does_nothing(node: RunningNode) -> None:
+def test_a_paused_sandbox_does_nothing(node: RunningNode) -> None:
     """Its kernel is stopped with it, and continues."""
-    with dios.connect(node.place) as control, dios.Sandbox(node=control, isolation="gvisor") as own:
+    with opened(node) as own:
         loop = "import threading\nn = 0\ndef count():\n    global n\n    while True: n += 1"
         own.run(f"{loop}\nthreading.Thread(target=count, daemon=True).start()")
         assert own._link is not None
         task = own._link.task
         assert task is not None
-        task.pause()
+        own.pause()
 
         def states() -> set[str]:
             rows = (Path(f"/proc/{pid}/stat").read_text(encoding="utf-8") for pid in below(task.status().pid))
             return {row.rpartition(")")[2].split()[0] for row in rows}
 
         wait_until(lambda: states() <= {"T", "t"}, "every process is stopped")
-        task.resume()
+        own.resume()
         first = value_of(own, "n")
         wait_until(lambda: value_of(own, "n") != first, "it goes on")
 
@@ -248,6 +248,9 @@ def test_an_image_runs_in_gvisor(node: RunningNode, tmp_path: Path) -> None:
         assert value_of(own, "open('/etc/release').read()") == "'changed\\n'"
         own.reset()
         assert value_of(own, "open('/etc/release').read()") == "'tiny 1.0\\n'"
+        for begin in (own.fork, lambda: own.snapshot("dios://tries/state")):
+            with pytest.raises(NotSupportedError, match="in gVisor has no snapshots"):
+                begin()
     with pytest.raises(NotSupportedError, match="container_runtime"):
         dios.Sandbox(node=node.place, image=image)
 

@@ -218,6 +218,29 @@ def test_files_are_written_and_read_by_absolute_paths(box: dios.Sandbox) -> None
         box.files.list("/srv")
 
 
+def test_trees_are_uploaded_and_downloaded(box: dios.Sandbox, tmp_path: Path) -> None:
+    """Files, permissions and folders both ways; links go into the sandbox, and do not come out of it."""
+    tree = tmp_path / "tree"
+    (tree / "deep" / "empty").mkdir(parents=True)
+    (tree / "deep" / "tool").write_text("#!/bin/sh\necho tool\n", encoding="utf-8")
+    (tree / "deep" / "tool").chmod(0o755)
+    (tree / "link").symlink_to("deep/tool")
+    (tree / "folder").symlink_to("deep")
+    box.files.upload(tree, "/srv/tree")
+    box.files.upload(tree / "deep" / "tool", "/srv/alone")
+    assert box.exec("/srv/tree/link").stdout == box.exec("/srv/alone").stdout == "tool\n"
+    assert box.files.download("/srv/tree", tmp_path / "copy") == ["/srv/tree/folder", "/srv/tree/link"]
+    copied = sorted(str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*"))
+    assert copied == ["deep", "deep/empty", "deep/tool"]
+    assert stat.S_IMODE((tmp_path / "copy" / "deep" / "tool").stat().st_mode) == 0o755
+    with pytest.raises(FileExistsError):
+        box.files.download("/srv/tree", tmp_path / "copy")
+    os.mkfifo(tree / "pipe")
+    with pytest.raises(InvalidError, match="no file, folder or link"):
+        box.files.upload(tree, "/srv/tree2")
+    box.files.remove("/srv")
+
+
 def test_the_layer_that_is_written_belongs_to_one_sandbox(node: RunningNode, image: str) -> None:
     """In another sandbox, and after a reset, a changed and a removed file of the image are as before."""
     with (
@@ -359,7 +382,7 @@ def test_an_image_without_any_file_runs_python(node: RunningNode, tmp_path: Path
     layout = LayoutMaker(tmp_path / "layout").add([layer_of([])], working_dir="")
     with dios.Sandbox(node=node.place, image=f"oci-layout:{layout}") as own:
         assert own.run("import msgspec").ok
-        assert {file.name for file in own.files.list("/")} == {".dios-python", "dev", "proc"}
+        assert {file.name for file in own.files.list("/")} == {".dios-changes", ".dios-python", "dev", "proc"}
 
 
 def test_layers_add_replace_and_remove(node: RunningNode, tmp_path: Path) -> None:

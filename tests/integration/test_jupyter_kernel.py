@@ -31,6 +31,10 @@ class Shown(NamedTuple):
         (single,) = (content for message_kind, content in self.messages if message_kind == kind)
         return single
 
+    def text(self) -> str:
+        """Return the output."""
+        return "".join(str(content["text"]) for kind, content in self.messages if kind == "stream")
+
     def data(self, kind: str, mime: str) -> str:
         """Return the data of the one message of a kind."""
         data = self.only(kind)["data"]
@@ -158,6 +162,122 @@ def test_tables_and_figures_are_shown(notebook: Notebook) -> None:
     pytest.importorskip("matplotlib")
     shown = notebook.runs("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
     assert base64.b64decode(shown.data("display_data", "image/png")).startswith(b"\x89PNG")
+
+
+RICH = """
+import base64, struct
+PNG = b"\\x89PNG\\r\\n\\x1a\\n" + struct.pack(">I4sII", 13, b"IHDR", 3, 4)
+class Rich:
+    def _repr_html_(self): return "<b onclick=x>bold</b><script>alert(1)</script>"
+    def _repr_png_(self): return PNG
+class Bundle:
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        forms = {"text/plain": "plain", "text/html": "<i>x</i>", "image/png": base64.b64encode(PNG).decode()}
+        return {**forms, "application/javascript": "alert(1)", "image/svg+xml": "<svg/>"}, {"isolated": True}
+class Wrong:
+    def __repr__(self): return "wrong"
+    def _repr_html_(self): raise OSError("no")
+    def _repr_png_(self): return b"GIF89a"
+"""
+
+
+def test_values_are_shown_in_their_forms(notebook: Notebook) -> None:
+    """HTML is rebuilt without scripts, pictures are checked, and no other types come through."""
+    notebook.runs(RICH)
+    shown = notebook.runs("Rich()")
+    assert shown.data("execute_result", "text/html") == "<b>bold</b>"
+    assert base64.b64decode(shown.data("execute_result", "image/png")).startswith(b"\x89PNG")
+    assert "Rich object" in shown.data("execute_result", "text/plain")
+    data = notebook.runs("display(Bundle())").only("display_data")["data"]
+    assert isinstance(data, dict)
+    assert data.keys() == {"text/plain", "text/html", "image/png"}
+    assert (data["text/plain"], data["text/html"]) == ("plain", "<i>x</i>")
+    shown = notebook.runs("Wrong()")
+    assert shown.only("execute_result")["data"] == {"text/plain": "wrong"}
+    assert "Wrong._repr_html_ failed: OSError: no" in shown.text()
+    assert "image/png is over the bounds" in shown.text()
+    assert notebook.runs("Rich").only("execute_result")["data"].keys() == {"text/plain"}  # type: ignore[attr-defined]
+
+
+def test_displays_come_in_order_and_may_be_cleared_and_updated(notebook: Notebook) -> None:
+    """Texts, values and tables, as the cell makes them."""
+    shown = notebook.runs(
+        "print('a'); display(1, 'two'); print('b'); clear_output(wait=True)\n"
+        "handle = display(3, display_id='my id'); handle.update(4); display(5, display_id=True);"
+    )
+    kinds = [kind for kind, _ in shown.messages]
+    displays = ["display_data", "update_display_data", "display_data"]
+    assert kinds == ["stream", "display_data", "display_data", "stream", "clear_output", *displays]
+    contents = [content for _, content in shown.messages]
+    assert [content["data"] for content in contents[1:3]] == [{"text/plain": "1"}, {"text/plain": "'two'"}]
+    assert contents[4] == {"wait": True}
+    assert contents[5]["transient"] == contents[6]["transient"] == {"display_id": "my_id"}
+    assert contents[7]["transient"] != {}
+
+
+@pytest.mark.extended
+def test_functions_of_ipython_show_values_here(notebook: Notebook) -> None:
+    """Where IPython is installed, its module has the functions of the session; figures are displayed, too."""
+    shown = notebook.runs(
+        "from IPython.display import HTML, display as show, clear_output as clear\n"
+        "show(HTML('<b>x</b>')); clear()"
+    )
+    assert shown.data("display_data", "text/html") == "<b>x</b>"
+    assert shown.only("clear_output") == {"wait": False}
+    pytest.importorskip("matplotlib")
+    shown = notebook.runs("from matplotlib.figure import Figure\nfigure = Figure(); display(figure)")
+    assert base64.b64decode(shown.data("display_data", "image/png")).startswith(b"\x89PNG")
+    pytest.importorskip("pandas")
+    shown = notebook.runs(
+        "import pandas as pd\nfor n in (1, 2):\n    print(n); display(pd.DataFrame({'x': [n]}))"
+    )
+    assert [kind for kind, _ in shown.messages] == ["stream", "display_data"] * 2
+
+
+def test_displays_have_bounds(notebook: Notebook) -> None:
+    """After the last one, values are shown as text, which has a bound of its own; the session goes on."""
+    shown = notebook.runs("for n in range(1_200): display(n)")
+    assert [kind for kind, _ in shown.messages].count("display_data") == 1_000
+    assert "1199" in str(shown.messages[-1][1]["text"])
+    shown = notebook.runs(RICH + "display({'text/html': 'x' * 3_000_000, 'text/plain': 'short'}, raw=True)")
+    assert shown.only("display_data")["data"] == {"text/plain": "short"}
+    assert "text/html is over the bounds" in shown.text()
+
+
+def test_cells_may_await(notebook: Notebook) -> None:
+    """Tasks go on between cells, an interrupt cancels, and errors have the lines of the cell."""
+    notebook.runs(
+        "import asyncio\nasync def later(x):\n    await asyncio.sleep(0)\n    return x\n"
+        "first = await later(1)"
+    )
+    assert notebook.runs("await later(first + 1)").data("execute_result", "text/plain") == "2"
+    notebook.runs("task = asyncio.create_task(later(3)); await asyncio.sleep(0)")
+    assert notebook.runs("await task").data("execute_result", "text/plain") == "3"
+    assert notebook.runs("asyncio.run(later(4))").data("execute_result", "text/plain") == "4"
+    assert "    await later(1 / 0)" in notebook.fails("await later(1 / 0)")
+    request = notebook.sends("print('begun'); await asyncio.sleep(600)")
+    while notebook.client.get_iopub_msg(timeout=PATIENCE_S)["msg_type"] != "stream":
+        pass
+    notebook.manager.interrupt_kernel()
+    assert notebook.asks(request)["ename"] == "KeyboardInterrupt"
+    assert notebook.runs("await later(first)").data("execute_result", "text/plain") == "1"
+    assert notebook.asks(notebook.client.is_complete("await later(1)"))["status"] == "complete"
+
+
+def test_names_are_described(notebook: Notebook) -> None:
+    """Shift-Tab at a name or in the brackets of a call, and question marks."""
+    notebook.runs("def area(width, height=2):\n    'Return the area.'\n    return width * height")
+    for code, place in (("area", 2), ("1 + area(3, (4", 14), ("area(", 5)):
+        reply = notebook.asks(notebook.client.inspect(code, cursor_pos=place))
+        assert reply["found"], code
+        assert "Signature: area(width, height=2)" in str(reply["data"])
+        assert "Return the area." in str(reply["data"])
+    assert "return width * height" in str(notebook.asks(notebook.client.inspect("area", detail_level=1)))
+    assert not notebook.asks(notebook.client.inspect("missing"))["found"]
+    for code, text in (("area?", "Signature: area"), ("??area", "return width"), ("none?", "not found")):
+        payload = notebook.runs(code).reply["payload"]
+        assert isinstance(payload, list)
+        assert text in payload[0]["data"]["text/plain"]
 
 
 def test_errors_have_a_traceback_and_a_remedy(notebook: Notebook) -> None:

@@ -18,10 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
 
 class TestKernel(jupyter_kernel_test.KernelTests):  # type: ignore[misc] # its classes have no types
-    """The samples for the suite. Cases without a sample are skipped: other displays than tables, and pages.
-
-    Values have a text, and tables HTML; a session has no IPython.
-    """
+    """The samples for the suite, for all of its cases."""
 
     language_name = "python"
     file_extension = ".py"
@@ -39,7 +36,12 @@ class TestKernel(jupyter_kernel_test.KernelTests):  # type: ignore[misc] # its c
     complete_code_samples = ("1", "print('hello, world')", "f(*args, **kwargs)")
     incomplete_code_samples = ("print('''hello", "for x in y:\n    x * 2")
     invalid_code_samples = ("import = 7q",)
+    code_page_something = "zip?"
+    code_inspect_sample = "zip"
+    code_clear_output = "from IPython.display import clear_output; clear_output()"
     code_display_data = (
+        {"code": "from IPython.display import HTML; display(HTML('<b>x</b>'))", "mime": "text/html"},
+        {"code": "from matplotlib.figure import Figure; display(Figure())", "mime": "image/png"},
         {"code": "import pandas as pd; display(pd.DataFrame({'x': [1]}))", "mime": "text/html"},
     )
 

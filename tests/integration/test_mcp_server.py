@@ -14,8 +14,10 @@ import pytest
 from dios.host.confinement.mechanisms import probe
 from dios.host.confinement.notifications import FORKS
 from dios.installation import extra_command
+from tests.support.layouts import busybox_layout
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
-from tests.support.node.running_node import wait_until
+from tests.support.node.confinement import runtimes_or_skip
+from tests.support.node.running_node import running_node, wait_until
 from tests.support.node.sandboxes import has_printed
 
 mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
@@ -84,6 +86,33 @@ def test_an_agent_runs_code_in_sessions(person: Person) -> None:
             assert "you have no session" in await refused(client, "run", session=two, code="1")
 
     asyncio.run(agent())
+
+
+def test_an_agent_with_an_image_has_programs_and_files(tmp_path: Path) -> None:
+    """It runs them without a shell, lists files, and forks the state of the files."""
+    runtimes_or_skip()
+    busybox_layout(tmp_path / "tiny")
+    person = Person(tmp_path)
+
+    async def agent(place: str) -> None:
+        async with client_of(person, "--image", "oci-layout:tiny:tiny", "--node", place) as client:
+            first = await call(client, "open")
+            output = await client.call_tool(  # type: ignore[attr-defined]  # the package may be missing
+                "exec",
+                {"session": first, "arguments": ["sh", "-c", "cat; echo no >&2; exit 3"], "stdin": "in"},
+            )
+            assert output.content[0].text == "in\n[stderr]\nno\n[exit status 3]"
+            await call(client, "put", session=first, name="/tmp/own", value="12")
+            assert await call(client, "files", session=first, folder="/tmp") == (
+                "file              2 0644 own"
+            )
+            second = await call(client, "fork", session=first)
+            await call(client, "put", session=second, name="/tmp/own", value="other")
+            assert await call(client, "get", session=first, name="/tmp/own") == "12"
+            assert "No such file" in await refused(client, "files", session=first, folder="/nothing")
+
+    with running_node(tmp_path / "data", container_runtime="any") as node:
+        asyncio.run(agent(node.place))
 
 
 def test_a_session_that_ends_is_reset(person: Person) -> None:

@@ -23,6 +23,7 @@ from dios.lib.sandbox import link
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError
 from dios.wire.types import Isolation
 from tests.support.layouts import busybox_layout
+from tests.support.node.command_user import Person
 from tests.support.node.confinement import gvisor_or_skip, runtimes_or_skip
 from tests.support.node.running_node import RunningNode
 from tests.support.node.task_folder import TEMPORARY
@@ -741,10 +742,15 @@ def test_the_programs_of_the_page_run(node: RunningNode, tmp_path: Path, program
     if "image=" in program:
         runtimes_or_skip()
         busybox_layout(tmp_path / "tiny")
+    environment = {**os.environ, "DIOS_NODE": node.place, "XDG_CONFIG_HOME": str(tmp_path / ".config")}
+    if "dios://tries" in program:
+        person = Person(tmp_path)
+        person.environment["DIOS_NODE"] = node.place
+        person.types("dios group create tries")
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,
-        env={**os.environ, "DIOS_NODE": node.place},
+        env=environment,
         capture_output=True,
         check=False,
         text=True,

@@ -36,10 +36,9 @@ from dios.lib.files.group_list import Destroyed, destroy
 from dios.lib.files.sources import Source as FileSource
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.tier import entries, inward, outward
-from dios.lib.files.tier.entries import release
+from dios.lib.files.tier.entries import prune, release
 from dios.lib.files.tier.inward import bring_back, leave_store
 from dios.lib.files.tier.outward import Moved, chosen, tier_out
-from dios.lib.files.tier.removal import prune
 from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KeptPromise
 from dios.lib.packs.failures import DamagedBackupError, TargetError

@@ -18,11 +18,11 @@ from dios.host.audit.log import AuditLog
 from dios.ids import TaskId
 from dios.node.assembly import NodeHost
 from dios.node.settings import load
-from dios.store.memory_store import MemoryStore
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION, decode_reply
 from dios.wire.messages import AnyCall, AnyResult, Mapping, PlainCall
 from dios.wire.types import AcquireIov, CommitIov, Flag, ObjectType, Persistence
+from labs.sim.memory_store import MemoryStore
 from labs.sim.node.host import SimHost
 from tests.support.core.harness import OWNER, Entropy
 from tests.support.host.harness import WAIT_S, NoTasks

@@ -20,9 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dios import limits
 from dios.errors import DiosError, LimitError, ProtocolError
 from dios.transport.identity import durable_files, identity, statements
-from dios.transport.identity.certificates import make_node
-from dios.transport.identity.identity import Identity, admit_here, adopt, known_of, load, renew
-from tests.support.peers.connections import make_cluster
+from dios.transport.identity.certificates import NodeRole, make_node
+from dios.transport.identity.identity import Identity, admit_here, adopt, known_of, load
+from tests.support.peers.connections import make_cluster, renewed
 from tests.support.peers.stable_statements import Belief, Said, stable_beliefs
 from tests.support.peers.statements import merge, revoke
 
@@ -64,7 +64,7 @@ class StatementMachine(RuleBasedStateMachine):
         self._entropy = entropy
         self.folder = Path(tempfile.mkdtemp(prefix="dios-statements-"))
         self._around.callback(shutil.rmtree, self.folder)
-        *self.honest, traitor = make_cluster(self.folder, "n1 n2 n3 bad")
+        *self.honest, traitor = make_cluster(self.folder, "n1 n2 n3 bad", role=NodeRole.AUTHORITY)
         self.false = [traitor]
         self.pool: dict[bytes, Said] = {}
         self.names = 0
@@ -94,7 +94,7 @@ class StatementMachine(RuleBasedStateMachine):
             return
         above = self.honest[place % len(self.honest)]
         name = self._fresh("late")
-        new = admit_here(above, self.folder / name, name=name)
+        new = admit_here(above, self.folder / name, name=name, role=NodeRole.AUTHORITY)
         for other in self.honest:
             if not other.trust.refusal(new.cards):
                 other.trust.note(known_of(new.cards))
@@ -106,7 +106,7 @@ class StatementMachine(RuleBasedStateMachine):
         if len(self.false) <= SLEEPERS_MAX:
             name, everybody = self._fresh("sleeper"), self._everybody()
             above = everybody[place % len(everybody)]
-            self.false.append(admit_here(above, self.folder / name, name=name))
+            self.false.append(admit_here(above, self.folder / name, name=name, role=NodeRole.AUTHORITY))
 
     @rule(whose=PLACES, by=PLACES)
     def renew_certificate(self, whose: int, by: int) -> None:
@@ -117,7 +117,12 @@ class StatementMachine(RuleBasedStateMachine):
             return
         with contextlib.suppress(LimitError):
             certificate = make_node(
-                node.node, node.name, node.key().public_key(), signer.chain[0], signer.key()
+                node.node,
+                node.name,
+                node.key().public_key(),
+                signer.chain[0],
+                signer.key(),
+                role=NodeRole.AUTHORITY,
             )
             self.honest[place] = adopt(node, (certificate, *signer.chain))
 
@@ -129,7 +134,9 @@ class StatementMachine(RuleBasedStateMachine):
         if victim.node not in {known.node for known in node.trust.known}:
             return
         key = _key(self._entropy)
-        certificate = make_node(victim.node, victim.name, key.public_key(), signer.chain[0], signer.key())
+        certificate = make_node(
+            victim.node, victim.name, key.public_key(), signer.chain[0], signer.key(), role=NodeRole.AUTHORITY
+        )
         data = statements.make((certificate, *signer.chain), key, 2**40, {77: 0}, {}).data
         before = node.trust.statements
         with contextlib.suppress(ProtocolError):
@@ -142,7 +149,7 @@ class StatementMachine(RuleBasedStateMachine):
         node, signer = self._everybody()[whose % len(self._everybody())], self.honest[by % len(self.honest)]
         known = {(member.node, member.key) for member in signer.trust.known}
         try:
-            renew(signer, node.chain[0])
+            renewed(signer, node)
         except DiosError:
             if (node.node, node.card.key) in known and len(signer.chain) < limits.CHAIN_CERTIFICATES_MAX - 1:
                 raise

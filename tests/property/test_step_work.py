@@ -318,6 +318,10 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
         lambda scene, number: messages.IssueToken(scene.groups[0], bytes([number % 256]) * 100)
     ),
     messages.RedeemToken: [messages.RedeemToken(bytes(limits.SEALED_TOKEN_BYTES_MAX))] * CALLS,
+    messages.ReadRegister: [messages.ReadRegister()] * CALLS,
+    messages.Enrol: [messages.Enrol(bytes(100))] * CALLS,
+    messages.Vouch: [messages.Vouch(bytes(100))] * CALLS,
+    messages.ReadMandateTerms: [messages.ReadMandateTerms()] * CALLS,
     messages.PruneEnvironments: [messages.PruneEnvironments()] * CALLS,
     messages.RecordRequest: some(
         lambda scene, _: messages.RecordRequest(scene.blob, 0, "GET", RequestEnd.ANSWERED)

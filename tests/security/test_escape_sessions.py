@@ -215,9 +215,9 @@ def mechanisms() -> dict[str, Mechanism]:
 def module_of(suite: str, loot: Mapping[str, object], names: list[str]) -> str:
     """Return a module that makes attempts at its import, and keeps the answers in ``FOUND``."""
     return (
-        f"import json, escape_tools, escape_{suite} as attempts\n"
-        f"escape_tools.LOOT.update(json.loads({json.dumps(loot)!r}))\n"
-        f"FOUND = {{name: escape_tools.outcome(getattr(attempts, '_try_' + name)) for name in {names!r}}}\n"
+        f"import json, escape_{suite} as attempts\nfrom escape_tools import LOOT, attempt_of, outcome\n"
+        f"LOOT.update(json.loads({json.dumps(loot)!r}))\n"
+        f"FOUND = {{name: outcome(attempt_of(attempts, name)) for name in {names!r}}}\n"
     )
 
 

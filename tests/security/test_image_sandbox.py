@@ -112,6 +112,7 @@ print(json.dumps([root + path for root in roots for path in {paths!r} if os.path
 """
     assert asked(box, code) == []
     assert asked(box, "import json, os; print(json.dumps(sorted(os.listdir('/'))))") == [
+        ".dios-changes",
         ".dios-python",
         "bin",
         "dev",

@@ -25,7 +25,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.transport.identity import durable_files, tokens
-from dios.transport.identity.certificates import CertificateRole, card_of, make_authority, make_node
+from dios.transport.identity.certificates import CertificateRole, NodeRole, card_of, make_node, make_root
 from dios.transport.identity.identity import Identity, bare_context, known_of, load, load_own
 from dios.transport.identity.joining import admit, context_of, join
 from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
@@ -360,7 +360,7 @@ async def test_a_node_cannot_pass_for_another(tmp_path: Path) -> None:
 
 async def test_a_revoked_node_does_not_come_back_under_another_name(tmp_path: Path) -> None:
     """What a revoked node signs for itself afterwards, with a new id and key, opens nothing anywhere."""
-    n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
+    n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3", role=NodeRole.AUTHORITY)
     await n1.trust.remove(n2.node)
     await n3.trust.accept(n1.trust.statements[0])
     forger = Forger(n2)
@@ -373,7 +373,7 @@ async def test_a_revoked_node_does_not_come_back_under_another_name(tmp_path: Pa
 
 async def test_a_revoked_nodes_tokens_are_worth_nothing(tmp_path: Path) -> None:
     """Nobody gets in by a token that a revoked node made, whoever is asked."""
-    n1, n2 = make_cluster(tmp_path)
+    n1, n2 = make_cluster(tmp_path, role=NodeRole.AUTHORITY)
     text = tokens.issue(n2)
     await n1.trust.remove(n2.node)
     async with listening(n1) as (listener, _):
@@ -386,7 +386,7 @@ async def test_an_authority_of_the_same_name_is_another(tmp_path: Path) -> None:
     (n1,) = make_cluster(tmp_path, "n1")
     authority = card_of(n1.chain[-1])
     root_key, forger = Ed25519PrivateKey.generate(), Forger(n1)
-    root = make_authority(authority.number, authority.name, root_key)
+    root = make_root(authority.number, authority.name, root_key)
     certificate = make_node(n1.node, "n1", forger.key.public_key(), root, root_key)
     async with listening(n1) as (listener, _):
         with pytest.raises(NotPermittedError, match="refuses this node"):

@@ -25,6 +25,7 @@ from dios.lib.sandbox import protocol
 from dios.lib.sandbox.protocol import *
 session = next(each for each in gc.get_objects() if type(each).__name__ == "_Session")
 pack = msgspec.msgpack.encode
+PNG = b"\\x89PNG\\r\\n\\x1a\\n"
 def answer(*values, **named):
     session.send(protocol.DONE, pack(Answer(session._present, *values, **named)))
 def raw(data):
@@ -44,7 +45,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 @pytest.fixture(scope="module")
 def shared(node: RunningNode) -> Iterator[dios.Sandbox]:
     """A sandbox for all tests; each gets a running session."""
-    bounds = dios.SandboxBounds(output_bytes=20_000, repr_chars=1000, value_bytes=100_000)
+    bounds = dios.SandboxBounds(
+        output_bytes=20_000, repr_chars=1000, value_bytes=100_000, display_bytes=10 << 20
+    )
     with dios.Sandbox(node=node.place, timeout=PATIENCE_S, bounds=bounds) as box:
         yield box
 
@@ -83,6 +86,20 @@ FORGERIES = {
     "a table with huge texts": "answer(tables=[msgspec.Raw(pack([['a'], [['x' * 5000]], 1, 1]))])",
     "a table of tables": "answer(tables=[msgspec.Raw(b'\\x94' + b'\\x91' * 60_000)])",
     "a table of very many empty rows": "answer(tables=[msgspec.Raw(pack([[], [[]] * 90_000, 0, 0]))])",
+    "a value shown of an unknown kind": "session.send(protocol.DISPLAY, pack([9]))",
+    "a value shown that is a page": "session.send(protocol.DISPLAY, pack([0, '', '', b'<script>']))",
+    "a value shown with a text over the bound": "session.send(protocol.DISPLAY, pack([0, 'x' * 1001]))",
+    "a value shown with endless HTML": "session.send(protocol.DISPLAY, pack([0, '', 'x' * (2 << 20 | 1)]))",
+    "a value shown under a page's name": (
+        "session.send(protocol.DISPLAY, pack([0, '', '', b'', b'', [], '<b>']))"
+    ),
+    "more values shown than there may be": (
+        "for _ in range(2_003): session.send(protocol.DISPLAY, pack([0, 'x']))"
+    ),
+    "larger values shown than there may be": (
+        "for _ in range(6): session.send(protocol.DISPLAY, pack([0, '', 'x' * (1 << 20)]))"
+    ),
+    "an order to clear that is none": "session.send(protocol.CLEAR, b'\\x02')",
     "impossible measurements": "answer(cpu_ns=-5)",
     "endless measurements": "answer(peak_bytes=1 << 63)",
     "more output than there may be": (

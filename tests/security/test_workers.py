@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from dios.errors import Code, NotPermittedError, ProtocolError
 from dios.transport.identity import certificates, joining, statements, tokens
-from dios.transport.identity.identity import Identity, admit_here, known_of, renew
+from dios.transport.identity.certificates import NodeRole
+from dios.transport.identity.identity import Identity, admit_here, known_of
 from dios.transport.tcp.tls import dial
 from dios.wire import messages
 from dios.wire.types import Brand, Flag, NameKind, NodeWish
 from tests.support.core.cluster import Cluster
 from tests.support.core.harness import OWNER
-from tests.support.peers.connections import listening, make_cluster
+from tests.support.peers.connections import listening, make_cluster, renewed
 
 
 async def joined(first: Identity, folder: Path, name: str) -> Identity:
@@ -28,18 +29,18 @@ async def joined(first: Identity, folder: Path, name: str) -> Identity:
 
         nursery.start_soon(admit_one)
         return await joining.join(
-            listener.address, tokens.issue(first, for_worker=True), name=name, directory=folder / name
+            listener.address, tokens.issue(first, role=NodeRole.WORKER), name=name, directory=folder / name
         )
 
 
 async def test_an_invitation_makes_a_worker(tmp_path: Path) -> None:
     """It is trusted as a node, stays a worker when its certificate is renewed, and all see what it is."""
-    n1, n2 = make_cluster(tmp_path)
+    n1, n2 = make_cluster(tmp_path, in_a_row=True)
     worker = await joined(n1, tmp_path, "w1")
     assert worker.card.is_worker
     assert not any(card.is_worker for card in (*n1.cards, *n2.cards))
     n2.trust.note(known_of(worker.cards))
-    assert certificates.card_of(renew(n2, worker.chain[0])[0]).is_worker
+    assert certificates.card_of(renewed(n2, worker)[0]).is_worker
     async with listening(n2) as (listener, nursery):
         dialled = await dial(listener.address, worker, nursery)
         accepted = await listener.accept()

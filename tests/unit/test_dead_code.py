@@ -54,9 +54,6 @@ ALLOWED: Final = {
     "dios/firmament/compile_kernels.py:compile_in_background": "a process that a coordinator starts runs it",
     "dios/firmament/knowledge/*:slow_down": "docs/profiling.md teaches it",
     "dios/firmament/knowledge/aggregates.py:variance": "docs/profiling.md teaches it",
-    "dios/firmament/monitor/machine_load.py:read_machine": "docs/profiling.md teaches it",
-    "dios/firmament/monitor/described_topology.py:*_of": "docs/profiling.md teaches them",
-    "dios/host/machine/machine_tree.py:*_dict": "docs/profiling.md teaches them",
     "dios/packer/datacenter.py:fat_tree": "docs/packer.md teaches it",
     "dios/sprayer/*:connection_packets": "a handler that the compiled worker calls by address",
     "dios/sprayer/*:expired_flow": "a handler that the compiled worker calls by address",
@@ -65,7 +62,6 @@ ALLOWED: Final = {
     "dios/sprayer/packets/packet.py:__*__": "Numba calls these for records",
     "dios/sprayer/flows/flow_table.py:look_for_expired": "compiled handlers call it by name",
     "dios/sprayer/flows/flow_table.py:remove_expired": "the same",
-    "dios/store/memory_store.py:MemoryStore": "a store for programs, tested by the contract of stores",
     "dios/core/model/names.py:special_name": "the inverse of special_number, for programs and tests",
     "dios/host/process/zygote_pool.py:wait_pool_full": "tests wait for it instead of sleeping",
     "labs/benchmarks/neighbours/kinds.py:*": "a decorator puts these into a table",
@@ -74,10 +70,8 @@ ALLOWED: Final = {
     "labs/papers/sprayer/lab/*:*": "the test lab's library: tests/support builds on it",
     "dios/sprayer/linux/offloads.py:active_features": "tests compare an interface before and after",
     "dios/transport/memory/memfd.py:sealed_memory": "tests make what a task would hand over",
-    "dios/transport/memory/pool.py:holders_ended": "tests wait for it instead of sleeping",
     "dios/transport/rings/layout.py:*": "the node's view of a ring, which tests compare with both ends",
     "dios/transport/rings/reader.py:receive_into": "the reading end's interface, used by programs",
-    "dios/transport/tcp/bulk.py:receive_into": "the far end of send_all in tests",
     "dios/transport/tcp/tls.py:_Older": "a type for an attribute of the standard library",
 }
 

@@ -22,7 +22,16 @@ HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 COMMAND = re.compile(r"(?:^|`)dios ([a-z][a-z-]*(?: [a-z][a-z-]*)?)", re.MULTILINE)
-TAGS_OF_DIGESTS = {"statement of", "audit log", "join token", "fingerprint"}
+TAGS_OF_DIGESTS = {
+    "statement of",
+    "audit head",
+    "audit log",
+    "join token",
+    "fingerprint",
+    "mandate of",
+    "extension of",
+    "register of",
+}
 """Texts like "dios audit log 1" that digests begin with: no commands."""
 LINE_COLUMNS_MAX = 100
 TREE_PATH = re.compile(r"`((?:dios|labs|tests|docs|examples)/[\w/.-]+\.(?:py|md))`")

@@ -195,6 +195,17 @@ def live_modules() -> set[str]:
     return reached((*STARTED, *models))
 
 
+def test_each_live_test_exists_and_belongs_to_a_live_claim() -> None:
+    """A test of running nodes is a function of its file; only live claims have one."""
+    for claim in ALL_CLAIMS:
+        if claim.live_test:
+            path, _, name = claim.live_test.partition("::")
+            assert claim.state is State.LIVE, claim
+            assert path.startswith(TESTS_OF_NODES), claim
+            text = (ROOT / path).read_text()
+            assert re.search(rf"^(?:async )?def {name}\(", text, re.MULTILINE), claim.live_test
+
+
 def _is_live(code: str) -> bool:
     return code in live_modules() or code.startswith(TESTS_OF_NODES)
 

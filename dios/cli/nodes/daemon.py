@@ -27,7 +27,7 @@ from dios.client.locate import PID_FILE_NAME, default_socket
 from dios.client.node_socket import data_directory, start_command
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import connect
-from dios.errors import InvalidError
+from dios.errors import DiosError, InvalidError
 from dios.host.confinement.mechanisms import PURE_TASKS
 from dios.node import daemon, restart_status
 from dios.node.limit_text import parse_time_ms
@@ -75,7 +75,10 @@ class AbsentDaemonRow(Row):
 
 
 class RunningDaemonRow(Row):
-    """A running node: what it contains, what its machine enforces, and the states of its cluster's nodes."""
+    """A running node: what it contains, what its machine enforces, and the states of its cluster's nodes.
+
+    ``certificate`` says how long its certificate is valid; empty without a cluster.
+    """
 
     running: Literal[True]
     pid: int
@@ -85,6 +88,7 @@ class RunningDaemonRow(Row):
     guarantees: dict[str, str]
     fitness: str
     nodes: dict[str, str]
+    certificate: str
 
 
 class StoppedDaemonRow(Row):
@@ -248,19 +252,39 @@ def status(
     with time_limit(), connect(str(path), groups=()) as connected:
         info, cluster = connected.info(), connected.nodes()
     nodes = {member.name: member.status.name.lower() for member in cluster}
+    certificate = _certificate_text(Path(info.node)) if nodes else ""
     common.print_row(
-        RunningDaemonRow.of(info, running=True, pid=running.pid, socket=str(running.socket), nodes=nodes),
+        RunningDaemonRow.of(
+            info,
+            running=True,
+            pid=running.pid,
+            socket=str(running.socket),
+            nodes=nodes,
+            certificate=certificate,
+        ),
         facts={
             "node": f"running, process {running.pid}, version {info.version or 'unknown'}",
             "socket": str(running.socket),
             PURE_TASKS: info.guarantees.get(PURE_TASKS, info.fitness.name.lower()),
             "cluster": _cluster_text(cluster),
+            "certificate": certificate or None,
             **dict(sorted(info.counts.items())),
             **{f"{name}:": text for name, text in sorted(info.guarantees.items()) if name != PURE_TASKS},
         },
     )
     if fit and info.fitness is not Fitness.FIT:
         raise typer.Exit(FAILED)
+
+
+def _certificate_text(data: Path) -> str:
+    """Return how long the certificate of the node in ``data`` is valid; empty if it cannot be read."""
+    from dios.node.certificate_keeper import own_certificate  # noqa: PLC0415 - certificates load slowly
+
+    try:
+        state = own_certificate(data)
+    except (DiosError, OSError):
+        return ""
+    return "" if state is None else state.text
 
 
 def _cluster_text(members: list[Member]) -> str | None:

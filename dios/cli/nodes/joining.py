@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -17,10 +17,13 @@ from dios.cli.common.rows import Row
 from dios.cli.nodes.setting_options import seconds_of
 from dios.cli.nodes.target import data_or_default
 from dios.client.plain_text import plain
-from dios.errors import UnreachableError
+from dios.errors import InvalidError, UnreachableError
 from dios.node.addresses import checked_address
 from dios.node.daemon import StartError
 from dios.node.settings import Settings, SettingsError, load
+
+if TYPE_CHECKING:
+    from dios.transport.identity.certificates import NodeRole
 
 VALID_DEFAULT: Final = "1h"
 
@@ -53,6 +56,20 @@ USES_OPTION: Final[int] = option(
 WORKER_OPTION: Final[bool] = option(
     "--worker", "The machine computes for its users, and admits, removes, schedules and administers no other."
 )
+AUTHORITY_OPTION: Final[bool] = option(
+    "--authority", "The machine admits others too, and signs certificates. Only few should."
+)
+
+
+def role_given(*, worker: bool, authority: bool) -> NodeRole:
+    """Return the role that the options name. Raise InvalidError for two."""
+    from dios.transport.identity.certificates import NodeRole  # noqa: PLC0415 - see init
+
+    if worker and authority:
+        raise InvalidError("give one of --worker and --authority: a worker admits no node")
+    if authority:
+        return NodeRole.AUTHORITY
+    return NodeRole.WORKER if worker else NodeRole.MEMBER
 
 
 @app.command(
@@ -67,15 +84,21 @@ def init(
     advertise: str = option("--advertise HOST:PORT", "The address that others get instead."),
     name: str = option("--name NAME", "The node's name; default: the machine's name."),
     rack: str = option("--rack NAME", "The node's fault domain."),
+    root_key: Path | None = option(
+        "--root-key FILE",
+        "A new file for the key of the cluster's root, to be kept offline: with it `dios-node authorize` "
+        "makes any node an authority, if all are lost. Without it the key is forgotten.",
+    ),
     valid: str = VALID_OPTION,
     uses: int = USES_OPTION,
     output: OutputOptions,
 ) -> None:
-    """Make a new cluster: its authority, and its first node's identity in DIR. Nothing is started.
+    """Make a new cluster: its root, and its first node's identity in DIR. Nothing is started.
 
     The command prints the line to type on the next machine. The line contains an invitation, which is secret
     and by default works once within an hour; `dios-node invite` makes more. The settings given here are saved
-    in DIR/node.toml.
+    in DIR/node.toml. This node is an authority: it alone admits others and renews their certificates, until
+    you invite a second one with `dios-node invite --authority`.
     """
     # Imported late, here and below: certificates take a tenth of a second, which most commands save.
     from dios.node import cluster  # noqa: PLC0415 - see above
@@ -83,9 +106,10 @@ def init(
     chosen = {"listen": listen, "advertise": advertise, "name": name, "rack": rack}
     settings = load(data, flags={key: value or None for key, value in chosen.items()})
     valid_s = seconds_of(valid, "--valid")
-    own = cluster.create(settings)
+    own = cluster.create(settings, root_key)
     token, address = cluster.issue(settings.data, uses=uses, valid_s=valid_s)
     join = cluster.join_command(address, token)
+    keep = f"move {root_key} to a place that is not on this machine, and keep it secret"
     output.print_row(
         MadeClusterRow(
             token=token,
@@ -96,6 +120,7 @@ def init(
             data=str(settings.data),
         ),
         *filter(None, [cluster.advice(settings)]),
+        *(() if root_key is None else (keep,)),
         f"next, here:  dios-node start --data {data} --detach",
         f"next, on {_machines(uses)} within {valid} (its invitation is secret):",
         facts={
@@ -126,20 +151,23 @@ def invite(
     valid: str = VALID_OPTION,
     uses: int = USES_OPTION,
     worker: bool = WORKER_OPTION,
+    authority: bool = AUTHORITY_OPTION,
     output: OutputOptions,
 ) -> None:
     """Make an invitation with which a machine can join the cluster, and print the line to type there.
 
     The machine joins at the node that made the invitation, which must be running; that node counts the uses,
-    and measures the time with its own clock. An invitation is secret. It identifies the cluster's authority,
+    and measures the time with its own clock. An invitation is secret. It identifies the cluster's root,
     so that a machine cannot join the wrong cluster. Use --worker for machines that only compute: a
-    thief of one of them can do less to the others.
+    thief of one of them can do less to the others. Only an authority makes invitations: the first node of the
+    cluster, and those that joined by --authority.
     """
     from dios.node import cluster  # noqa: PLC0415 - see init
 
     folder = data_or_default(data)
     valid_s = seconds_of(valid, "--valid")
-    text, address = cluster.issue(folder, uses=uses, valid_s=valid_s, for_worker=worker)
+    role = role_given(worker=worker, authority=authority)
+    text, address = cluster.issue(folder, uses=uses, valid_s=valid_s, role=role)
     join = cluster.join_command(address, text)
     output.print_row(
         InvitationRow(text, address, join),
@@ -147,6 +175,40 @@ def invite(
     )
     if not output.as_json:
         typer.echo(join)
+
+
+class AuthorityRow(Row):
+    """A node that became an authority, and its cluster."""
+
+    name: str
+    cluster: str
+    data: str
+
+
+@app.command(
+    examples="dios-node authorize --data ./node2 --root-key /media/key/cluster.key", json=AuthorityRow
+)
+def authorize(
+    *,
+    data: Path = option("--data DIR", "The data directory of a stopped node of the cluster."),
+    root_key: Path = option(
+        "--root-key FILE", "The key that `dios-node init --root-key` wrote, readable by you alone."
+    ),
+    output: OutputOptions,
+) -> None:
+    """Make a node an authority, with the key of its cluster's root: the way back if all authorities are lost.
+
+    The node keeps its id, its name and its objects. Start it afterwards: it admits nodes, and the others
+    renew their certificates at it, also those whose certificates are over. Then take the key away again.
+    """
+    from dios.node import cluster  # noqa: PLC0415 - see init
+
+    own = cluster.authorize(load(data), root_key)
+    output.print_row(
+        AuthorityRow(own.name, own.cluster.hex(), str(data)),
+        f"next: dios-node start --data {data} --detach, and take {root_key} away from this machine",
+        facts={"node": f"{own.name}, an authority of cluster {own.cluster.hex()[:16]}"},
+    )
 
 
 def check_member(settings: Settings) -> None:

@@ -36,6 +36,7 @@ from dios.cli.common.output import (
 from dios.cli.common.results import CommonOptions
 from dios.cli.common.rows import Row
 from dios.cli.nodes import node_logs
+from dios.cli.nodes.joining import role_given
 from dios.cli.nodes.setting_options import seconds_of
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import Node, connect
@@ -70,7 +71,7 @@ class NodeRow(Row, kw_only=True):
     """A node as the asked node sees it. ``since`` is when its status began, in nanoseconds since 1970.
 
     ``fitness`` is its ability to run pure tasks: fit, unknown or unfit. ``worker`` is true if it administers
-    no other node.
+    no other node, and ``authority`` if it admits others; both are known of nodes that were connected.
     """
 
     name: str
@@ -81,6 +82,7 @@ class NodeRow(Row, kw_only=True):
     draining: bool
     fitness: str
     is_worker: bool = field(name="worker")
+    is_authority: bool = field(name="authority")
     here: bool
     epoch: int
     tasks: int
@@ -171,6 +173,7 @@ def _cells(member: Member) -> Cells:
     return {
         "NODE": member.name + (" *" if member.here else ""),
         "RACK": member.rack or None,
+        "ROLE": _role(member),
         "STATUS": member.condition,
         "FOR": str(span_text(time.time_ns() - member.since_ns)) if member.since_ns else None,
         "TASKS": member.tasks,
@@ -179,6 +182,19 @@ def _cells(member: Member) -> Cells:
         "CLOCK": Number(clock_text(member)),
         "ADDRESS": member.address or None,
     }
+
+
+def _role(member: Member) -> str | None:
+    """Return the role of a node, or None for the ordinary one."""
+    if member.is_worker:
+        return "worker"
+    return "authority" if member.is_authority else None
+
+
+def _role_text(member: Member) -> str:
+    from dios.transport.identity.certificates import ROLE_TEXTS, NodeRole  # noqa: PLC0415 - loads slowly
+
+    return ROLE_TEXTS[NodeRole(_role(member) or "member")]
 
 
 def _absences(members: list[Member]) -> list[str]:
@@ -278,9 +294,7 @@ def describe(name: str = NAME_ARGUMENT, *, common: CommonOptions) -> None:
             facts={
                 "node": f"{member.name}{', the asked node' if member.here else ''}",
                 "id": f"{member.node:016x}, epoch {member.epoch}",
-                "role": "worker, which administers no other node"
-                if member.is_worker
-                else "administers others",
+                "role": _role_text(member),
                 "rack": member.rack or "-",
                 "labels": ", ".join(f"{key}={value}" for key, value in member.labels.items()) or "-",
                 "clock": "of the asked node" if member.here else clock_text(member),
@@ -510,7 +524,7 @@ def forget(
 
     Use this for a node that is lost or no longer trusted. Its objects cannot be reached any more; nothing is
     deleted on its disk. Its machine can come back as a new node, with an invitation and an empty data
-    directory.
+    directory. A cluster that loses its last authority so cannot renew its certificates: see `dios node ls`.
     """
     with _connected(common) as connected:
         members = connected.nodes()
@@ -518,11 +532,24 @@ def forget(
         member = next((candidate for candidate in members if candidate.name == name), None)
         if member is not None and member.here:
             raise InvalidError(f"{name} is the asked node itself; ask another node with --node PATH")
+        if warning := last_authority(members, name):
+            say(warning)
         if not yes and not _confirmed(member or _member(members, name), "forget"):
             raise typer.Exit(FAILED)
         left = connected.set_node(name, "restore" if taken_over else "forget")
         remaining = ", ".join(other.name for other in left)
         common.print_row(list(map(described, left)), f"{name} is forgotten; remaining nodes: {remaining}")
+
+
+def last_authority(members: list[Member], name: str) -> str:
+    """Return a warning if the node of this name is the only authority that is known; empty if it is not."""
+    if [member.name for member in members if member.is_authority] != [name]:
+        return ""
+    return (
+        f"{name} is the only authority that is known here: without one nobody admits nodes or renews "
+        "certificates. Make another one first with `dios-node invite --authority`, or with "
+        "`dios-node authorize` and the key of the cluster's root."
+    )
 
 
 def _confirmed(member: Member, action: str) -> bool:
@@ -549,6 +576,7 @@ def replace(
     worker: bool = option(
         "--worker", "The new node is a worker. Needed only if the lost one is not known to have been one."
     ),
+    authority: bool = option("--authority", "The new node admits others. The same."),
     common: CommonOptions,
 ) -> None:
     """Give the place of a node that is lost to a new machine: print the line to type on that machine.
@@ -574,7 +602,10 @@ def replace(
             Path(connected.info().node),
             uses=1,
             valid_s=seconds_of(valid, "--valid"),
-            for_worker=worker or (member is not None and member.is_worker),
+            role=role_given(
+                worker=worker or (member is not None and member.is_worker and not authority),
+                authority=authority or (member is not None and member.is_authority and not worker),
+            ),
         )
         connected.set_node(name, "forget")
         settings = {"name": name}

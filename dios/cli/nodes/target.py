@@ -23,19 +23,20 @@ class _TooLate(BaseException):
 
 
 @contextlib.contextmanager
-def time_limit(limit_ms: int = limits.NODE_ANSWER_MS_MAX) -> Iterator[None]:
-    """Raise TimeLimitError after ``limit_ms``, because even a hanging node accepts connections."""
+def time_limit() -> Iterator[None]:
+    """Raise TimeLimitError after NODE_ANSWER_MS_MAX, because even a hanging node accepts connections."""
 
     def give_up(number: int, frame: FrameType | None) -> NoReturn:
         del number, frame
         raise _TooLate
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, limit_ms / 1000)
+    signal.setitimer(signal.ITIMER_REAL, limits.NODE_ANSWER_MS_MAX / 1000)
     try:
         yield
     except _TooLate:
-        raise TimeLimitError(f"the node did not answer within {limit_ms // 1000} s") from None
+        limit_s = limits.NODE_ANSWER_MS_MAX // 1000
+        raise TimeLimitError(f"the node did not answer within {limit_s} s") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -23,7 +23,7 @@ app: Final = CommandApplication(
 
 
 class TrustedRow(Row):
-    """A trusted cluster: its name here, the digest of its authority, and the address of its border or ""."""
+    """A trusted cluster: its name here, the digest of its root, and the address of its border or ""."""
 
     name: str
     cluster: str

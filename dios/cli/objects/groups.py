@@ -41,8 +41,7 @@ from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
 from dios.lib.files.catalogue_record import CatalogueRecord
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.group_list import destroy
-from dios.lib.files.list_repair import UnitedFile, repair_list
-from dios.lib.files.list_state import list_state
+from dios.lib.files.list_repair import UnitedFile, list_state, repair_list
 from dios.lib.files.shares import SHARE_ALIAS, Share, decode_share, encode_share
 from dios.lib.files.tree import is_directory
 from dios.lib.kept.promises import KeptStatus, Promises

@@ -24,7 +24,7 @@ from dios.client.ops.cluster import Gathered
 from dios.client.sync.node import Reference
 from dios.errors import DiosError
 from dios.lib.kept.promises import Promises
-from dios.lib.kept.report import ShortObject
+from dios.lib.kept.records import ShortObject
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Persistence
 

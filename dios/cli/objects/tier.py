@@ -27,9 +27,9 @@ from dios.lib.catalogue import Tiered
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
 from dios.lib.files.tier.entries import forget as forget_store
+from dios.lib.files.tier.entries import prune as prune_store
 from dios.lib.files.tier.inward import bring_back, leave_store
 from dios.lib.files.tier.outward import chosen, tier_out
-from dios.lib.files.tier.removal import prune as prune_store
 from dios.lib.packs.keys import load_private, load_recipient
 from dios.lib.packs.tier_store import begin_store, open_store
 

@@ -272,7 +272,7 @@ def attenuate_token(
     span: str = option("--for SPAN", "Only until then, from now."),
     cluster: str = option(
         "--cluster FILE",
-        "Only for the cluster with this authority's certificate; home is the one that issued it.",
+        "Only for the cluster with this root's certificate; home is the one that issued it.",
     ),
     read_only: bool = option("--read-only", "Only for reading."),
     user: str = option("--user WHO", "Only for this user there: uid:N, or N."),
@@ -305,7 +305,7 @@ def attenuate_token(
 
 
 def _cluster_named(text: str) -> bytes:
-    """Return the digest of a cluster by the certificate of its authority; empty for ``home``."""
+    """Return the digest of a cluster by the certificate of its root; empty for ``home``."""
     if text == "home":
         return b""
     from dios.transport.identity.trusted_clusters import cluster_of_authority  # noqa: PLC0415 - loads TLS

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import typer
 
@@ -24,6 +24,9 @@ from dios.errors import InvalidError
 from dios.lib.sandbox.sandbox import Sandbox
 from dios.trusted_files import require_trusted
 from dios.wire.origins import parse_origins
+
+if TYPE_CHECKING:
+    from dios.bridges.mcp import SandboxTools
 
 app = CommandApplication()
 
@@ -69,8 +72,8 @@ def mcp(
     """Serve sandboxes to agents: a server of the Model Context Protocol, on standard input and output.
 
     Its tools open sessions, run Python in them, set and return variables and files, fork, list and close
-    them. The options are those of every session; an agent cannot change them, and names no file of this
-    machine.
+    them. With --image or --snapshot they also run programs and list files. The options are those of every
+    session; an agent cannot change them, and names no file of this machine.
 
     With --http the server listens on 127.0.0.1, for programs of your own and of root. It answers only
     requests with its bearer token: that in the file of --bearer-token-file, or a new one in a file that only
@@ -88,24 +91,33 @@ def mcp(
     make = partial(options.sandbox, Sandbox, bounds=BOUNDS, node=node, forkable=forkable)
     if http:
         chosen_port = PORT_DEFAULT if port is None else port
-        number = _serve_http(make, tuple(given), origins, chosen_port, token_file, idle_s)
+        with needing_extra("mcp", "sandboxes for agents"):
+            from dios.bridges import mcp_http  # noqa: PLC0415 - an optional dependency
+        tools = SandboxTools(
+            make,
+            tuple(given),
+            origins,
+            client_of=mcp_http.client_of,
+            idle_s=idle_s,
+            has_programs=options.has_programs,
+        )
+        number = _serve_http(tools, make, chosen_port, token_file, idle_s)
         raise typer.Exit(_BY_SIGNAL + number)
     # Wrong options are reported now, and not to the agent.
     make().close()
-    SandboxTools(make, tuple(given), origins).server().run("stdio")
+    tools = SandboxTools(make, tuple(given), origins, has_programs=options.has_programs)
+    tools.server().run("stdio")
 
 
 def _serve_http(
+    tools: SandboxTools,
     make: Make,
-    inputs: tuple[str, ...],
-    origins: tuple[str, ...],
     port: int,
     token_file: Path | None,
     idle_s: float,
 ) -> int:
     """Serve over HTTP, and return the number of the signal that ended the server."""
     from dios.bridges import mcp_http  # noqa: PLC0415 - an optional dependency
-    from dios.bridges.mcp import SandboxTools  # noqa: PLC0415 - the same
 
     with contextlib.closing(mcp_http.listening(port)) as listener:
         bound = listener.getsockname()[1]
@@ -114,7 +126,6 @@ def _serve_http(
             make().close()  # wrong options are reported now
             say(f"serving agents at http://{mcp_http.ADDRESS}:{bound}{mcp_http.PATH}")
             say(f"the bearer token is in {path}; Ctrl-C ends the server and all its sandboxes")
-            tools = SandboxTools(make, inputs, origins, client_of=mcp_http.client_of, idle_s=idle_s)
             return mcp_http.serve(tools, listener, token, idle_s)
 
 

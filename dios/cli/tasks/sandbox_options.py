@@ -68,6 +68,9 @@ class SandboxOptions(Options):
         "The root file system: oci-layout:FOLDER[:TAG], oci-archive:FILE[:TAG] or dios://GROUP/FILE[:TAG].",
         section=_LIMITS,
     )
+    snapshot: str = option(
+        "--snapshot PLACE", "Begin with the snapshot of a sandbox, dios://GROUP/NAME.", section=_LIMITS
+    )
     isolation: str = option(
         "--isolation KERNEL",
         "The kernel below the code: kernel, that of the machine, or gvisor, one in a process of its own.",
@@ -90,6 +93,11 @@ class SandboxOptions(Options):
         section=_NETWORK,
     )
 
+    @property
+    def has_programs(self) -> bool:
+        """True if the sandbox has the programs of an image."""
+        return bool(self.image or self.snapshot)
+
     def sandbox(  # type: ignore[explicit-any] # of either class of sandboxes
         self, kind: Callable[..., S], *, bounds: SandboxBounds | None = None, **more: object
     ) -> S:
@@ -99,6 +107,7 @@ class SandboxOptions(Options):
             packages=self.packages or (),
             wheels=self.wheels or None,
             image=self.image,
+            snapshot=self.snapshot,
             isolation=self.isolation,
             inputs=given_inputs(self.inputs),
             memory=self.memory,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from dios.client.aio.channel import AsyncChannel
 from dios.client.aio.event_loop import EventLoop, Stop, Waiter
 from dios.client.aio.running_loop import running_loop
-from dios.client.held_calls import pause_s
-from dios.client.session import Answer, Operation, Session, refusal
+from dios.client.session import Answer, Operation, Session, pause_s, refusal
 from dios.client.tracing import active
 from dios.client.welcome import expect_welcome
 from dios.errors import ClosedError, Code, DiosError, TooManyCallsError

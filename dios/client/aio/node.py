@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
+from dios.client import user_keys
 from dios.client.aio import rings
 from dios.client.aio.channel import AsyncChannel
 from dios.client.aio.connection import AsyncConnection
@@ -25,7 +26,6 @@ from dios.client.aio.handles import (
     drive,
     loop_of,
 )
-from dios.client.aio.logs import AsyncLog
 from dios.client.aio.network import AsyncAcceptor, AsyncDatagrams, AsyncTcpConnection
 from dios.client.aio.running_loop import running_loop
 from dios.client.keyring import presented_groups
@@ -33,12 +33,12 @@ from dios.client.ops.arrays import ArrayMakers
 from dios.client.ops.attributes import HasLink
 from dios.client.ops.batches import BatchOps, Pending, operation_of
 from dios.client.ops.handles import ConsoleOps, Data, GroupOps, TaskOps
-from dios.client.ops.logs import LogMakers
+from dios.client.ops.logs import Entry, LogMakers, LogOps
 from dios.client.ops.network import NetworkOps
 from dios.client.ops.nodes import NodeOps, mode_of, select_op
 from dios.client.ops.streams import ends_op
 from dios.client.sync.connection import Connection
-from dios.client.sync.node import ambient, open_socket
+from dios.client.sync.node import ambient, open_socket, renew_mandate
 from dios.errors import DiosError, EndOfStreamError, UnreachableError
 from dios.transport.rings.waiting import RingEnd
 from dios.wire import messages
@@ -68,6 +68,48 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 H = TypeVar("H", bound=HasLink)
+
+
+class AsyncLog(LogOps, AsyncReference):
+    """A log; iterating yields its present entries, from the first one on."""
+
+    __slots__ = ()
+
+    append = awaited(LogOps.append_op)
+    append_all = awaited(LogOps.append_all_op)
+
+    async def read_entries(
+        self,
+        position: int = 0,
+        *,
+        wait: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - the blocking client's argument
+    ) -> list[Entry]:
+        """Return the entries from ``position`` on that fit one message; an empty list at the end.
+
+        With ``wait`` it waits at the end for the next entry; TimeLimitError after ``timeout`` seconds.
+        """
+        if wait and timeout is not None:
+            return await drive(self, self.next_op(position, timeout))
+        return await drive(self, self.read_op(position, wait=wait))
+
+    async def entries(self, position: int = 0) -> AsyncGenerator[Entry, None]:
+        """Yield the entries from ``position`` to the end at the time it is reached."""
+        while entries := await self.read_entries(position):
+            for entry in entries:
+                yield entry
+            position = entries[-1].next
+
+    async def follow(self, position: int = 0) -> AsyncGenerator[Entry, None]:
+        """Yield the entries from ``position`` on, for ever: at the end it waits for the next entry."""
+        while True:
+            entries = await self.read_entries(position, wait=True)
+            for entry in entries:
+                yield entry
+            position = entries[-1].next
+
+    def __aiter__(self) -> AsyncIterator[Entry]:
+        return self.entries()
 
 
 class AsyncTask(TaskOps["AsyncConsole"], AsyncReference):
@@ -191,6 +233,10 @@ class AsyncNode(
     read_state = awaited(_Ops.read_state_op)
     read_table = awaited(_Ops.read_table_op)
     prune_environments = awaited(_Ops.prune_environments_op)
+    read_register = awaited(_Ops.read_register_op)
+    enrol = awaited(_Ops.enrol_op)
+    mandate_terms = awaited(_Ops.mandate_terms_op)
+    vouch = awaited(_Ops.vouch_op)
     ask_scheduler = awaited(_Ops.ask_scheduler_op)
     board = awaited(_Ops.board_op)
     place = awaited(_Ops.place_op)
@@ -317,7 +363,13 @@ async def open_node(
         sock = await loop.in_thread(partial(open_socket, node, node_user, pool_size))
     connection = AsyncConnection(AsyncChannel(sock))
     try:
-        opened = AsyncNode(connection, await connection.hello(presented.first, label))
+        welcome = await connection.hello(presented.first, label)
+        opened = AsyncNode(connection, welcome)
+        if welcome.mandate is not None:
+            mandate = user_keys.mandate_for(welcome.mandate)
+            if mandate:
+                await connection.call(messages.Vouch(mandate))
+            user_keys.renew_while_open(sock, user_keys.Renewal(renew_mandate, node, node_user))
         opened.present_later = presented.later
         try:
             yield opened

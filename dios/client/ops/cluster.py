@@ -65,7 +65,7 @@ class Member:
     known; ``here`` is True for the asked node itself. ``tasks``, ``cpus`` and free ``memory_bytes`` are its
     last report. ``fitness`` is its ability to run pure tasks. ``barred`` are the nodes whose schedulers have
     lost their lease on its queue, because they placed no run. ``is_worker`` is True if it administers no
-    other node.
+    other node, and ``is_authority`` if it admits others; both are known of nodes that were connected.
     Its clock is ahead of the asked node's by ``clock_offset_ns``, give or take
     ``clock_error_ns``, both None if that was not measured.
     """
@@ -89,6 +89,7 @@ class Member:
     fitness: Fitness = Fitness.FIT
     barred: tuple[int, ...] = ()
     is_worker: bool = False
+    is_authority: bool = False
 
     @property
     def fit(self) -> bool:
@@ -183,6 +184,22 @@ class ClusterOps(SchedulingOps):
             position = part.following or None
         return rows
 
+    def read_register_op(self) -> Operation[messages.Enrolled]:
+        """Return the register of users with keys, empty if there is none, and the cluster's digest."""
+        return expect(messages.Enrolled, (yield messages.ReadRegister()))
+
+    def enrol_op(self, register: bytes) -> Operation[None]:
+        """Replace the register of users with keys, on all nodes, by a newer one of the same administrator."""
+        expect(messages.Done, (yield messages.Enrol(register)))
+
+    def mandate_terms_op(self, *, host: str = "") -> Operation[messages.MandateWanted]:
+        """Return what this user signs a mandate for a node with; without terms if the user has no key."""
+        return expect(messages.MandateWanted, (yield messages.ReadMandateTerms(host)))
+
+    def vouch_op(self, mandate: bytes, *, host: str = "") -> Operation[None]:
+        """Give the node, or the one called ``host``, a mandate with which it acts for a user elsewhere."""
+        expect(messages.Done, (yield messages.Vouch(mandate, host)))
+
     def prune_environments_op(self, digest: str = "", *, unused_s: float = 0) -> Operation[None]:
         """Begin to remove environments of the node in which no task runs; for its own user and root.
 
@@ -223,6 +240,7 @@ def _members(listing: messages.Nodes) -> list[Member]:
                 row.fitness,
                 row.barred,
                 row.is_worker,
+                row.is_authority,
             )
             for row in listing.nodes
         ]

@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from dios.client.held_calls import pause_s
-from dios.client.session import Answer, Operation, Session, refusal
+from dios.client.session import Answer, Operation, Session, pause_s, refusal
 from dios.client.tracing import active
 from dios.client.welcome import expect_welcome, receive_welcome
 from dios.errors import ClosedError, Code, DiosError, InvalidError, TooManyCallsError

@@ -17,12 +17,11 @@ from dios.client.ops.arrays import ArrayMakers
 from dios.client.ops.attributes import HasLink
 from dios.client.ops.batches import BatchOps, Pending, operation_of
 from dios.client.ops.handles import ConsoleOps, Data, GroupOps, TaskOps
-from dios.client.ops.logs import LogMakers
+from dios.client.ops.logs import Entry, LogMakers, LogOps
 from dios.client.ops.network import NetworkOps
 from dios.client.ops.nodes import NodeOps, mode_of
 from dios.client.sync.connection import Connection
-from dios.client.sync.handles import ReadRequest, Reference, StreamEnds, WriteRequest, blocking
-from dios.client.sync.logs import Log
+from dios.client.sync.handles import ReadRequest, Reference, StreamEnds, WriteRequest, blocking, drive
 from dios.client.sync.network import Acceptor, Datagrams, TcpConnection
 from dios.client.sync.selecting import Selects
 from dios.errors import EndOfStreamError, UnreachableError
@@ -62,6 +61,42 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 H = TypeVar("H", bound=HasLink)
+
+
+class Log(LogOps, Reference):
+    """A log; iterating yields its present entries, from the first one on."""
+
+    __slots__ = ()
+
+    append = blocking(LogOps.append_op)
+    append_all = blocking(LogOps.append_all_op)
+
+    def read_entries(
+        self, position: int = 0, *, wait: bool = False, timeout: float | None = None
+    ) -> list[Entry]:
+        """Return the entries from ``position`` on that fit one message; an empty list at the end.
+
+        With ``wait`` it waits at the end for the next entry; TimeLimitError after ``timeout`` seconds.
+        """
+        if wait and timeout is not None:
+            return drive(self, self.next_op(position, timeout))
+        return drive(self, self.read_op(position, wait=wait))
+
+    def entries(self, position: int = 0) -> Iterator[Entry]:
+        """Yield the entries from ``position`` to the end at the time it is reached."""
+        while entries := self.read_entries(position):
+            yield from entries
+            position = entries[-1].next
+
+    def follow(self, position: int = 0) -> Iterator[Entry]:
+        """Yield the entries from ``position`` on, for ever: at the end it waits for the next entry."""
+        while True:
+            entries = self.read_entries(position, wait=True)
+            yield from entries
+            position = entries[-1].next
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self.entries()
 
 
 class Task(TaskOps["Console"], Reference):
@@ -189,6 +224,10 @@ class Node(
     read_state = blocking(_Ops.read_state_op)
     read_table = blocking(_Ops.read_table_op)
     prune_environments = blocking(_Ops.prune_environments_op)
+    read_register = blocking(_Ops.read_register_op)
+    enrol = blocking(_Ops.enrol_op)
+    mandate_terms = blocking(_Ops.mandate_terms_op)
+    vouch = blocking(_Ops.vouch_op)
     ask_scheduler = blocking(_Ops.ask_scheduler_op)
     board = blocking(_Ops.board_op)
     place = blocking(_Ops.place_op)
@@ -364,14 +403,28 @@ def connect_or_start(
     from dios.client.keyring import presented_groups  # noqa: PLC0415 - see above
 
     presented = presented_groups(groups)
-    connection = Connection(ClientChannel(open_socket(node, node_user, pool_size)))
+    sock = open_socket(node, node_user, pool_size)
+    connection = Connection(ClientChannel(sock))
     try:
-        opened = Node(connection, connection.hello(presented.first, label))
+        welcome = connection.hello(presented.first, label)
+        opened = Node(connection, welcome)
+        if welcome.mandate is not None:
+            from dios.client import user_keys  # noqa: PLC0415 - for enrolled users alone
+
+            mandate = user_keys.mandate_for(welcome.mandate)
+            if mandate:
+                connection.call(messages.Vouch(mandate))
+            user_keys.renew_while_open(sock, user_keys.Renewal(renew_mandate, node, node_user))
     except BaseException:
         connection.close()
         raise
     opened.present_later = presented.later
     return opened
+
+
+def renew_mandate(node: str | Path | None, node_user: str | int | None) -> None:
+    """Connect to the node of ``connect`` and disconnect, which renews the mandate that it has."""
+    connect_or_start(node, groups=(), label="renewal", node_user=node_user, pool_size=0).close()
 
 
 def open_socket(node: str | Path | None, node_user: str | int | None, pool_size: int) -> socket.socket:

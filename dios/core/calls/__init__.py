@@ -17,6 +17,7 @@ Before, a call may have to wait at the ``entrance`` while other nodes have lease
   end), ``threads`` and ``devices`` (those that a task gets), ``task_calls`` (pause, resume, select,
   attach, cancel), ``logs`` (the stored output of ended tasks). ``moves`` asks tasks to leave the node, and
   ends those that have used up their time.
+- Users with keys: ``user_keys``.
 - The records of users' services and kept replicas: ``user_records``.
 - The node: ``introspection`` and ``tables`` (rows of the node's tables), ``limit_calls``,
   ``node_calls``, ``scheduling_calls`` and ``rate_calls`` (calls of the scheduler).

@@ -30,6 +30,7 @@ from dios.core.calls import (  # noqa: F401 - each module binds its functions to
     tables,
     task_calls,
     tokens,
+    user_keys,
 )
 from dios.core.calls.handlers import handlers
 from dios.core.effects import AnswerVector, DropPayload, Reply

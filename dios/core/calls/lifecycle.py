@@ -28,7 +28,7 @@ from dios.core.model.records import (
 )
 from dios.core.model.type_states import ConsoleState
 from dios.core.model.work_items import EndingHolder, OrphanedTasks
-from dios.core.remote import notices, requests
+from dios.core.remote import authority, notices, requests
 from dios.core.step import Step
 from dios.errors import Code
 from dios.ids import Name, ObjectId, Principal, TaskId
@@ -131,6 +131,7 @@ def open_session(step: Step, event: SessionOpened) -> None:
             executable=None,
             label=task.label,
             home=member_refs[0].public(),
+            mandate=authority.terms(step, event.principal),
         ),
     )
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 from dios.errors import InvariantError
 from dios.wire import messages as m
 from dios.wire import replies as r
+from dios.wire.mandates import MandateTerms
 from dios.wire.types import Resource
 
 
@@ -50,7 +51,7 @@ _ORIGINS: Final[dict[type[Struct], Fields]] = {
     m.Results: {NODE: "results"},
     # -- tasks
     m.Welcome: {
-        NODE: "version name brand self_ref console groups home program devices traces",
+        NODE: "version name brand self_ref console groups home program devices traces mandate",
         RULED: "inputs outputs arguments executable label",
     },
     m.Tasks: {NODE: "tasks incomplete dead_only"},
@@ -80,7 +81,7 @@ _ORIGINS: Final[dict[type[Struct], Fields]] = {
     m.Nodes: {NODE: "nodes version"},
     m.NodeRow: {
         NODE: "node name rack address status epoch since_ns cpus memory_bytes here clock fitness barred"
-        " is_worker",
+        " is_worker is_authority",
         RULED: "draining coordinated labels",
         SIGNAL: "tasks",
     },
@@ -89,6 +90,9 @@ _ORIGINS: Final[dict[type[Struct], Fields]] = {
     m.DeviceGrant: {NODE: "kind names files"},
     m.ThreadPlace: {NODE: "thread core cache numa socket"},
     m.TableRows: {NODE: "table columns rows following tables"},
+    m.Enrolled: {NODE: "register cluster"},
+    m.MandateWanted: {NODE: "terms"},
+    MandateTerms: {NODE: "node node_key cluster principal keys now_ms end_ms"},
     # -- the scheduler
     m.QueueRows: {
         NODE: "version node name rack cpus memory_bytes slots waiting tasks partial whole gone tasks_listed"

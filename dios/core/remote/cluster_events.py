@@ -70,7 +70,8 @@ def peer_up(step: Step, event: PeerUp) -> None:
     peer.epoch, peer.connected, peer.met = event.epoch, True, True
     requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
-    peer.version, peer.is_worker = event.version, event.is_worker
+    peer.version = event.version
+    peer.is_worker, peer.is_authority = event.is_worker, event.is_authority
     row = gossip.MemberRow(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
     known = cluster.membership.members.get(event.node)
@@ -88,6 +89,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
 def _drop_earlier_start(step: Step, peer: Peer) -> None:
     """Drop the state of the node's earlier start: its tasks, and its knowledge of this node's tasks."""
     _lose(step, peer, "has restarted")
+    peer.presented.clear()
     peer.answers.clear()
     peer.granted.clear()
     peer.unsettled.clear()

@@ -27,11 +27,15 @@ from dios.wire import dcp, messages
 from dios.wire.call_table import Exemption, kinds
 from dios.wire.dcp_table import RequestFlag, requests_with
 from dios.wire.gossip import MemberRow
+from dios.wire.mandates import Mandate
 from dios.wire.types import Fitness, Mode, NodeStatus, Persistence, Proximity
 
 _LASTING: Final[frozenset[type]] = requests_with(RequestFlag.LASTING) | kinds(
     lambda row: Exemption.LASTING in row.exemptions
 )
+
+Mandates: TypeAlias = dict[Principal, tuple[Mandate, ...]]
+"""The mandates of users for one node."""
 
 RememberedEffect: TypeAlias = effects.Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send
 
@@ -49,7 +53,9 @@ class Here(Struct, frozen=True):
     the node grants leases on its objects, and asks other nodes for some.
     ``devices`` are those that tasks may ask for. ``threads`` are the same processors with the parts
     of the machine that they are in. With ``limbo_from_nodes``, tasks of other nodes may start limbo tasks
-    here. A node that ``is_worker`` administers no other.
+    here. A node that ``is_worker`` administers no other; one that ``is_authority`` admits others. ``cluster``
+    is the SHA-256 of the certificate of the cluster's root, and ``key`` that of this node's public key. If
+    ``signed``, other nodes may act only for principals that are enrolled.
     """
 
     node: NodeId = NodeId(0)
@@ -73,10 +79,16 @@ class Here(Struct, frozen=True):
     threads: tuple[messages.ThreadPlace, ...] = ()
     limbo_from_nodes: bool = False
     is_worker: bool = False
+    is_authority: bool = False
+    cluster: bytes = b""
+    key: bytes = b""
+    signed: bool = False
 
 
 class PendingRequest:
     """A request without an answer so far. ``then`` is None if the answer does not matter.
+
+    ``mandates`` go with it, and ``presented`` is what its node is known to have once it has answered.
 
     ``call`` is the waiting call that it is for, or None. A request that ``is_lasting`` may wait at the other
     node for as long as a task runs. The number is negative until the request is opened.
@@ -89,9 +101,11 @@ class PendingRequest:
         "confirmed_ns",
         "confirmed_until",
         "is_lasting",
+        "mandates",
         "moving_since",
         "number",
         "peer",
+        "presented",
         "principal",
         "repeat_at",
         "repeats",
@@ -101,6 +115,9 @@ class PendingRequest:
         "then",
         "version",
     )
+
+    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {"mandates": (), "presented": ()}
+    """Fields that snapshots of earlier releases lack, with their values."""
 
     def __init__(
         self,
@@ -130,6 +147,8 @@ class PendingRequest:
         self.confirmed_until = now  # while it is confirmed, it need not be repeated before this time
         self.moving_since = now  # the last time when its bytes, or those of the answer, were in transit
         self.repeat_at = now
+        self.mandates: tuple[bytes, ...] = ()
+        self.presented: tuple[bytes, ...] = ()
 
 
 class RequestQueue:
@@ -256,6 +275,7 @@ class Peer:
 
     __slots__ = (
         "address",
+        "admitted",
         "answers",
         "asked",
         "connected",
@@ -267,16 +287,19 @@ class Peer:
         "guesses",
         "handing_over",
         "heard_ns",
+        "is_authority",
         "is_worker",
         "lasting",
         "link",
         "lost",
+        "mandates",
         "met",
         "name",
         "next_number",
         "node",
         "notices",
         "order_out",
+        "presented",
         "proxies",
         "rack",
         "reconcile_missing",
@@ -297,7 +320,13 @@ class Peer:
         "working_since",
     )
 
-    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {"is_worker": False}
+    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {
+        "admitted": {},
+        "is_authority": False,
+        "is_worker": False,
+        "mandates": {},
+        "presented": {},
+    }
     """Fields that snapshots of earlier releases lack, with their values."""
 
     def __init__(self, node: NodeId) -> None:
@@ -313,6 +342,7 @@ class Peer:
         self.reconcile_missing = 0  # the number of answers to the last round that are still missing
         self.version = 0  # of the messages that both nodes speak; 0 before the first contact
         self.is_worker = False  # True for a node that administers nothing, by its certificate
+        self.is_authority = False  # True for a node that admits others, by its certificate
         self.connected = False
         self.met = False  # True if the node itself reported its epoch on a connection
         self.cut_off = False  # True if nothing arrives from it, although it may be alive
@@ -339,6 +369,9 @@ class Peer:
         self.handing_over = 0  # references of its tasks that third nodes have not confirmed
         self.proxies: dict[ObjectId, Proxy] = {}
         self.notices: dict[bytes | int, dcp.RequestBody] = {}  # unconfirmed notices that it must receive
+        self.mandates: Mandates = {}  # with which the node acts for users
+        self.admitted: dict[tuple[Principal, int], int] = {}  # until when, by principal and purposes
+        self.presented: dict[bytes, None] = {}  # mandates of this node, and extensions, that it has
         self.link = Link()  # the names of this node that are registered there
         self.share = Share()  # the names of the other node that are registered here
 
@@ -426,10 +459,12 @@ class Cluster:
         "dead",
         "disbanded",
         "due_at",
+        "enrolled",
         "grace_ends",
         "here",
         "index",
         "leases",
+        "mandates",
         "membership",
         "peers",
         "place",
@@ -437,6 +472,7 @@ class Cluster:
         "placement",
         "publish_at",
         "reconcile_at",
+        "register",
         "reported",
         "resumed_ns",
         "rows_version",
@@ -449,6 +485,9 @@ class Cluster:
         "versions",
         "working_at",
     )
+
+    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {"enrolled": {}, "mandates": {}, "register": b""}
+    """Fields that snapshots of earlier releases lack, with their values."""
 
     def __init__(self, here: Here, membership: Membership, placement: Placement) -> None:
         self.here = here
@@ -466,6 +505,9 @@ class Cluster:
         self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
         self.cache: dict[bytes, tuple[NodeId, ...]] = {}
         self.disbanded: dict[Name, None] = {}  # destroyed groups, which no message may create again
+        self.register = b""  # of the enrolled principals, as its administrator signed it
+        self.enrolled: dict[Principal, tuple[bytes, ...]] = {}  # their keys
+        self.mandates: Mandates = {}  # with which this node acts for users at other nodes
         self.unclaimed: deque[ObjectId] = deque()  # counted objects from before a restart of this node
         self.collect_at: int | None = None  # when those without references are collected
         self.dead: dict[NodeId, None] = {}  # the nodes that are known to be dead
@@ -573,6 +615,7 @@ class Cluster:
             member.fitness,
             member.barred,
             self.here.is_worker if is_here else peer is not None and peer.is_worker,
+            self.here.is_authority if is_here else peer is not None and peer.is_authority,
         )
 
     def name_of(self, node: NodeId) -> str:

@@ -20,13 +20,14 @@ from dios.core.model.work_items import (
     ReceivedReport,
     ReleasedReferences,
 )
-from dios.core.remote import notices, proxies, publication, remote_tasks, requests
+from dios.core.remote import authority, notices, proxies, publication, remote_tasks, requests
 from dios.core.remote.continuations import ReconcileAnswer, StartProgress
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
 from dios.errors import DiosError
-from dios.ids import ObjectId, RefId, TaskId
+from dios.ids import ObjectId, Principal, RefId, TaskId
 from dios.wire import dcp, messages
+from dios.wire.mandates import Purpose
 from dios.wire.types import ObjectType, Permission
 
 _MS: Final = 1_000_000
@@ -285,6 +286,8 @@ def _compare_some(step: Step, peer: Peer, item: ReceivedReport) -> bool:
 
 
 def _compare_holding(step: Step, peer: Peer, item: ReceivedReport, holding: dcp.HeldReferences) -> None:
+    if authority.why_not(step, peer, Principal(holding.caller.principal), Purpose.OBJECTS):
+        return  # nothing is restored, and nothing is dropped: the mandate may come later
     remote_task = remote_tasks.remote_task_for(step, peer, holding.caller)
     step.spend(1 + (len(remote_task.table) + len(holding.references)) // 32)
     named = {entry[0] for entry in holding.references}

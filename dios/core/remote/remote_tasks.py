@@ -15,11 +15,13 @@ from dios.core.model.accounts import Account, charge_all, require_all
 from dios.core.model.records import Holder, PhysicalObject, Provenance, Reference, RemoteTask
 from dios.core.model.state import State
 from dios.core.model.work_items import EndingHolder
+from dios.core.remote import authority
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
 from dios.errors import DiosError, LimitError, UnreachableError
 from dios.ids import NodeId, ObjectId, Principal, RefId
 from dios.wire import dcp
+from dios.wire.mandates import Purpose
 from dios.wire.types import Brand, Deletion, ObjectType, Permission, Persistence, Resource, Scope, TaskState
 
 GUESSES_MAX: Final = limits.REMOTE_TASKS_PER_NODE_MAX // 4
@@ -80,7 +82,8 @@ def remote_task_named(
     Principal, brand and label of a task are believed of its own node only. Until that node reports them, the
     task counts as a pure task of the giver's principal.
     """
-    if asker == peer.node and receiver.principal:
+    is_vouched = not authority.why_not(step, peer, Principal(receiver.principal), Purpose.OBJECTS)
+    if asker == peer.node and receiver.principal and is_vouched:
         return remote_task_for(step, peer, receiver)
     named = dcp.Caller(receiver.task, giver.principal, receiver.fingerprint, Brand.PURE)
     return remote_task_for(step, peer, named, guessed=True)

@@ -15,12 +15,12 @@ from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.records import Holder, PhysicalObject, Provenance
 from dios.core.model.type_rules import RULES, is_blob
-from dios.core.remote import proxies, remote_tasks, requests
+from dios.core.remote import authority, proxies, remote_tasks, requests
 from dios.core.remote.continuations import Continuation
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError, ProtocolError, TooLargeError
-from dios.ids import NodeId, ObjectId, PayloadId, Principal
+from dios.ids import NodeId, ObjectId, PayloadId
 from dios.wire import dcp, messages
 from dios.wire.types import Brand, Buffering, ObjectType, Permission, Persistence, Proximity, Resource
 
@@ -79,9 +79,10 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
         guessed = home is not peer
         caller = replace(body.caller, brand=Brand.PURE, label="") if guessed else body.caller
         task = remote_tasks.remote_task_for(step, home, caller, guessed=guessed)
-    if user_records.is_record(step.state, body.name, body.owner):
+    owner = authority.owner_of(step, peer, body.owner, body.caller.principal)
+    if user_records.is_record(step.state, body.name, owner):
         # A home group is stored, so that the node finds the record again after its restart.
-        groups.home_of(step, Principal(body.owner))
+        groups.home_of(step, owner)
     names = groups.names_for(step, body.groups)
     accounts = (task.account, *step.state.accounts_of_groups(names))
     task.table.require_room()
@@ -93,7 +94,7 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
         body.kind,
         body.name,
         names,
-        Principal(body.owner),
+        owner,
         deletion=rules.deletion,
         buffering=body.buffering,
         proximity=rules.proximity,

@@ -15,7 +15,7 @@ from dios.core.model.io_requests import abort
 from dios.core.model.records import Buffer, CallId, Pending, RequestId
 from dios.core.model.state import State
 from dios.core.model.work_items import LostPeer, RepeatedNotices
-from dios.core.remote import validation
+from dios.core.remote import mandate_table, validation
 from dios.core.remote.cached_replies import READS
 from dios.core.remote.continuations import (
     AnswerRequest,
@@ -178,8 +178,15 @@ def _send(step: Step, cluster: Cluster, request: PendingRequest) -> None:
         source = None if request.source is None else step.state.find_object(request.source.content_of)
         if source is not None:
             step.depend_on(source)  # its content may not be on disk yet
-        message = dcp.Ask(request.number, next(iter(peer.asked)), request.body, peer.numbers_to_name())
-        step.emit(effects.Send(peer.node, message, request.source, peer.epoch))
+        extensions = mandate_table.attach(step, cluster, request)
+        message = dcp.Ask(
+            request.number,
+            next(iter(peer.asked)),
+            request.body,
+            peer.numbers_to_name(),
+            mandates=request.mandates,
+        )
+        step.emit(effects.Send(peer.node, message, request.source, peer.epoch, extensions))
         request.sent = True
     elif not cluster.membership.probes_all:
         # In a large cluster a connection is made for the first gossip; then the request is repeated.
@@ -350,6 +357,7 @@ def answered(step: Step, peer: Peer, reply: dcp.PeerReply) -> None:
     if request is None:
         return
     validation.require_answer(step.state, step.require_cluster(), request, result)
+    mandate_table.confirm(request, result)
     _finish(step, request, result)
 
 

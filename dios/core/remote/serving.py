@@ -19,6 +19,7 @@ from dios.core.model.records import Holder, PhysicalObject, Provenance, RemoteTa
 from dios.core.model.type_rules import may_be_shared
 from dios.core.model.work_items import EndingRemoteTasks, ReleasedReferences
 from dios.core.remote import (
+    authority,
     held_leases,
     notices,
     proxies,
@@ -57,6 +58,9 @@ def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
     try:
         if step.state.defects.total:
             containment.require_few(step, peer, body)
+        if message.mandates or message.extensions:
+            authority.receive(step, peer, message)
+        authority.require(step, peer, body)
         step.served = peer, message.number
         _HANDLERS[type(body)](step, peer, message.number, cast("Never", body))
     except DiosError as error:

@@ -2,7 +2,6 @@
 
 ``dios.host.machine`` reads the structure of the machine. Read in this order:
 
-- ``described_topology``: the translation of that structure for the scheduler;
 - ``task_probe``: the resource use of a task, from procfs;
 - ``counters``: the performance counters of a task;
 - ``machine_load``: the load of the whole machine.

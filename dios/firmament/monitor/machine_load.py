@@ -1,4 +1,4 @@
-"""The load of the whole machine, from procfs: processors, memory, disks, links, pressure.
+"""The load of the whole machine, from procfs: processors, memory, disks, links.
 
 Coordinators report it, and place best-effort tasks by it. Single tasks are measured by ``task_probe``. Rates
 need two readings.
@@ -6,7 +6,7 @@ need two readings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,20 +19,6 @@ _CPU_COLUMNS: Final = 8
 """User, nice, system, idle, I/O wait, interrupts, soft interrupts, stolen; user includes guests."""
 
 _IDLE: Final = (3, 4)
-_STOLEN: Final = 7
-_RESOURCES: Final = ("cpu", "memory", "io")
-
-
-@dataclass(frozen=True, slots=True)
-class PressureStall:
-    """The time that tasks waited for one resource (PSI, pressure stall information)."""
-
-    some_us: int = 0
-    """Microseconds since the machine started in which at least one task waited."""
-    full_us: int = 0
-    """Microseconds since the machine started in which all tasks waited."""
-    some_10s: float = 0.0
-    """Share of the last ten seconds (0 to 1) in which at least one task waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +26,14 @@ class MachineReading:
     """The state of the machine at one moment; counters count since the machine started."""
 
     at_ns: int
-    load: tuple[float, float, float]
-    """Average number of tasks that run or are ready to run, over one, five and fifteen minutes."""
-    running: int
-    """Tasks that run or are ready to run now."""
     cpu_ticks: tuple[int, ...]
-    switches: int
     memory: int
     """Bytes; ``available`` is the part that could be used without swapping."""
     available: int
-    swap_used: int
-    read: int
-    """Bytes from all disks; ``written`` likewise."""
-    written: int
-    disk_busy_ms: int
-    """Of the disk with the most busy time."""
-    received: int
-    """Bytes of all links except the loopback; ``sent`` likewise."""
-    sent: int
-    pressure: dict[str, PressureStall] = field(default_factory=dict)
-    """By ``cpu``, ``memory`` and ``io``; empty if the kernel does not measure it."""
+    disk: int
+    """Bytes from and to all disks."""
+    network: int
+    """Bytes of all links except the loopback, in both directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,45 +42,26 @@ class MachineUse:
 
     cpu: float
     """Share of all processors' time that was used, 0 to 1; time stolen by a hypervisor counts as used."""
-    stolen: float
-    """Share of that time that a hypervisor gave to other machines."""
-    memory: float
-    """Share of the memory that is not available."""
     disk: float
     """Bytes per second, read and written."""
-    disk_busy: float
-    """Share of the time in which the busiest disk was active."""
     network: float
     """Bytes per second, received and sent."""
-    waiting: dict[str, float]
-    """By resource: the share of the time in which at least one task waited for it."""
 
 
 def read_machine(now_ns: int, proc: str | Path = "/proc", sys_root: str | Path = "/sys") -> MachineReading:
     """Read the machine's present state; values that cannot be read are 0."""
     root = Path(proc)
     stat = procfs.text(root / "stat")
-    counts = procfs.rows(stat, " ")
     cpu = next((row for row in stat.splitlines() if row.startswith("cpu ")), "")
     memory = procfs.rows(procfs.text(root / "meminfo"))
-    read, written, busy = _disks(root, Path(sys_root))
-    received, sent = _links(root)
     return MachineReading(
         at_ns=now_ns,
-        load=_load(procfs.text(root / "loadavg")),
-        running=counts.get("procs_running", 0),
         cpu_ticks=tuple(procfs.numbers(cpu.removeprefix("cpu"), _CPU_COLUMNS)),
-        switches=counts.get("ctxt", 0),
         memory=memory.get("MemTotal", 0) * limits.KIB,
         # Kernels without an estimate of available memory have at least the free memory.
         available=memory.get("MemAvailable", memory.get("MemFree", 0)) * limits.KIB,
-        swap_used=(memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)) * limits.KIB,
-        read=read,
-        written=written,
-        disk_busy_ms=busy,
-        received=received,
-        sent=sent,
-        pressure=_pressures(root / "pressure"),
+        disk=_disks(root, Path(sys_root)),
+        network=_links(root),
     )
 
 
@@ -129,69 +84,30 @@ def use(before: MachineReading, after: MachineReading) -> MachineUse:
 
     return MachineUse(
         cpu=1 - idle / total if total else 0.0,
-        stolen=ticks[_STOLEN] / total if total else 0.0,
-        memory=1 - after.available / after.memory if after.memory else 0.0,
-        disk=rate(before.read + before.written, after.read + after.written),
-        disk_busy=min(rate(before.disk_busy_ms, after.disk_busy_ms) / 1000, 1.0),
-        network=rate(before.received + before.sent, after.received + after.sent),
-        waiting={
-            name: min(rate(old.some_us, new.some_us) / 1_000_000, 1.0)
-            for name, new in after.pressure.items()
-            if (old := before.pressure.get(name)) is not None
-        },
+        disk=rate(before.disk, after.disk),
+        network=rate(before.network, after.network),
     )
 
 
-def _load(content: str) -> tuple[float, float, float]:
-    try:
-        recent, five, fifteen = (float(word) for word in content.split()[:3])
-    except ValueError:
-        return 0.0, 0.0, 0.0
-    return recent, five, fifteen
-
-
-def _disks(proc: Path, sys_root: Path) -> tuple[int, int, int]:
-    """Return the bytes read and written, and the busy milliseconds of the busiest disk, of physical disks."""
+def _disks(proc: Path, sys_root: Path) -> int:
+    """Return the bytes read from and written to physical disks."""
     whole = frozenset(procfs.names(sys_root / "block"))
-    read = written = busy = 0
+    sectors = 0
     for row in procfs.text(proc / "diskstats").splitlines():
         words = row.split()
         if len(words) < 13 or words[2].startswith(procfs.PSEUDO_DISKS) or (whole and words[2] not in whole):
             continue
         counts = procfs.numbers(" ".join(words[3:13]), 10)
-        read += counts[2] * _SECTOR
-        written += counts[6] * _SECTOR
-        busy = max(busy, counts[9])
-    return read, written, busy
+        sectors += counts[2] + counts[6]
+    return sectors * _SECTOR
 
 
-def _links(proc: Path) -> tuple[int, int]:
-    received = sent = 0
+def _links(proc: Path) -> int:
+    total = 0
     for row in procfs.text(proc / "net/dev").splitlines():
         name, colon, rest = row.partition(":")
         if not colon or name.strip() == "lo":
             continue
         counts = procfs.numbers(rest, 9)
-        received += counts[0]
-        sent += counts[8]
-    return received, sent
-
-
-def _pressures(folder: Path) -> dict[str, PressureStall]:
-    stalls: dict[str, PressureStall] = {}
-    for name in _RESOURCES:
-        content = procfs.text(folder / name)
-        if not content:
-            continue
-        kinds: dict[str, dict[str, str]] = {}
-        for row in content.splitlines():
-            kind, *pairs = row.split()
-            kinds[kind] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        some, full = kinds.get("some", {}), kinds.get("full", {})
-        try:
-            stalls[name] = PressureStall(
-                int(some.get("total", "0")), int(full.get("total", "0")), float(some.get("avg10", "0")) / 100
-            )
-        except ValueError:
-            continue
-    return stalls
+        total += counts[0] + counts[8]
+    return total

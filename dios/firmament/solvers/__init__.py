@@ -8,7 +8,7 @@ In the order in which to read it:
 - the fast algorithm for networks of scheduling shape: ``contraction`` to a small network, ``auction`` for
   good prices, ``repair`` to the exact optimum; and ``warm_solver``, which repairs a scheduler's last round;
 - for networks of other shapes: ``network_simplex`` and ``ortools_solver``; their common part is ``standard``,
-  and ``potentials`` are prices by label correction.
+  ``feasibility`` finds those without a solution, and ``potentials`` are prices by label correction.
 
 Further general algorithms, and a solver for networks of any shape that change, are in ``labs.solvers``.
 """

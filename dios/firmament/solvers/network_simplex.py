@@ -16,7 +16,6 @@ differences to the other part matter.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import isqrt
 from typing import Final, NamedTuple
 
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dios.firmament.solvers.columns import Indices, Ints
+from dios.firmament.solvers.feasibility import unsendable
 from dios.firmament.solvers.potentials import potentials
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import NO_VERTICES, StandardProblem, StandardResult, solve_by
@@ -390,7 +390,13 @@ def result_of(standard: StandardProblem, state: SimplexState) -> StandardResult:
 
 
 def core(standard: StandardProblem) -> StandardResult:
-    """Run the algorithm on a standard problem."""
+    """Run the algorithm on a standard problem that can be solved; look for the others first.
+
+    The last pivots of a problem without a solution would take many times as long as this search.
+    """
+    stuck = unsendable(standard)
+    if stuck.size:
+        return StandardResult(np.zeros_like(standard.room), None, stuck)
     state = start(standard)
     pivots(state.arcs, state.tree, block_size(len(state.order)), np.zeros(3, np.int64), NO_LIMIT)
     return result_of(standard, state)
@@ -398,7 +404,7 @@ def core(standard: StandardProblem) -> StandardResult:
 
 def shortage(standard: StandardProblem) -> StandardResult:
     """Return where an infeasible problem is short: the same result for whichever algorithm asks."""
-    return core(replace(standard, cost=np.zeros_like(standard.cost)))
+    return StandardResult(np.zeros_like(standard.room), None, unsendable(standard))
 
 
 def run(problem: FlowProblem) -> FlowSolution:

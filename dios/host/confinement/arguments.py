@@ -85,7 +85,8 @@ class Permitted(NamedTuple):
         )
 
     def __str__(self) -> str:
-        values = " or ".join([*self.values.split(), *(["its own number"] if self.or_own_pid else [])])
+        *first, last = [*self.values.split(), *(["its own number"] if self.or_own_pid else [])]
+        values = f"{', '.join(first)} or {last}" if first else last
         bits = f"any of {', '.join(self.bits.split())}" if self.bits else ""
         text = bits if values == "0" and bits else " with ".join(filter(None, (values, bits)))
         if self.given is None or self.otherwise is None:

@@ -38,7 +38,7 @@ class Allow(NamedTuple):
     """A call, or several with one purpose, that a task may make with the arguments of ``ARGUMENTS``.
 
     ``reason`` says why it is allowed, ``without`` what would not work otherwise, and ``checked`` explains
-    the permitted arguments. docs/calls.md shows all three; a test compares it with this table.
+    the permitted arguments. docs/calls.md shows the first and the last; a test compares it with this table.
     ``arguments`` are those that differ from ``ARGUMENTS``. If ``performed`` is False, a permitted call
     returns 0 without being made; a call for which ``done`` holds does so too. ``writes`` marks calls for the
     private folder: a task without one cannot make them. A call for which ``asked`` holds waits for the

@@ -17,13 +17,16 @@ from dios.host.confinement.private_folder import MOUNT_POINT, size_for
 from dios.host.containers.calls import Json, filter_of
 from dios.host.containers.first_process import CAPABILITIES
 from dios.host.containers.runtimes import ContainerSetup
-from dios.wire.images import RESERVED
+from dios.wire.images import CHANGES, RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PYTHON: Final = f"/{RESERVED}"
 """The place of the node's Python in a container, read-only. An image has no such file."""
+
+CHANGES_PLACE: Final = f"/{CHANGES}"
+"""The place of the changed files in a container, read-only, which its session reads for a snapshot."""
 
 TEMPORARY: Final = "/tmp"  # noqa: S108 - of a container without an image, which has it alone
 

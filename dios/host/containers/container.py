@@ -48,6 +48,8 @@ _PROC: Final = "/proc"
 _GROUPS: Final = "/sys/fs/cgroup"
 """A runtime asks which kind of file system this is. Most are content with an empty folder of the view."""
 
+_BELOW: Final = f"{view.ENVIRONMENT}-below"
+"""The image, in the view of a zygote whose environment has changes to it."""
 _FOLDER: Final = private_folder.MOUNT_POINT
 _ROOT: Final = f"{_FOLDER}/root"
 _UPPER: Final = f"{_FOLDER}/upper"
@@ -110,7 +112,9 @@ def _enter_view(setup: ContainerSetup, paths: Sequence[str], environment: str) -
     # A change of user resets it. The zygote ends when the daemon ends, also while it is stopped.
     linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
     if setup.has_image:
-        root = ContainerParts((), {bundle.PYTHON: bundle.PYTHON}, {})
+        # A kernel of its own keeps files apart from their folder: that would not have the present ones.
+        changes = {} if setup.kind.own_kernel else {bundle.CHANGES_PLACE: _UPPER}
+        root = ContainerParts((), {bundle.PYTHON: bundle.PYTHON} | changes, {})
         return root._replace(command=_command_in_image(setup, imported))
     variables = os.environ | private_folder.variables()
     if environment:
@@ -151,6 +155,8 @@ def _parts(
     setup: ContainerSetup, trees: Sequence[str], files: Sequence[str], environment: str
 ) -> view.ViewParts:
     added = {view.ENVIRONMENT: environment} if environment else {}
+    if setup.below:
+        added[_BELOW] = setup.below
     parts = view.parts_of(view.library_trees((*trees, *files)), files, added=added)
     if setup.has_image:
         parts.clones.extend(view.clone(tree, bundle.PYTHON + tree) for tree in trees)
@@ -256,8 +262,8 @@ class ContainerMaker(NamedTuple):
         """Mount the root of an image, or make one with links to the interpreter and to a private folder."""
         if self.setup.has_image:
             # The root of the layer that can be written has the mode of the new root directory.
-            layers = f"lowerdir={view.ENVIRONMENT},upperdir={_UPPER},workdir={_WORK},userxattr"
-            _mount("overlay", _ROOT, 0, layers)
+            lower = f"{view.ENVIRONMENT}:{_BELOW}" if self.setup.below else view.ENVIRONMENT
+            _mount("overlay", _ROOT, 0, f"lowerdir={lower},upperdir={_UPPER},workdir={_WORK},userxattr")
             return
         # Without marks that the runtime could not keep in its user namespace: it makes this read-only.
         root = memory_mounts.new(_ROOT_OPTIONS)

@@ -81,7 +81,7 @@ class ContainerSetup(Struct, frozen=True):
 
     ``variables`` and ``folder`` are the environment and the working directory of the image. Without an image
     the environment of the tasks, if they have one, is a set of packages. ``options`` are further ones of the
-    runtime.
+    runtime. ``below`` is the folder of the image if the environment has changes to it, else empty.
     """
 
     runtime: NativeProgram
@@ -90,6 +90,7 @@ class ContainerSetup(Struct, frozen=True):
     options: Annotated[tuple[Text, ...], Meta(max_length=16)] = ()
     variables: Annotated[tuple[Text, ...], Meta(max_length=limits.IMAGE_VARIABLES_MAX)] = ()
     folder: Text = "/"
+    below: Text = ""
 
     @property
     def kind(self) -> RuntimeKind:
@@ -162,8 +163,10 @@ def find_gvisor(setting: str) -> str:
     return path
 
 
-def setup_for(path: str, image: ImageSettings | None) -> ContainerSetup:
+def setup_for(path: str, image: ImageSettings | None, below: str = "") -> ContainerSetup:
     """Return the programs of containers of the runtime at ``path``, of an image if there is one.
+
+    ``below`` is the folder of the image if the environment has changes to it.
 
     Raise InvalidError with the reason for a runtime that no task can become.
     """
@@ -171,7 +174,7 @@ def setup_for(path: str, image: ImageSettings | None) -> ContainerSetup:
     newer = _KINDS[runtime.name].newer_options
     options = tuple(option for flag, option in newer.items() if flag in flags_of(path)) if newer else ()
     variables, folder = (image.variables, image.folder) if image else ((), "/")
-    return ContainerSetup(runtime, _this_python(), image is not None, options, variables, folder)
+    return ContainerSetup(runtime, _this_python(), image is not None, options, variables, folder, below)
 
 
 def flags_of(path: str) -> set[str]:

@@ -19,27 +19,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final
 
 import msgspec
 import trio
 from msgspec import Meta
 
 from dios import limits
-from dios.errors import DiosError, MissingEnvironmentError, NoSpaceError, NotSupportedError
+from dios.errors import DiosError, InvalidError, MissingEnvironmentError, NoSpaceError, NotSupportedError
 from dios.host.confinement import linux_calls
 from dios.host.containers.runtimes import NO_RUNTIME, find_gvisor, known_runtimes
 from dios.host.content.contents import Content
 from dios.host.environments import unpacking
 from dios.host.environments.interpreter import python_here
-from dios.host.environments.unpacking import ArchiveReader
+from dios.host.environments.unpacking import AnyManifest, ArchiveReader
 from dios.ids import Principal
 from dios.wire.environments import DIGEST_CHARS, Manifest, Package, name_for
 from dios.wire.fields import U63
-from dios.wire.images import ImageManifest, ImageSettings
+from dios.wire.images import ChangeManifest, ImageSettings
 from dios.wire.types import Isolation
-
-AnyManifest: TypeAlias = Manifest | ImageManifest
 
 _log: Final = logging.getLogger(__name__)
 
@@ -71,7 +69,9 @@ class EnvironmentRecord(msgspec.Struct, frozen=True):
     packages: Annotated[tuple[Package, ...], Meta(max_length=limits.ENVIRONMENT_PACKAGES_MAX)]
     created_ns: U63
     image: ImageSettings | None = None
-    """The settings of an image; None for packages."""
+    """The settings of an image, also if these are changes to it; None for packages."""
+    base: Annotated[str, Meta(max_length=DIGEST_CHARS)] = ""
+    """The digest of the image if these are changes to it, else empty."""
 
 
 @dataclass(slots=True)
@@ -158,9 +158,18 @@ class EnvironmentStore:
         environment = self._environments.get(key)
         return None if environment is None else environment.about.image
 
+    def base_of(self, key: str) -> Path | None:
+        """Return the folder of the image to which an environment has changes; None for others."""
+        environment = self._environments.get(key)
+        base = "" if environment is None else _base_key(environment.about)
+        return self.packages_of(base) if base else None
+
     def is_used(self, key: str) -> bool:
-        """Return True while a task runs in the environment, or starts there."""
-        return bool(self._held[key]) or not self.end_idle(key)
+        """Return True while a task runs in the environment, or in changes to it, or starts there."""
+        if self._held[key] or not self.end_idle(key):
+            return True
+        changes = [other.key for other in self._environments.values() if _base_key(other.about) == key]
+        return any(map(self.is_used, changes))
 
     @contextlib.contextmanager
     def holding(self, key: str) -> Iterator[None]:
@@ -203,7 +212,11 @@ class EnvironmentStore:
         finally:
             if archive is not None:
                 archive.close()
-        _require_machine(self._environments[key].about)
+        about = self._environments[key].about
+        _require_machine(about)
+        if about.base:
+            self._image_below(principal, about.base)
+            self.note_use(_base_key(about))
         self.note_use(key)
         return key
 
@@ -243,23 +256,43 @@ class EnvironmentStore:
             )
         try:
             manifest = await trio.to_thread.run_sync(unpacking.read_manifest, archive)
-            about = _about(principal, digest, manifest)
-            self._check(about, isolation)
-            await self._make_room(manifest)
-            await self._write(archive, manifest, Environment(key, about, about.created_ns))
+            with contextlib.ExitStack() as held:
+                image = None
+                if isinstance(manifest, ChangeManifest):
+                    image = self._image_below(principal, manifest.base)
+                    held.enter_context(self.holding(key_for(principal, manifest.base)))
+                about = _about(principal, digest, manifest, image)
+                self._check(about, isolation)
+                await self._make_room(manifest)
+                await self._write(archive, manifest, Environment(key, about, about.created_ns))
         except OSError as error:
             raise NoSpaceError(f"cannot write an environment: {error.strerror}", call="run") from error
+
+    def _image_below(self, principal: Principal, digest: str) -> EnvironmentRecord:
+        """Return the record of the image below changes. Raise MissingEnvironmentError, InvalidError."""
+        image = self._environments.get(key_for(principal, digest))
+        if image is None:
+            raise MissingEnvironmentError(
+                f"this node has not the image {name_for(digest)} of this user, of which these are changes: "
+                "make a new sandbox from the snapshot",
+                call="run",
+            )
+        if image.about.image is None or image.about.base:
+            raise InvalidError("the archive has changes to something else than an image", call="run")
+        return image.about
 
     async def _write(self, archive: ArchiveReader, manifest: AnyManifest, environment: Environment) -> None:
         """Write an environment; a cancellation stops that at the next file, and nothing is left."""
         key, about, stop = environment.key, environment.about, threading.Event()
         failure: DiosError | OSError | None = None
         temporary = self._folder / _TEMPORARY / f"{os.getpid()}-{next(self._numbers)}"
+        base = _base_key(about)
+        image = self.packages_of(base) if base else None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_set_at_cancellation, stop)
             try:
                 if await trio.to_thread.run_sync(
-                    _write, archive, manifest, about, temporary, self._folder / key, stop
+                    _write, archive, manifest, about, temporary, self._folder / key, stop, image
                 ):
                     self._environments[key] = environment
             except (DiosError, OSError) as error:
@@ -341,13 +374,19 @@ def _about_at(place: Path) -> EnvironmentRecord | None:
     return about if about.version == _ABOUT_VERSION else None
 
 
-def _about(principal: Principal, digest: str, manifest: AnyManifest) -> EnvironmentRecord:
+def _about(
+    principal: Principal, digest: str, manifest: AnyManifest, below: EnvironmentRecord | None
+) -> EnvironmentRecord:
+    """Return the record of an environment; ``below`` is that of the image to which it has changes."""
     image: ImageSettings | None = None
     packages: tuple[Package, ...] = ()
-    if isinstance(manifest, ImageManifest):
-        image, python, files = manifest.settings, manifest.machine, len(manifest.entries)
-    else:
+    if isinstance(manifest, Manifest):
         packages, python, files = manifest.packages, manifest.python, len(manifest.files)
+    elif isinstance(manifest, ChangeManifest):
+        assert below is not None, "its image was looked up"  # noqa: S101 - by the caller
+        image, python, files = below.image, below.python, len(manifest.entries)
+    else:
+        image, python, files = manifest.settings, manifest.machine, len(manifest.entries)
     return EnvironmentRecord(
         _ABOUT_VERSION,
         principal,
@@ -358,7 +397,13 @@ def _about(principal: Principal, digest: str, manifest: AnyManifest) -> Environm
         packages,
         time.time_ns(),
         image,
+        "" if below is None else below.digest,
     )
+
+
+def _base_key(about: EnvironmentRecord) -> str:
+    """Return the key of the image to which an environment has changes, or an empty text."""
+    return key_for(Principal(about.principal), about.base) if about.base else ""
 
 
 def _require_machine(about: EnvironmentRecord) -> None:
@@ -395,11 +440,12 @@ def _write(
     temporary: Path,
     place: Path,
     stop: threading.Event,
+    image: Path | None,
 ) -> bool:
     """Make an environment at ``place``. Leave nothing, and return False or raise, if that fails."""
     try:
         temporary.mkdir(parents=True)
-        is_complete = unpacking.unpack(archive, manifest, about.digest, temporary / _PACKAGES, stop)
+        is_complete = unpacking.unpack(archive, manifest, about.digest, temporary / _PACKAGES, image, stop)
         if is_complete:
             (temporary / _ABOUT).write_bytes(msgspec.json.encode(about))
             _sync(temporary)

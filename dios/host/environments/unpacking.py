@@ -6,22 +6,31 @@ new, and it counts only if all its bytes have the digest in its name. Nothing of
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from dios import limits
 from dios.errors import InvalidError
 from dios.host.confinement.privileges import UNPRIVILEGED_ID
 from dios.wire import images
 from dios.wire.environments import LENGTH, MAGIC, ArchiveDigest, Manifest, decode_manifest
-from dios.wire.images import EntryKind, ImageEntry, ImageManifest
+from dios.wire.images import FOLDERS, ChangeEntry, ChangeManifest, EntryKind, ImageEntry, ImageManifest
+
+AnyManifest: TypeAlias = Manifest | ImageManifest | ChangeManifest
 
 _CHUNK: Final = 1 * limits.MIB
 _FILE_MODE: Final = 0o644
 _FOLDER_MODE: Final = 0o755
 """Tasks may run as another user than the node."""
+_NO_DEVICE: Final = os.makedev(0, 0)
+"""A device with this number hides a file of the image, as overlay file systems read it."""
+_HIDES: Final = "user.overlay.opaque"
+"""The attribute of a folder that hides what the image has there."""
 _OWNER_READS: Final = 0o400
 _OWNER_CHANGES: Final = 0o700
 """The node can remove whatever it has unpacked."""
@@ -77,17 +86,29 @@ class ArchiveReader:
             os.close(self._source)
 
 
-def read_manifest(archive: ArchiveReader) -> Manifest | ImageManifest:
-    """Read and validate the begin of an archive, of packages or of an image. Raise InvalidError."""
-    magic = archive.read(len(MAGIC))
-    if magic not in {MAGIC, images.MAGIC}:
+class _Form(NamedTuple):
+    """How the manifest of an archive is validated, and its greatest length in bytes."""
+
+    decode: Callable[[bytes], AnyManifest]
+    bytes_max: int
+
+
+_FORMS: Final[Mapping[bytes, _Form]] = {
+    MAGIC: _Form(decode_manifest, limits.ENVIRONMENT_MANIFEST_BYTES_MAX),
+    images.MAGIC: _Form(images.decode_image, limits.IMAGE_MANIFEST_BYTES_MAX),
+    images.MAGIC_OF_CHANGES: _Form(images.decode_changes, limits.IMAGE_MANIFEST_BYTES_MAX),
+}
+
+
+def read_manifest(archive: ArchiveReader) -> AnyManifest:
+    """Read and validate the begin of an archive: of packages, an image, or changes. Raise InvalidError."""
+    form = _FORMS.get(archive.read(len(MAGIC)))
+    if form is None:
         raise InvalidError("the content is no archive of an environment of this release")
-    is_image = magic == images.MAGIC
     (length,) = LENGTH.unpack(archive.read(LENGTH.size))
-    if length > (limits.IMAGE_MANIFEST_BYTES_MAX if is_image else limits.ENVIRONMENT_MANIFEST_BYTES_MAX):
+    if length > form.bytes_max:
         raise InvalidError("the manifest of the environment is too long")
-    body = archive.read(length)
-    manifest = images.decode_image(body) if is_image else decode_manifest(body)
+    manifest = form.decode(archive.read(length))
     surplus = archive.bytes_left - manifest.file_bytes()
     if surplus < 0:
         raise InvalidError("the archive of the environment is cut off")
@@ -98,20 +119,22 @@ def read_manifest(archive: ArchiveReader) -> Manifest | ImageManifest:
 
 def unpack(
     archive: ArchiveReader,
-    manifest: Manifest | ImageManifest,
+    manifest: AnyManifest,
     digest: str,
     folder: Path,
+    image: Path | None,
     stop: threading.Event,
 ) -> bool:
     """Write the files of an archive below ``folder``, which is new. Return False if ``stop`` is set.
 
+    ``image`` is the folder of the image for an archive of changes.
     Raise InvalidError if the bytes are not those of the digest, OSError.
     """
     _make_folder(folder)
-    if isinstance(manifest, ImageManifest):
-        is_complete = _write_image(archive, manifest, folder, stop)
-    else:
+    if isinstance(manifest, Manifest):
         is_complete = _write_packages(archive, manifest, folder, stop)
+    else:
+        is_complete = _write_image(archive, manifest, folder, stop, _FilesBelow(image))
     if not is_complete:
         return False
     if not archive.is_at_end():
@@ -129,19 +152,54 @@ def _write_packages(archive: ArchiveReader, manifest: Manifest, folder: Path, st
     )
 
 
+class _FilesBelow:
+    """The files of an image of which others are changed. It looks at no path that leads through a link."""
+
+    def __init__(self, image: Path | None) -> None:
+        self._image: Final = image
+        self._folders: Final = {""} if image is not None else set[str]()
+        """The folders of the changes that the image has, too, and of which it shows the rest."""
+
+    def enter(self, entry: ImageEntry) -> None:
+        """Note a folder of the changes."""
+        if entry.kind is EntryKind.FOLDER and stat.S_ISDIR(self._mode(entry)):
+            self._folders.add(entry.path)
+
+    def has(self, entry: ImageEntry) -> bool:
+        """Return True if the image has a file with this path."""
+        return self._mode(entry) != 0
+
+    def _mode(self, entry: ImageEntry) -> int:
+        if self._image is None or entry.path.rpartition("/")[0] not in self._folders:
+            return 0
+        try:
+            return (self._image / entry.path).lstat().st_mode
+        except FileNotFoundError:
+            return 0
+
+
 def _write_image(
-    archive: ArchiveReader, manifest: ImageManifest, folder: Path, stop: threading.Event
+    archive: ArchiveReader,
+    manifest: ImageManifest | ChangeManifest,
+    folder: Path,
+    stop: threading.Event,
+    below: _FilesBelow,
 ) -> bool:
-    """Write an image. Its files belong to the user of its tasks, who is its root."""
+    """Write an image, or changes. Its files belong to the user of its tasks, who is its root."""
     is_root = os.geteuid() == 0
     folders: list[ImageEntry] = []
     for entry in manifest.entries:
         place = folder / entry.path
         if stop.is_set():
             return False
-        if entry.kind is EntryKind.FOLDER:
+        if entry.kind in FOLDERS:
             place.mkdir(mode=_OWNER_CHANGES)
             folders.append(entry)
+            below.enter(entry)
+        elif entry.kind is EntryKind.REMOVED:
+            if not below.has(entry):
+                continue  # the kernel would list it
+            os.mknod(place, stat.S_IFCHR, _NO_DEVICE)
         elif entry.kind is EntryKind.SYMLINK:
             place.symlink_to(entry.target)
         elif entry.kind is EntryKind.HARD_LINK:
@@ -150,11 +208,30 @@ def _write_image(
             return False
         if is_root:
             os.chown(place, UNPRIVILEGED_ID, UNPRIVILEGED_ID, follow_symlinks=False)
+        if isinstance(entry, ChangeEntry) and entry.kind not in FOLDERS:
+            _describe(place, entry)
     if is_root:
         os.chown(folder, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
     for entry in reversed(folders):
-        (folder / entry.path).chmod(entry.mode | _OWNER_CHANGES)
+        place = folder / entry.path
+        place.chmod(entry.mode | _OWNER_CHANGES)
+        if entry.kind is EntryKind.REPLACED_FOLDER:
+            os.setxattr(place, _HIDES, b"y")
+        if isinstance(entry, ChangeEntry):
+            _describe(place, entry)
     return True
+
+
+def _describe(place: Path, entry: ChangeEntry) -> None:
+    """Set the time of a changed file, and its attributes as far as the disk has room for them."""
+    for name, value in entry.attributes:
+        try:
+            os.setxattr(place, name, value)
+        except OSError as error:
+            if error.errno not in {errno.ENOTSUP, errno.ENOSPC}:
+                raise
+    if entry.kind not in {EntryKind.REMOVED, EntryKind.HARD_LINK}:
+        os.utime(place, ns=(entry.modified_ns, entry.modified_ns), follow_symlinks=False)
 
 
 def _write_file(archive: ArchiveReader, place: Path, size: int, mode: int, stop: threading.Event) -> bool:

@@ -59,6 +59,7 @@ RUN_DESPITE_FAILURE: Final = (
     fx.HangUp,
     fx.RemoveNode,
     fx.StoreLabels,
+    fx.StoreRegister,
     fx.SetRates,
     fx.EndConnection,
     fx.LogDefect,

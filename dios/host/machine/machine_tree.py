@@ -1,19 +1,16 @@
 """The structure of a machine as a tree: packages, memory, caches, cores, hardware threads (§6.5.2).
 
 ``topology`` reads this machine's tree. The node reports its threads from it, and the scheduler recognises
-machines of the same type. ``dios.firmament.monitor.described_topology`` translates it for the scheduler.
-
-Trees also arrive from other nodes, so ``MachineTopology.from_dict`` validates all its promises.
+machines of the same type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-import msgspec
 from blake3 import blake3
 
 from dios import limits
@@ -70,16 +67,6 @@ class Element:
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
-    """A disk of the machine."""
-
-    name: str
-    size: int
-    """Bytes."""
-    rotational: bool
-
-
-@dataclass(frozen=True, slots=True)
 class MachineTopology:
     """A machine: its tree, and the properties of the whole."""
 
@@ -89,40 +76,8 @@ class MachineTopology:
     tree: Element
     memory: int
     """Bytes of the whole machine."""
-    usable_memory: int
-    """Bytes that the control groups allow this system to use; ``memory`` without a limit."""
-    usable: tuple[int, ...]
-    """The hardware threads on which tasks may run, ascending; a subset of the online threads."""
-    clock_khz: int = 0
-    """The highest clock; 0 if it is not known."""
-    cpu_quota_milli: int = 0
-    """Thousandths of hardware threads that a control group allows at once; 0 without a limit."""
-    offline: tuple[int, ...] = ()
-    network: int = 0
-    """Bytes per second of all links in one direction; 0 if it is not known."""
-    disks: tuple[Disk, ...] = ()
     missing: tuple[str, ...] = ()
     """Texts that describe each unknown property and the value assumed instead."""
-
-    def as_dict(self) -> dict[str, object]:
-        """Return plain values for JSON or MessagePack, which ``from_dict`` reads."""
-        plain: dict[str, object] = msgspec.to_builtins(self)
-        return plain
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, object]) -> MachineTopology:
-        """Validate and return a machine described by another node.
-
-        Raises:
-            BadTopologyError: a field is missing or has a wrong type, the tree is too large or too deep, or
-                the children of an element do not partition its hardware threads.
-        """
-        try:
-            machine = msgspec.convert(plain, cls)
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise BadTopologyError(f"not the description of a machine: {error}") from None
-        check(machine)
-        return machine
 
     def count(self, part: Part, number: int | None = None) -> int:
         """Return the number of elements of a kind; with ``number``, only of caches of this level."""
@@ -133,8 +88,7 @@ class MachineTopology:
         """Sixteen hexadecimal digits, equal for machines of the same type; profiles are per type (§6.2.4).
 
         They depend on the processor's model, the counts of its parts, the sizes of its caches, and the
-        memory. The memory is rounded up to an eighth, because the firmware reserves a varying part. The
-        clock does not count, because on some machines the reported value changes with the load.
+        memory. The memory is rounded up to an eighth, because the firmware reserves a varying part.
         """
         parts = sorted((e.part.value, e.number, e.size) for e in self.tree.walk() if e.part is Part.CACHE)
         counts = [(part.value, self.count(part)) for part in Part]
@@ -151,18 +105,10 @@ def check(machine: MachineTopology) -> None:
     tree = machine.tree
     if tree.part is not Part.MACHINE:
         raise BadTopologyError(f"the tree begins with a {tree.part.value}; its root must be a machine")
-    online = frozenset(tree.cpus)
-    if not online or not frozenset(machine.usable) <= online:
-        raise BadTopologyError("the usable hardware threads must be among those of the machine")
-    numbers = (machine.memory, machine.usable_memory, machine.clock_khz, machine.cpu_quota_milli)
-    if not all(0 <= number <= _BYTES_MAX for number in (*numbers, machine.network)):
-        raise BadTopologyError("a number of the machine is negative or too large")
-    texts = (machine.model, machine.architecture, *machine.missing, *(disk.name for disk in machine.disks))
-    if any(len(text.encode()) > limits.TOPOLOGY_TEXT_BYTES_MAX for text in texts):
-        raise BadTopologyError(f"a name has over {limits.TOPOLOGY_TEXT_BYTES_MAX} bytes")
-    lists = (machine.missing, machine.disks, machine.offline)
-    if any(len(cpus) > limits.TOPOLOGY_CPUS_MAX for cpus in lists):
-        raise BadTopologyError(f"a list has over {limits.TOPOLOGY_CPUS_MAX} entries")
+    if not tree.cpus:
+        raise BadTopologyError("the machine has no hardware thread")
+    if not 0 <= machine.memory <= _BYTES_MAX:
+        raise BadTopologyError("the machine's memory is negative or too large")
     for number, element in enumerate(tree.walk()):
         if number >= limits.TOPOLOGY_ELEMENTS_MAX:
             raise BadTopologyError(f"the tree has over {limits.TOPOLOGY_ELEMENTS_MAX} elements")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +17,11 @@ from typing import Final
 
 from dios import limits
 from dios.host.machine import procfs
-from dios.host.machine.machine_tree import BadTopologyError, Disk, Element, MachineTopology, Part, check
+from dios.host.machine.machine_tree import BadTopologyError, Element, MachineTopology, Part, check
 
-__all__ = ["BadTopologyError", "Disk", "Element", "MachineTopology", "Part", "cpu_list", "read_topology"]
+__all__ = ["BadTopologyError", "Element", "MachineTopology", "Part", "cpu_list", "read_topology"]
 
 _RANK: Final = {part: rank for rank, part in enumerate(Part)}
-_CLOCK_IN_NAME: Final = re.compile(r"@ *([0-9.]+) *GHz")
-_SECTOR_BYTES: Final = 512
 _UNITS: Final = {"K": limits.KIB, "M": limits.MIB, "G": limits.GIB}
 
 
@@ -46,42 +43,23 @@ def cpu_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(cpus))
 
 
-def read_topology(
-    root: str | Path = "/sys",
-    proc: str | Path = "/proc",
-    process: str = "self",
-    architecture: str | None = None,
-) -> MachineTopology:
+def read_topology(root: str | Path = "/sys", proc: str | Path = "/proc") -> MachineTopology:
     """Read the structure of this machine.
 
     Args:
         root: the path of sysfs.
         proc: the path of procfs.
-        process: the process whose control groups and allowed processors apply: ``self`` or a number.
-        architecture: the output of ``uname -m``; None: ask the system.
 
     Raises:
         BadTopologyError: the system names no processor at all, or more than the limits allow.
     """
-    reader = _TopologyReader(Path(root), Path(proc), process)
+    reader = _TopologyReader(Path(root), Path(proc))
     online = reader.online()
-    allowed = frozenset(reader.allowed(online))
-    model, clock = reader.model()
-    memory = reader.memory()
-    quota, usable_memory = reader.group_limits(memory)
-    tree = reader.tree(online)
     machine = MachineTopology(
-        model=_short(model),
-        architecture=architecture or os.uname().machine,
-        tree=tree,
-        memory=memory,
-        usable_memory=usable_memory,
-        usable=tuple(cpu for cpu in online if cpu in allowed),
-        clock_khz=clock,
-        cpu_quota_milli=quota,
-        offline=reader.offline(online),
-        network=reader.network(),
-        disks=reader.disks(),
+        model=_short(reader.model()),
+        architecture=os.uname().machine,
+        tree=reader.tree(online),
+        memory=reader.memory(),
         missing=tuple(reader.missing),
     )
     check(machine)
@@ -94,7 +72,6 @@ class _TopologyReader:
 
     root: Path
     proc: Path
-    process: str
     missing: list[str] = field(default_factory=list)
 
     # Processors -------------------------------------------------------------------------------------
@@ -110,29 +87,22 @@ class _TopologyReader:
                 )
             )
         if not cpus:
-            cpus = self.allowed(())
+            cpus = self._allowed()
             self.missing.append("sysfs shows no processors: those that the process may use are assumed")
         if not cpus:
             raise BadTopologyError(
-                f"cannot find any processor: neither {folder} nor {self.proc}/{self.process}/status names one"
+                f"cannot find any processor: neither {folder} nor {self.proc}/self/status names one"
             )
         return cpus
 
-    def offline(self, online: tuple[int, ...]) -> tuple[int, ...]:
-        present = _list_of(self.root / "devices/system/cpu/present") or online
-        return tuple(cpu for cpu in present if cpu not in frozenset(online))
-
-    def allowed(self, online: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the processors on which the process may run; ``online`` if this is not known."""
+    def _allowed(self) -> tuple[int, ...]:
+        """Return the processors on which this process may run; none if this is not known."""
         with contextlib.suppress(ValueError):
-            cpus = cpu_list(_field(self.proc / self.process / "status", "Cpus_allowed_list"))
-            if frozenset(cpus).intersection(online) or not online:
-                return cpus
-        self.missing.append("the processors that the process may use are not known: all are assumed")
-        return online
+            return cpu_list(_field(self.proc / "self/status", "Cpus_allowed_list"))
+        return ()
 
-    def model(self) -> tuple[str, int]:
-        """Return the processor's name and its highest clock in kHz."""
+    def model(self) -> str:
+        """Return the processor's name."""
         content = procfs.text(self.proc / "cpuinfo")
         rows = [
             (key.strip(), value.strip())
@@ -145,14 +115,7 @@ class _TopologyReader:
         if model is None:
             self.missing.append("the processor's name is not known")
             model = "unknown"
-        clock = procfs.number(self.root / "devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
-        named = _CLOCK_IN_NAME.search(model)
-        if clock <= 0 and named:
-            clock = round(float(named[1]) * 1e6)
-        if clock <= 0:
-            with contextlib.suppress(ValueError):
-                clock = round(float(first.get("cpu MHz", "0")) * 1e3)
-        return model, max(clock, 0)
+        return model
 
     # The tree ---------------------------------------------------------------------------------------
 
@@ -244,7 +207,7 @@ class _TopologyReader:
 
         return element_of(keys[0])
 
-    # Memory, control groups, devices --------------------------------------------------------------------
+    # Memory -----------------------------------------------------------------------------------------
 
     def memory(self) -> int:
         words = _field(self.proc / "meminfo", "MemTotal").split()
@@ -252,63 +215,6 @@ class _TopologyReader:
             return int(words[0]) * limits.KIB
         self.missing.append("the machine's memory is not known")
         return 0
-
-    def group_limits(self, memory: int) -> tuple[int, int]:
-        """Return the limits of the control groups: thousandths of hardware threads (0: none) and bytes."""
-        quota, left = 0, memory
-        for folder in self._groups():
-            allowed = _quota_milli(folder)
-            if allowed:
-                quota = min(quota, allowed) if quota else allowed
-            for name in ("memory.max", "memory.limit_in_bytes"):
-                limit = procfs.number(folder / name)
-                if 0 < limit < left:
-                    left = limit
-        return quota, left
-
-    def _groups(self) -> list[Path]:
-        """Return each visible folder from the process's groups up to their roots."""
-        folders: list[Path] = []
-        for row in procfs.text(self.proc / self.process / "cgroup").splitlines():
-            _, _, rest = row.partition(":")
-            controllers, _, inside = rest.partition(":")
-            # A namespace shows groups outside itself as "/..": only their root is visible.
-            steps = [] if ".." in inside.split("/") else [step for step in inside.split("/") if step]
-            tops = [self.root / "fs/cgroup" / controllers] if controllers else [self.root / "fs/cgroup"]
-            if not controllers:
-                tops.append(self.root / "fs/cgroup/unified")
-            folders += [
-                top.joinpath(*steps[:depth]) for top in tops for depth in range(min(len(steps), 32), -1, -1)
-            ]
-        return folders
-
-    def network(self) -> int:
-        """Return the bytes per second of all links of devices that are up, or else of the fastest link."""
-        devices, others = 0, 0
-        for path in (self.root / "class/net").glob("*"):
-            speed = procfs.number(path / "speed")
-            if path.name == "lo" or speed <= 0 or procfs.text(path / "operstate") == "down":
-                continue
-            if (path / "device").exists():
-                devices += speed
-            else:
-                others = max(others, speed)
-        link_speed = devices or others
-        if not link_speed:
-            self.missing.append("the speed of the network links is not known")
-        return link_speed * 1_000_000 // 8
-
-    def disks(self) -> tuple[Disk, ...]:
-        disks = [
-            Disk(
-                _short(path.name),
-                max(procfs.number(path / "size"), 0) * _SECTOR_BYTES,
-                procfs.number(path / "queue/rotational") == 1,
-            )
-            for path in sorted((self.root / "block").glob("*"))
-            if not path.name.startswith(procfs.PSEUDO_DISKS)
-        ]
-        return tuple(disks[: limits.TOPOLOGY_CPUS_MAX])
 
     def _note(self, remark: str) -> None:
         if remark not in self.missing and len(self.missing) < limits.TOPOLOGY_CPUS_MAX:
@@ -338,16 +244,6 @@ def _field(path: Path, name: str) -> str:
         if key == name:
             return value.strip()
     return ""
-
-
-def _quota_milli(folder: Path) -> int:
-    """Return the processor limit of a control group in thousandths of a hardware thread; 0: no limit."""
-    words = procfs.text(folder / "cpu.max").split()
-    if len(words) != 2:
-        words = [procfs.text(folder / "cpu.cfs_quota_us"), procfs.text(folder / "cpu.cfs_period_us")]
-    if all(word.isdecimal() for word in words) and int(words[1]) > 0:
-        return int(words[0]) * 1000 // int(words[1])
-    return 0
 
 
 def _short(text: str) -> str:

@@ -32,6 +32,11 @@ class RemoteIdentity(Protocol):
         """True for a node that administers nothing."""
         ...
 
+    @property
+    def is_authority(self) -> bool:
+        """True for a node that admits others."""
+        ...
+
 
 class PeerConnection(Protocol):
     """One authenticated connection to another node."""

@@ -74,6 +74,10 @@ class PeerEffects:
         """Store this node's labels."""
         self._links.store_labels(effect.rack, effect.labels, effect.call)
 
+    def store_register(self, effect: fx.StoreRegister) -> None:
+        """Store a register of enrolled principals."""
+        self._links.store_register(effect.register, effect.call)
+
     def end_connection(self, effect: fx.EndConnection) -> None:
         """Close the connections with a node, which may connect again."""
         session = self._links.session_of(effect.node)
@@ -128,6 +132,7 @@ class PeerEffects:
             fx.HangUp: self.hang_up,
             fx.RemoveNode: self.remove_node,
             fx.StoreLabels: self.store_labels,
+            fx.StoreRegister: self.store_register,
         }
         return handlers
 
@@ -199,6 +204,9 @@ class PeerEffects:
         order = effect.source
         if not self._links.is_up(effect.node, effect.epoch):
             return None
+        if effect.extensions and isinstance(effect.message, dcp.Ask):
+            asked = self._links.extended(effect.node, effect.message, effect.extensions)
+            effect = replace(effect, message=asked, extensions=())
         if order is None:
             message = self._with_program(effect, effect.message)
             self._links.send(effect.node, message, None, _asked_by(message))

@@ -18,9 +18,19 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 import trio
+from msgspec.structs import replace
 
 from dios import limits
-from dios.core.events import LabelsStored, NodesRemoved, PeerDown, PeerPaused, PeerUp, UnderWay
+from dios.core.effects import Extension
+from dios.core.events import (
+    LabelsStored,
+    NodesRemoved,
+    PeerDown,
+    PeerPaused,
+    PeerUp,
+    RegisterStored,
+    UnderWay,
+)
 from dios.errors import (
     DiosError,
     InvalidError,
@@ -38,20 +48,24 @@ from dios.host.peers.connection_protocols import NodeDescription, PeerConnection
 from dios.host.peers.heads import HeadKeeper
 from dios.host.peers.link import PeerLink, PeerSession
 from dios.host.peers.liveness_probe import refuses_connections
+from dios.host.peers.mandates import MandateSigner, UserKeys
 from dios.host.peers.receiving import LinkParts, MessageReader
 from dios.host.peers.sending import TransferQueue
 from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp
+from dios.wire.codec import MANDATES_VERSION
 from dios.wire.dcp_frames import (
     CONTINUING_VERSION,
     AuditHeads,
     Channel,
     Continuing,
+    Principals,
     Revoked,
     encode_frame,
     version_with,
 )
+from dios.wire.mandates import Register
 
 _log: Final = logging.getLogger(__name__)
 _NOBODY: Final = TaskId(0)
@@ -86,7 +100,10 @@ class PeerLinks:
         around: LinkParts,
         nursery: trio.Nursery,
         write_labels: LabelWriter,
+        user_keys: UserKeys,
     ) -> None:
+        self._register: Final = user_keys.register
+        self._signer: Final = MandateSigner(user_keys.key)
         self._write_labels: Final = write_labels
         self._labels: tuple[str, Labels] = "", ()
         self._storing_labels: Final = trio.Lock()
@@ -101,7 +118,7 @@ class PeerLinks:
         self._pauses = False
         self.counts: Final[Counter[str]] = Counter()
         self._reading: Final = MessageReader(
-            around, guard, nursery, self.counts, self._restated, self._continued
+            around, guard, nursery, self.counts, self._restated, self._continued, self._passed_on
         )
         self.streamer: StreamAcceptor
 
@@ -178,6 +195,81 @@ class PeerLinks:
             except OSError as error:
                 failure = f"{error.strerror or error}. Free some space, then give the command again."
         self._parts.driver.post(LabelsStored(self._parts.clock.now(), call, failure))
+
+    # -- users with keys ------------------------------------------------------------------------------
+    def report_register(self) -> None:
+        """Report the stored register of principals to the core, if there is one."""
+        if self._register.stored is not None:
+            self._parts.driver.feed(self._stored(self._register.stored))
+
+    def store_register(self, data: bytes, call: tuple[TaskId, int, int]) -> None:
+        """Store a register of principals durably; then send it to all nodes, and report it to the core."""
+        self._nursery.start_soon(self._store_register, data, call, name="store the register of principals")
+
+    async def _store_register(self, data: bytes, call: tuple[TaskId, int, int]) -> None:
+        failure, register = "", None
+        try:
+            register = await self._register.accept(data)
+            if register is None:
+                failure = "the register has changed meanwhile. Give the command again."
+        except DiosError as error:
+            failure = error.message
+        except OSError as error:
+            failure = f"it cannot be stored ({error.strerror}). Free some space, then try again."
+        if failure:
+            failure = f"cannot enrol principals: {failure}"
+            event = RegisterStored(self._parts.clock.now(), b"", (), call, failure)
+            self._parts.driver.post(event)
+        elif register is not None:
+            self._use_register(register, self._me.node, call)
+
+    async def _passed_on(self, source: NodeId, data: bytes) -> bool:
+        """Store the register that a node has sent, and pass it on; return False if it is known.
+
+        Raise ProtocolError if nobody has made it, OSError if it cannot be stored.
+        """
+        if self._register.is_known(data):
+            return False
+        try:
+            register = await self._register.accept(data)
+        except NotPermittedError as error:
+            link = self._links.get(source)
+            self._deny("" if link is None else link.name, error)
+            return True
+        if register is not None:
+            self._use_register(register, source)
+        return True
+
+    def _use_register(
+        self, register: Register, source: NodeId, call: tuple[TaskId, int, int] | None = None
+    ) -> None:
+        for link in self._links.values():
+            if link.node != source and link.session is not None:
+                self._send_register(link.session)
+        self._parts.driver.post(self._stored(register, call))
+
+    def _send_register(self, session: PeerSession) -> None:
+        register = self._register.stored
+        if register is not None and session.version >= MANDATES_VERSION:
+            session.send_message(Principals(register.data))
+
+    def _stored(self, register: Register, call: tuple[TaskId, int, int] | None = None) -> RegisterStored:
+        keys = tuple((Principal(principal), key) for principal, key in register.keys.items())
+        return RegisterStored(self._parts.clock.now(), register.data, keys, call)
+
+    def extended(self, node: NodeId, asked: dcp.Ask, extensions: tuple[Extension, ...]) -> dcp.Ask:
+        """Return a request with the signed extensions for its node; without them if they cannot be signed."""
+        session = self.session_of(node)
+        if session is None or session.version < MANDATES_VERSION:
+            return asked
+        try:
+            signed = tuple(
+                self._signer.sign(extension, node, session.line.peer.key) for extension in extensions
+            )
+        except (DiosError, OSError) as error:
+            _log.warning("cannot extend a mandate for a node", extra={"why": str(error)})
+            return asked
+        return replace(asked, extensions=signed)
 
     def _restated(self, source: NodeId, statement: bytes, *, report: bool = True) -> None:
         """Send a statement that is new here to every connected node except its source."""
@@ -513,6 +605,7 @@ class PeerLinks:
         _log.info("a node is connected", extra={"peer": link.name, "epoch": hello.epoch})
         for statement in self._guard.statements:
             session.send_message(Revoked(statement))
+        self._send_register(session)
         self._parts.heads.met(node, session)
         self._met.set()
         self._met = trio.Event()
@@ -526,6 +619,7 @@ class PeerLinks:
                 hello.address,
                 session.version,
                 line.peer.is_worker,
+                line.peer.is_authority,
             )
         )
         self.streamer.met(node, session)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 import trio
@@ -32,7 +32,15 @@ from dios.host.peers.statements import RevocationList, StatementReader
 from dios.ids import NodeId, Principal
 from dios.transport.batch import BATCH
 from dios.wire import dcp
-from dios.wire.dcp_frames import AuditHeads, Continuing, Control, Resting, Revoked, decode_frame
+from dios.wire.dcp_frames import (
+    AuditHeads,
+    Continuing,
+    Control,
+    Principals,
+    Resting,
+    Revoked,
+    decode_frame,
+)
 from dios.wire.messages import Failure
 
 _log: Final = logging.getLogger(__name__)
@@ -60,7 +68,8 @@ class MessageReader:
     """Reads the messages of other nodes.
 
     ``restated`` is called with a node and a statement that is new, ``continued`` with a node that replaces
-    its program, or does not after all.
+    its program, or does not after all, and ``enrolled`` with a node and a register of principals; it returns
+    False if the register is known.
     """
 
     def __init__(
@@ -71,7 +80,9 @@ class MessageReader:
         counts: Counter[str],
         restated: Callable[[NodeId, bytes], None],
         continued: Callable[[NodeId, PeerSession, bool], None],
+        enrolled: Callable[[NodeId, bytes], Awaitable[bool]],
     ) -> None:
+        self._enrolled: Final = enrolled
         self._parts: Final = around
         self._continued: Final = continued
         self._nursery: Final = nursery
@@ -118,6 +129,9 @@ class MessageReader:
                     elif isinstance(message, Revoked):
                         if await self._statements.merge(node, message.statement):
                             driver.units += limits.TURN_UNITS_MAX  # its signatures take as long as a turn
+                    elif isinstance(message, Principals):
+                        if await self._enrolled(node, message.register):
+                            driver.units += limits.TURN_UNITS_MAX  # the same
                     else:
                         self._admit(node, session, message, inline, None)
                     if driver.units - begun >= limits.TURN_UNITS_MAX:

@@ -568,10 +568,12 @@ class ZygotePool:
 
         Raise ``NotSupportedError`` with the reasons of all if none does.
         """
+        base = None if self._environments is None else self._environments.base_of(environment)
+        below = "" if base is None else str(base)
         reasons: list[str] = []
         for path in runtimes:
             try:
-                container = await trio.to_thread.run_sync(setup_for, path, image)
+                container = await trio.to_thread.run_sync(setup_for, path, image, below)
                 setup = ZygoteSetup(Brand.PURE, self._setup.available, container=container)
                 return await self._restarted(former, setup, environment)
             except (InvalidError, NotSupportedError) as error:

@@ -71,6 +71,15 @@ def kept(request: str) -> EnvironmentArchive | None:
     return None
 
 
+def kept_with_digest(digest: str) -> EnvironmentArchive | None:
+    """Return the archive with this digest, whatever it was built for, or None."""
+    for path in folder_of_archives().glob(f"*-{digest}{_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+            return EnvironmentArchive(name_for(digest), path)
+    return None
+
+
 @contextlib.contextmanager
 def building_folder() -> Iterator[Path]:
     """Yield a new folder, which is removed at the end; those of killed programs are removed before."""

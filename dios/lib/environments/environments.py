@@ -8,12 +8,11 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from dios.client.ops.attributes import Handed
 from dios.client.plain_text import plain
-from dios.client.sync.node import Node, Reference, connect_or_start
+from dios.client.sync.node import Node, Reference
 from dios.errors import InvalidError, MissingEnvironmentError, NotSupportedError
 from dios.lib.environments import archives
 from dios.lib.environments.archives import EnvironmentArchive
@@ -83,14 +82,6 @@ def brought(
         with reported(f"bringing {content} to {host or 'the node'}"):
             _bring(node, archive, host, isolation)
     return archive.name
-
-
-def environment_at(
-    place: str | Path | None, packages: Iterable[str], wheels: str | os.PathLike[str] | None, template: str
-) -> str:
-    """Install packages for tasks of the node at a place, as ``environment_on`` does."""
-    with connect_or_start(place, pool_size=1) as node:
-        return environment_on(node, packages, wheels=wheels, template=template)
 
 
 def hosts_for(node: Node, host: str, *, scheduled: bool) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ import io
 import pickle
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -219,11 +219,24 @@ class PreparedCall:
         return [reference for blob in self.blobs if (reference := blob.at(node)) is not None]
 
 
+class StoredNames(NamedTuple):
+    """Names of the main module, and the blob with the pickle of their values."""
+
+    names: tuple[str, ...]
+    blob: StoredBlob
+
+
 class StoringMain(MainContext, Protocol):
     """The main module of a pickler that can store values."""
 
-    def stored(self, name: str, store: DataStore) -> ValueReference[object] | None:
-        """Return a large value in a blob; None for one that is sent with each call."""
+    def stored(self, names: Iterable[str], store: DataStore) -> list[StoredNames]:
+        """Return large values in blobs, in an order in which workers can set them.
+
+        Those that are sent with each call are missing.
+        """
+
+    def value(self, name: str) -> object:
+        """Return the value of a name, or of an attribute of a class."""
 
 
 class CallPreparation:
@@ -381,15 +394,12 @@ class _DataPickler(CallPickler):
 
     def reduced_namespace(self, names: frozenset[str]) -> object:
         """Take large values of the script from blobs."""
-        stored: list[tuple[str, int]] = []
-        values: dict[str, object] = {}
-        for name in sorted(names):
-            reference = self._storing.stored(name, self._store)
-            if reference is None:
-                values[name] = self._storing.namespace[name]
-            else:
-                stored.append((name, len(self.values)))
-                self.values.append(reference.blob)
+        stored: list[tuple[tuple[str, ...], int]] = []
+        for group, blob in self._storing.stored(names, self._store):
+            stored.append((group, len(self.values)))
+            self.values.append(blob)
+        others = names.difference(*(group for group, _ in stored))
+        values = {name: self._storing.value(name) for name in sorted(others)}
         return worker_data.namespace_with, (values, stored)
 
 

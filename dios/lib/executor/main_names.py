@@ -26,7 +26,8 @@ import msgspec
 
 from dios.errors import InvalidError
 from dios.lib.executor import frames
-from dios.lib.executor.call_data import BytesFile, InlinePickler, NeedsDataError, stored_reference
+from dios.lib.executor.blobs import BUFFER_BYTES_MIN, create_blob
+from dios.lib.executor.call_data import BytesFile, InlinePickler, NeedsDataError, StoredNames
 from dios.lib.executor.call_pickles import named_errors
 from dios.lib.executor.main_module import (
     ALWAYS,
@@ -44,17 +45,21 @@ from dios.lib.executor.main_module import (
     new_variable,
     qualname_in,
 )
+from dios.lib.executor.results.reader import BUFFERS_MAX
 from dios.lib.executor.script import read_script, with_arguments
-from dios.limits import MIB
+from dios.lib.executor.values import Encoded, ResultKind
+from dios.limits import GIB, MIB
 
 if TYPE_CHECKING:
     from dios.lib.executor.frames import Function
     from dios.lib.executor.local_modules import LocalModules
-    from dios.lib.executor.references import ValueReference
-    from dios.lib.executor.stored_values import DataStore
+    from dios.lib.executor.stored_values import DataStore, StoredBlob
 
 _DATA_BYTES_MAX: Final = MIB
 """Data up to this size are sent to each worker, and more with the calls that need them."""
+_SEARCHED_BYTES_MAX: Final = 16 * MIB
+"""Data up to this size, without their arrays and bytes, are searched for parts that other data have too."""
+_STORED_BYTES_MAX: Final = GIB
 _CODE_BYTES_MAX: Final = 64 * MIB
 """The size of a function or a class with the values in it."""
 
@@ -89,7 +94,9 @@ class _Sent:
     names: tuple[str, ...] = ()
     """This name and those that were defined together with it."""
     is_large: bool = False
-    stored: ValueReference[object] | None = None
+    is_searched: bool = False
+    """True for large data whose parts are known."""
+    blob: StoredBlob | None = None
 
 
 class _TogetherError(Exception):
@@ -222,15 +229,22 @@ class MainNames:
             raise _TogetherError(name)
         return True
 
-    def stored(self, name: str, store: DataStore) -> ValueReference[object] | None:
-        """Return a large value of the script in a blob; None for one that is sent with each call."""
-        sent = self._sent[name]
-        if self._names is not None and sent.stored is None:
-            try:
-                sent.stored = stored_reference(store, self.namespace[name], self)
-            except InvalidError:  # it has futures or references
-                return None
-        return sent.stored
+    def stored(self, names: Iterable[str], store: DataStore) -> list[StoredNames]:
+        """Return the large values of the script in blobs, in an order in which workers can set them.
+
+        Those that are sent with each call are missing.
+        """
+        with self._lock:
+            stored: dict[tuple[str, ...], StoredNames] = {}
+            if self._names is not None:
+                for name in sorted(names):
+                    self._store(name, store, stored)
+            return list(stored.values())
+
+    def value(self, name: str) -> object:
+        """Return the value of a name, or of an attribute of a class."""
+        owner, _, attribute = name.rpartition(".")
+        return vars(self.namespace[owner])[attribute] if owner else self.namespace[name]
 
     # -- with the lock ----------------------------------------------------------------------------
     def _define_all(self, define: Callable[[], None]) -> None:
@@ -270,18 +284,38 @@ class MainNames:
     def _used_data(self) -> Iterator[str]:
         used = frozenset() if self._names is None else self._names.used
         for name in sorted(used & self.namespace.keys()):
-            value = self.namespace[name]
-            if issubclass(type(value), type) and qualname_in(self.namespace, value) == name:
-                yield from (f"{name}.{attribute}" for attribute in _data_of(value))
-            elif not self._is_code(name):
+            yield from self._attributes(name)
+            if not self._is_code(name):
                 yield name
 
-    def _value(self, name: str) -> object:
-        owner, _, attribute = name.rpartition(".")
-        return vars(self.namespace[owner])[attribute] if owner else self.namespace[name]
+    def _attributes(self, name: str) -> Iterator[str]:
+        """Yield the names of the data in a class of the script."""
+        value = None if self._names is None else self.namespace.get(name)
+        if issubclass(type(value), type) and qualname_in(self.namespace, value) == name:
+            yield from (f"{name}.{attribute}" for attribute in _data_of(cast("type", value)))
+
+    def _store(self, name: str, store: DataStore, stored: dict[tuple[str, ...], StoredNames]) -> None:
+        """Store a large value, after those that it has as parts."""
+        sent = self._sent.get(name)
+        if sent is None or not sent.is_large or sent.names in stored:
+            return
+        for part in sorted(sent.needs.difference(sent.names)):
+            self._store(part, store, stored)
+        if sent.blob is None:
+            try:
+                values = list(map(self.value, sent.names))
+                pickled = large_definition(self, sent.names, values, by_name=sent.is_searched)
+            except (InvalidError, NeedsDataError):  # it has futures or references
+                return
+            blob = create_blob(store.node, Encoded(ResultKind.PICKLE, pickled.data, pickled.buffers).parts())
+            kept = store.keep(blob)
+            for other in sent.names:
+                self._sent[other].blob = kept
+        assert sent.blob is not None, "it is stored"  # noqa: S101 - for the types
+        stored[sent.names] = StoredNames(sent.names, sent.blob)
 
     def _need(self, name: str, seen: set[str]) -> None:
-        if name in seen or name not in self.namespace:
+        if name in seen or name.partition(".")[0] not in self.namespace:
             return
         seen.add(name)
         if any(name in names for names in self._in_progress):
@@ -289,7 +323,7 @@ class MainNames:
             return
         if name not in self._sent or self._has_changed(name):
             self._define_now(name)
-        for other in self._sent[name].needs:
+        for other in {*self._sent[name].needs, *self._attributes(name)}:
             self._need(other, seen)
 
     def _define_now(self, name: str) -> None:
@@ -331,7 +365,7 @@ class MainNames:
             return True
         if all(map(self._is_replayed, names)) or sent[0].state is None:
             return False
-        if any(part.value is not self._value(other) for part, other in zip(sent, names, strict=True)):
+        if any(part.value is not self.value(other) for part, other in zip(sent, names, strict=True)):
             return True
         self._in_progress.append(names)
         try:
@@ -355,7 +389,7 @@ class MainNames:
 
     def _state_of(self, names: tuple[str, ...]) -> object:
         """Return something that is different after a change of values: their parts or their pickle."""
-        value = self._value(names[0])
+        value = self.value(names[0])
         if len(names) == 1 and isinstance(value, _SCALARS):
             return True
         if len(names) == 1 and isinstance(value, FunctionType):
@@ -374,7 +408,7 @@ class MainNames:
         is_replayed = all(map(self._is_replayed, names))
         is_new = self._sent.keys().isdisjoint(names) and not any(map(self._is_code, names))
         rule = IF_MISSING if is_replayed or is_new else ALWAYS
-        values = list(map(self._value, names))
+        values = list(map(self.value, names))
         if rule == IF_MISSING and isinstance(values[0], ModuleType):
             return {name: _Sent(names=names) for name in names}
         try:
@@ -398,8 +432,13 @@ class MainNames:
         try:
             pickled = self._pickled(names)
         except NeedsDataError:
+            needs = self._searched(names)
             self._taken.update(dict.fromkeys(names))
-            return {name: _Sent(names=names, is_large=True) for name in names}
+            is_searched = needs is not None
+            return {
+                name: _Sent(needs=needs or set(), names=names, is_large=True, is_searched=is_searched)
+                for name in names
+            }
         except InvalidError as error:
             for name in names:
                 former = self._taken.get(name, _NEVER_SENT)
@@ -411,6 +450,18 @@ class MainNames:
         self._append_data(Definition(names, IF_DIFFERENT, pickled.data), pickled.loaded)
         return {name: _Sent(needs=pickled.names, names=names) for name in names}
 
+    def _searched(self, names: tuple[str, ...]) -> set[str] | None:
+        """Note the parts of large data, and return the names that they need; None if there are too many."""
+        assert self._parts is not None, "the caller has begun"  # noqa: S101 - for the types
+        values = list(map(self.value, names))
+        try:
+            pickled = large_definition(self, names, values, bytes_max=_SEARCHED_BYTES_MAX)
+        except (InvalidError, NeedsDataError):
+            return None
+        self._add_modules(pickled, ())
+        self._parts.add(names, pickled.parts)
+        return pickled.names
+
     def _append_data(self, definition: Definition, loaded: set[str]) -> None:
         is_known = all(self._taken.get(name) == definition for name in definition.names)
         if not is_known or self._has_old_parts(definition.names):
@@ -420,9 +471,10 @@ class MainNames:
     def _pickled(self, names: tuple[str, ...]) -> PickledDefinition:
         assert self._parts is not None, "the caller has begun"  # noqa: S101 - for the types
         try:
-            pickled = pickled_definition(self, names, list(map(self._value, names)))
-        except (InvalidError, NeedsDataError):
-            if self._parts.joined.issuperset(names) or len(names) == 1:
+            pickled = pickled_definition(self, names, list(map(self.value, names)))
+        except (InvalidError, NeedsDataError) as error:
+            is_stored = isinstance(error, NeedsDataError) and self._names is not None
+            if is_stored or self._parts.joined.issuperset(names) or len(names) == 1:
                 raise
             raise _ApartError from None
         if self._can_join(names):
@@ -439,7 +491,7 @@ class MainNames:
         self._modules.add(modules)
 
     def _is_code(self, name: str) -> bool:
-        value = self._value(name)
+        value = self.value(name)
         code = (ModuleType, type, FunctionType)
         return issubclass(type(value), code) or bool(qualname_in(self.namespace, value))
 
@@ -562,6 +614,8 @@ class PickledDefinition(NamedTuple):
     """Those of the names that must be there when it is loaded."""
     parts: list[object]
     """The objects in it that may be changed."""
+    buffers: list[memoryview]
+    """The large parts of the data, which the pickle leaves out."""
 
 
 def pickled_definition(
@@ -572,8 +626,9 @@ def pickled_definition(
     Raises NeedsDataError for large data, and InvalidError for what cannot be pickled.
     """
     is_code = any(issubclass(type(value), _CODE) for value in values)
-    file = _BoundedFile(_CODE_BYTES_MAX if is_code else _DATA_BYTES_MAX)
-    pickler = _DefinitionPickler(file, main, names, values)
+    pickler = _DefinitionPickler(
+        _BoundedFile(_CODE_BYTES_MAX if is_code else _DATA_BYTES_MAX), main, names, values
+    )
     content = list(values)
     subject = f"{' and '.join(names)} of the main module"
     try:
@@ -586,27 +641,53 @@ def pickled_definition(
             f"{subject} cannot be sent to a worker: it has {_CODE_BYTES_MAX // MIB} MiB, a "
             "future or a reference in it. Give these to the function as arguments"
         ) from None
-    pickled_parts = (part for _, part in pickler.memo.copy().values() if part is not content)
-    parts = [part for part in pickled_parts if _is_mutable(type(part))]
-    return PickledDefinition(file.getvalue(), pickler.names, pickler.modules, pickler.loaded, parts)
+    return pickler.definition(content, [])
+
+
+def large_definition(
+    main: MainContext,
+    names: tuple[str, ...],
+    values: Sequence[object],
+    *,
+    bytes_max: int = _STORED_BYTES_MAX,
+    by_name: bool = True,
+) -> PickledDefinition:
+    """Return the pickle of the list of the values of some names for a blob, with its large parts apart.
+
+    Parts that have other names are references to these; copies without ``by_name``.
+    Raises NeedsDataError for a pickle of more than ``bytes_max`` bytes and for data with futures or
+    references, and InvalidError for what cannot be pickled.
+    """
+    pickler = _LargePickler(main, names, values, bytes_max, by_name=by_name)
+    content = list(values)
+    with named_errors(f"{' and '.join(names)} of the main module", NeedsDataError, _TogetherError):
+        pickler.dump(content)
+    return pickler.definition(content, pickler.buffers)
 
 
 class _BoundedFile(BytesFile):
-    """The pickle of a value that is sent to each worker."""
+    """A pickle of at most ``bytes_max`` bytes in addition to the large bytes objects for ``take``.
 
-    def __init__(self, bytes_max: int) -> None:
-        super().__init__(self._refuse, bytes_min=bytes_max)
+    Without ``take``, a bytes object of ``bytes_max`` is too large.
+    """
+
+    def __init__(self, bytes_max: int, take: Callable[[bytes | bytearray], None] | None = None) -> None:
+        super().__init__(self._taken, bytes_min=BUFFER_BYTES_MIN if take else bytes_max)
+        self._take_large: Final = take
         self._left = bytes_max
 
     def write(self, data: bytes | bytearray) -> None:
         """Add a part of the pickle. Raise NeedsDataError if it is too large."""
+        super().write(data)
         self._left -= len(data)
         if self._left < 0:
             raise NeedsDataError
-        super().write(data)
 
-    def _refuse(self, _data: bytes | bytearray) -> None:
-        raise NeedsDataError
+    def _taken(self, data: bytes | bytearray) -> None:
+        if self._take_large is None:
+            raise NeedsDataError
+        self._left += len(data)
+        self._take_large(data)
 
 
 class _DefinitionPickler(InlinePickler):
@@ -619,12 +700,19 @@ class _DefinitionPickler(InlinePickler):
         self, file: BytesFile, main: MainContext, names: tuple[str, ...], values: Sequence[object]
     ) -> None:
         super().__init__(file, main)
+        self._file: Final = file
         self._names: Final = names
         self._context: Final = main
         self._shared: Final = _shared_values(main.namespace, names)
         self._is_code: Final = any(issubclass(type(value), _CODE) for value in values)
         self._has_locks: Final = any(issubclass(type(value), _WITH_LOCKS) for value in values)
         self.loaded: Final[set[str]] = set()
+
+    def definition(self, content: list[object], buffers: list[memoryview]) -> PickledDefinition:
+        """Return the pickle of ``content``, which is complete."""
+        pickled_parts = (part for _, part in self.memo.copy().values() if part is not content)
+        parts = [part for part in pickled_parts if _is_mutable(type(part))]
+        return PickledDefinition(self._file.getvalue(), self.names, self.modules, self.loaded, parts, buffers)
 
     def is_named(self, qualname: str) -> bool:
         """Return True for what another definition makes."""
@@ -645,11 +733,15 @@ class _DefinitionPickler(InlinePickler):
     def persistent_id(self, value: object) -> str | None:
         """Return the name of a value that has one: two names, or a default argument, may share it."""
         name = self._shared.get(id(value))
-        if name is None or self._context.is_in_progress(name) or name in self._context.need(name):
+        if name is None or self._context.is_in_progress(name) or not self._is_defined(name):
             return None
         self.names.add(name)
         self.loaded.add(name)
         return name
+
+    def _is_defined(self, name: str) -> bool:
+        """Have a name defined in the workers. Return False if they get it with the calls that need it."""
+        return name not in self._context.need(name)
 
     def reducer_override(self, value: object) -> object:
         """Return how a worker gets the parts that pickle does not know."""
@@ -661,3 +753,44 @@ class _DefinitionPickler(InlinePickler):
         if reduced is NotImplemented and isinstance(value, CACHED):
             return cached, (value.__wrapped__, value.cache_parameters())
         return reduced
+
+
+class _LargePickler(_DefinitionPickler):
+    """The same for values in a blob: their large parts stay apart, and other large values have names, too."""
+
+    def __init__(
+        self,
+        main: MainContext,
+        names: tuple[str, ...],
+        values: Sequence[object],
+        bytes_max: int,
+        *,
+        by_name: bool,
+    ) -> None:
+        self.buffers: Final[list[memoryview]] = []
+        self._by_name: Final = by_name
+        super().__init__(_BoundedFile(bytes_max, self._take), main, names, values)
+
+    def _take(self, data: bytes | bytearray) -> None:
+        if len(self.buffers) >= BUFFERS_MAX:
+            raise NeedsDataError
+        self.buffers.append(memoryview(data))
+
+    def stays(self, buffer: pickle.PickleBuffer) -> bool:
+        """Return False for a large buffer after taking it."""
+        try:
+            view = buffer.raw()
+        except BufferError:  # bytes that are not next to each other
+            return True
+        if view.nbytes < BUFFER_BYTES_MIN or len(self.buffers) >= BUFFERS_MAX:
+            return True
+        self.buffers.append(view)
+        return False
+
+    def persistent_id(self, value: object) -> str | None:
+        """Return the name of a value, unless this pickle has copies."""
+        return super().persistent_id(value) if self._by_name else None
+
+    def _is_defined(self, name: str) -> bool:
+        self._context.need(name)
+        return True

@@ -10,6 +10,7 @@ import linecache
 import pickle
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Final, cast
 
@@ -26,9 +27,10 @@ from dios.lib.executor.main_module import (
     failures,
     main_attribute,
 )
-from dios.lib.executor.main_names import pickled_definition
+from dios.lib.executor.main_names import large_definition, pickled_definition
 from dios.lib.executor.script import Script, bound_names, text_of
 from dios.lib.executor.sole_references import is_alone
+from dios.limits import MIB
 
 _NOT_MAIN: Final = "__mp_main__"
 """The name that a script sees in its conditions, as in a process that multiprocessing has started."""
@@ -107,10 +109,11 @@ class WorkerMain(ProcessMain):
         except BaseException as error:  # noqa: BLE001 - SystemExit as well: calls need the rest of the script
             failures.update((name, error) for name in bound_names(part.body) if name not in self.namespace)
 
-    def define(self, definition: Definition) -> None:
+    def define(self, definition: Definition, buffers: Sequence[memoryview] | None = None) -> None:
         """Set names, or attributes of classes, by the rule of their definition.
 
-        If that fails, they are absent: a value that the script made here is not that of the program.
+        ``buffers`` are the parts that the pickle of large data leaves out. If it fails, the names are absent:
+        a value that the script made here is not that of the program.
         """
         if definition.rule == UNSENDABLE:
             failures.update(dict.fromkeys(definition.names, _reason(definition)))
@@ -119,8 +122,8 @@ class WorkerMain(ProcessMain):
             if definition.rule == REMOVED:
                 raise _reason(definition)  # noqa: TRY301 - the names are absent, as after other failures
             present = [vars(_holder(name)).get(_attribute(name), _ABSENT) for name in definition.names]
-            if any(value is _ABSENT for value in present) or self._is_replaced(definition, present):
-                loaded = _Unpickler(io.BytesIO(definition.data)).load()
+            if any(value is _ABSENT for value in present) or self._is_replaced(definition, present, buffers):
+                loaded = _Unpickler(io.BytesIO(definition.data), buffers=buffers).load()
                 for place, name in enumerate(definition.names):
                     is_data = definition.rule == IF_DIFFERENT
                     if not is_data or not self._is_changed(name, present[place], loaded, place):
@@ -134,9 +137,8 @@ class WorkerMain(ProcessMain):
                     delattr(_holder(name), _attribute(name))
 
     def bind(self, name: str, value: object) -> None:
-        """Set a name to a large value, unless it has an equal one from the script."""
-        if name not in self.namespace or not _are_equal(self.namespace[name], value):
-            self.namespace[name] = value
+        """Set a name, or an attribute of a class, to a value that came with a call."""
+        setattr(_holder(name), _attribute(name), value)
 
     def _is_changed(self, name: str, present: object, loaded: list[object], place: int) -> bool:
         """Return True after changing a value in place; False if the name must be set.
@@ -147,13 +149,18 @@ class WorkerMain(ProcessMain):
         first = next((other for other, value in self.namespace.items() if value is present), name)
         return first == name and is_alone(loaded, place) and _changed_in_place(present, loaded[place])
 
-    def _is_replaced(self, definition: Definition, values: list[object]) -> bool:
+    def _is_replaced(
+        self, definition: Definition, values: list[object], buffers: Sequence[memoryview] | None
+    ) -> bool:
         if definition.rule != IF_DIFFERENT:
             return definition.rule == ALWAYS
         try:
-            return pickled_definition(self, definition.names, values).data != definition.data
+            if buffers is None:
+                return pickled_definition(self, definition.names, values).data != definition.data
+            present = large_definition(self, definition.names, values)
         except (NeedsDataError, InvalidError):
             return True
+        return present.data != definition.data or not _are_equal(present.buffers, buffers)
 
 
 def _holder(name: str) -> object:
@@ -232,12 +239,12 @@ def _has_dict_alone(value: object) -> bool:
     return has_dict and function is copyreg.__newobj__ and arguments == (kind,) and not any(items)  # type: ignore[attr-defined]  # for pickle
 
 
-def _are_equal(value: object, other: object) -> bool:
-    """Return True if two values have the same pickles; False also if one of them has none."""
-    try:
-        return pickle.dumps(value, 5) == pickle.dumps(other, 5)
-    except Exception:  # noqa: BLE001 - code of the values runs here
-        return False
+def _are_equal(buffers: Sequence[memoryview], others: Sequence[memoryview]) -> bool:
+    return list(map(len, buffers)) == list(map(len, others)) and all(
+        buffer[place : place + MIB].tobytes() == other[place : place + MIB].tobytes()
+        for buffer, other in zip(buffers, others, strict=True)
+        for place in range(0, len(buffer), MIB)
+    )
 
 
 def explain(error: BaseException) -> None:

@@ -25,9 +25,10 @@ _NAME_CHARS_MAX: Final = 256
 _BASES_MAX: Final = 64
 _LEFT_OUT_CHARS_MAX: Final = 64
 """The characters that say how many others are left out."""
-_DESCRIPTION_BYTES_MAX: Final = 2 * 1024 * 1024
+_DESCRIPTION_BYTES_MAX: Final = 3 * 1024 * 1024
 _OBJECT_BYTES_MAX: Final = 255 * 1024 * 1024
 """A larger exception arrives as text: a frame of a worker has at most 256 MiB."""
+_PLAIN_BYTES_MAX: Final = 1024 * 1024
 _CLASSES_KEPT: Final = 256
 _UNKNOWN: Final = (__name__, "RemoteError")
 
@@ -75,6 +76,8 @@ class Description(msgspec.Struct, frozen=True, array_like=True):
     text: _Text
     notes: Annotated[list[_Note], msgspec.Meta(max_length=NOTES_MAX)]
     traceback: _Text
+    plain: Annotated[bytes, msgspec.Meta(max_length=_PLAIN_BYTES_MAX)] = b""
+    """The exception with texts in the place of what a caller may not accept; empty if there is no need."""
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Description)
@@ -82,11 +85,15 @@ _decoder: Final = msgspec.msgpack.Decoder(Description)
 
 def encode_exception(error: BaseException, *, trust: bool = False) -> bytes:
     """Return an exception and its traceback, in a worker; in words alone if it cannot be pickled."""
-    head = msgspec.msgpack.encode(_described(error))
+    description = _described(error)
+    body = plain = b""
     try:
         body = encode_result(error.with_traceback(None), trust=trust)
+        if not trust:
+            decode_result(body, trust=False)
     except BaseException:  # noqa: BLE001 - exceptions have any attributes, and this call alone shall fail
-        body = b""
+        plain = _plain(error)
+    head = msgspec.msgpack.encode(msgspec.structs.replace(description, plain=plain))
     return b"".join((_SIZE.pack(len(head)), head, body if len(body) <= _OBJECT_BYTES_MAX else b""))
 
 
@@ -97,20 +104,27 @@ def decode_exception(data: bytes | bytearray, *, trust: bool, deadline: float | 
     ``time.monotonic``.
     """
     description = describe_exception(data)
-    error: object = None
+    size = _SIZE.unpack_from(data)[0] if len(data) >= _SIZE.size else 0
+    exception = (
+        _decoded(data[_SIZE.size + size :], trust=trust, deadline=deadline)
+        or _decoded(description.plain, trust=False, deadline=deadline)
+        or _rebuilt(description)
+    )
+    exception.__cause__ = RemoteTraceback(description.traceback)
+    return exception
+
+
+def _decoded(body: bytes | bytearray, *, trust: bool, deadline: float | None) -> Exception | None:
+    """Return an exception if it can be built here, and is harmless."""
     try:
-        body = data[_SIZE.size + _SIZE.unpack_from(data)[0] :]
         error = decode_result(body, trust=trust, deadline=deadline)
     except DecodeTimeoutError:
         raise
     except Exception:  # noqa: BLE001 - a worker chose the bytes, or the class is unknown here
-        error = None
+        return None
     # SystemExit or KeyboardInterrupt of a worker must not end the caller.
-    if not issubclass(type(error), Exception) or not make_harmless(cast("Exception", error)):
-        error = _rebuilt(description)
-    exception = cast("Exception", error)
-    exception.__cause__ = RemoteTraceback(description.traceback)
-    return exception
+    is_exception = issubclass(type(error), Exception) and make_harmless(cast("Exception", error))
+    return cast("Exception", error) if is_exception else None
 
 
 def describe_exception(data: bytes | bytearray | memoryview) -> Description:
@@ -122,6 +136,33 @@ def describe_exception(data: bytes | bytearray | memoryview) -> Description:
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError):
         pass
     return Description([], "the worker reported an exception in an unknown form", [], "")
+
+
+def _plain(error: BaseException) -> bytes:
+    """Return an exception with the texts of those arguments and attributes that a caller may not accept.
+
+    Those with arguments of a meaning of their own have none, nor have long ones.
+    """
+    if isinstance(error, OSError | BaseExceptionGroup | SyntaxError | UnicodeError):
+        return b""
+    try:
+        builtin = next(base for base in type(error).__mro__ if base.__module__ == "builtins")
+        copy = cast("Callable[[type], BaseException]", builtin.__new__)(type(error))
+        copy.args = tuple(map(_accepted, error.args))
+        vars(copy).update({name: _accepted(value) for name, value in vars(error).items()})
+        body = encode_result(copy)
+    except BaseException:  # noqa: BLE001 - as above
+        return b""
+    return body if len(body) <= _PLAIN_BYTES_MAX else b""
+
+
+def _accepted(value: object) -> object:
+    """Return a value if this process accepts it as a result, and its text otherwise."""
+    try:
+        decode_result(encode_result(value), trust=False)
+    except BaseException:  # noqa: BLE001 - as above
+        return _text_of(lambda: repr(value))
+    return value
 
 
 def _described(error: BaseException) -> Description:

@@ -19,8 +19,8 @@ from dios.lib.executor.archives import Archive, install
 from dios.lib.executor.blobs import map_blob, write_parts
 from dios.lib.executor.call_pickles import PLAIN_CALL, SHARED_CALL, Arguments, SharedHead
 from dios.lib.executor.errors import UntrustedResultError
-from dios.lib.executor.main_module import bound_namespace
-from dios.lib.executor.values import Encoded, decode_result, decode_stored
+from dios.lib.executor.main_module import IF_DIFFERENT, Definition, main_namespace
+from dios.lib.executor.values import Encoded, decode_result, decode_stored, taken_apart
 from dios.wire.types import Permission
 
 _ASKED_MAX: Final = 256
@@ -38,7 +38,10 @@ class BindingMain(Protocol):
     """The main module of a worker, as far as large values are set in it."""
 
     def bind(self, name: str, value: object) -> None:
-        """Set a name to a value, unless it has an equal one."""
+        """Set a name, or an attribute of a class, to a value."""
+
+    def define(self, definition: Definition, buffers: Sequence[memoryview]) -> None:
+        """Set names by the rule of their definition, whose large parts are buffers."""
 
 
 class WorkerData:
@@ -55,7 +58,7 @@ class WorkerData:
     ) -> None:
         self._node: Final = node
         self._main: Final = main
-        self._bound: Final[dict[str, int]] = {}
+        self._defined: Final[dict[tuple[str, ...], int]] = {}
         self._ask: Final = ask
         self._ask_blank: Final = ask_blank
         self._trust: Final = trust
@@ -93,11 +96,17 @@ class WorkerData:
         except UntrustedResultError as error:
             raise UnreadableValueError from error
 
-    def bind(self, name: str, number: int) -> None:
-        """Set a name of the main module to the value in a blob, once for each blob."""
-        if self._bound.get(name) != number:
-            self._bound[name] = number
-            self._main.bind(name, self.value(number, own=True))
+    def define(self, names: tuple[str, ...], number: int) -> None:
+        """Set names of the main module to the values in a blob, once for each blob."""
+        if self._defined.get(names) != number:
+            self._defined[names] = number
+            _, body, buffers = taken_apart(self._views[number])
+            self._main.define(Definition(names, IF_DIFFERENT, bytes(body)), buffers)
+
+    def bind(self, values: dict[str, object]) -> None:
+        """Set names of the main module to values that came with a call."""
+        for name, value in values.items():
+            self._main.bind(name, value)
 
     def result(self, data: bytes) -> object:
         """Return the result of another worker that was sent with the call."""
@@ -163,12 +172,15 @@ _current: tuple[WorkerData, list[int]] | None = None
 """The data, and the stored values of the arguments that are being decoded."""
 
 
-def namespace_with(values: dict[str, object], stored_values: list[tuple[str, int]]) -> dict[str, object]:
+def namespace_with(
+    values: dict[str, object], stored_values: list[tuple[tuple[str, ...], int]]
+) -> dict[str, object]:
     """Return the namespace of the main module with large values, which are in the pickle or in blobs."""
     data, numbers = _here()
-    for name, index in stored_values:
-        data.bind(name, numbers[index])
-    return bound_namespace(values)
+    data.bind(values)
+    for names, index in stored_values:
+        data.define(names, numbers[index])
+    return main_namespace()
 
 
 def stored(index: int, own: bool, _namespace: object = None) -> object:  # noqa: FBT001 - as it stands in the pickle

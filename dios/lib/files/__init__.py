@@ -8,7 +8,7 @@ Read in this order:
 - ``disks``: how many disks have a file, further replicas, and the check of their bytes before something else
   is destroyed
 - ``catalogue_record``: the replicas of a catalogue, read and written as one
-- ``list_state``: the nodes that have a catalogue; ``list_repair``: one catalogue of several that differ
+- ``list_repair``: the nodes that have a catalogue, and one catalogue of several that differ
 - ``notes``: the notes of former files that a change of the catalogue leaves
 - ``cached_catalogue``: the tree of a catalogue, read again only when it has changed
 - ``sound_replicas``: reading an object from a replica with the digest of the catalogue, the nearest first

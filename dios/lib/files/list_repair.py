@@ -1,4 +1,6 @@
-"""The repair of a list of files whose replicas differ, or no member of which is left: nothing is dropped.
+"""The state of the replicas of a list of files, and its repair if they differ or no member is left.
+
+A repair drops nothing.
 
 Lists of earlier releases have no history that says which of two is the later one. So the repaired list has
 the entries of all of them. Files that have one path and different bytes are kept under two names, and each
@@ -10,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,6 +21,7 @@ from blake3 import blake3
 from dios import limits
 from dios.errors import DamagedError, InvalidError
 from dios.lib.catalogue import CatalogueEntry, Listed, Note, UnfinishedFile, decode_all, encode, pack_parts
+from dios.lib.files.catalogue_record import CatalogueRecord
 from dios.lib.files.group_list import GroupList
 from dios.lib.files.notes import followed, unused
 from dios.lib.files.paths import parent_of, stored_path
@@ -256,3 +260,44 @@ def _distinct_notes(notes: Iterable[Note]) -> list[Note]:
         if known is None or (note.until and not known.until):
             distinct[note.former.name] = note
     return list(distinct.values())
+
+
+class ReplicaHealth(StrEnum):
+    """The state of one replica of a list."""
+
+    CURRENT = "current"
+    EARLIER = "earlier"
+    """It was read, and has an earlier version."""
+    DAMAGED = "damaged"
+    MISSING = "missing"
+    """Its node does not answer, or has lost it."""
+
+
+class ListState(NamedTuple):
+    """The replicas of a list, by the names of their nodes; ``divided`` ones differ and have no history."""
+
+    replicas: dict[str, ReplicaHealth]
+    divided: bool
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes that have the latest version."""
+        return [node for node, health in self.replicas.items() if health is ReplicaHealth.CURRENT]
+
+
+def list_state(record: CatalogueRecord) -> ListState:
+    """Read all replicas of a list. Raises as ``CatalogueRecord.read``."""
+    reading = record.read_record()
+    holders = {member.node for member in reading.holders}
+    sound = {member.node for member in reading.sound}
+
+    def health(node: str) -> ReplicaHealth:
+        if node in holders:
+            return ReplicaHealth.CURRENT
+        if node in sound:
+            return ReplicaHealth.EARLIER
+        damaged = isinstance(reading.unread.get(node), DamagedError)
+        return ReplicaHealth.DAMAGED if damaged else ReplicaHealth.MISSING
+
+    nodes = sorted({member.node for member in reading.value.members})
+    return ListState({node: health(node) for node in nodes}, bool(reading.divided))

@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from dios.client.blob_file import BlobFile
+from dios.client.blob_file import BlobFile, PositionFile
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import StaleError
 from dios.lib.catalogue import CatalogueEntry, Part
@@ -87,7 +87,7 @@ class StoredParts:
         return memoryview(joined).toreadonly()
 
 
-class PartsFile(io.RawIOBase):
+class PartsFile(PositionFile, io.RawIOBase):
     """A seekable file over all parts. ``open_part`` opens one of them, and one is open at a time."""
 
     def __init__(self, entry: CatalogueEntry, open_part: Callable[[int], io.BufferedIOBase]) -> None:
@@ -95,29 +95,11 @@ class PartsFile(io.RawIOBase):
         self._open_part: Final = open_part
         self._number = -1
         self._part: io.BufferedIOBase = io.BytesIO()
-        self._at = 0
         self.name: Final = entry.file
-        self.size: Final = entry.size
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to ``offset`` bytes from the beginning, the position or the end, and return the position."""
-        place = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence] + offset
-        if place < 0:
-            raise ValueError(f"cannot seek to {place}, before the beginning of the file")
-        self._at = place
-        return place
+    @property
+    def size(self) -> int:
+        return self._entry.size
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Copy the next bytes into ``buffer``, at most to the end of a part, and return their number."""

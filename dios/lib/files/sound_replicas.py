@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 from blake3 import blake3
 
 from dios import limits
-from dios.client.blob_file import BlobFile
+from dios.client.blob_file import BlobFile, PositionFile
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import BadReferenceError, DamagedError, DiosError, InvalidError, StaleError, UnreachableError
 from dios.lib.counters import show_counters
@@ -283,29 +283,16 @@ def _reasons(bad: Iterable[BadReplica]) -> str:
     return ", ".join(f"on {_node(replica.node)} {replica.why}" for replica in bad)
 
 
-class _RangeFile(io.RawIOBase):
+class _RangeFile(PositionFile, io.RawIOBase):
     """A file on another node, of which only the ranges that are read come here."""
 
     def __init__(self, replicas: SoundReplicas, size: int) -> None:
         self._replicas: Final = replicas
-        self.size: Final = size
-        self._at = 0
+        self._size: Final = size
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        place = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence] + offset
-        if place < 0:
-            raise ValueError(f"cannot seek to {place}, before the beginning of the file")
-        self._at = place
-        return place
-
-    def tell(self) -> int:
-        return self._at
+    @property
+    def size(self) -> int:
+        return self._size
 
     def readinto(self, buffer: Buffer, /) -> int:
         with memoryview(buffer) as given, given.cast("B") as target:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from dios import limits
-from dios.client.blob_file import position_after
+from dios.client.blob_file import PositionFile
 from dios.errors import DiosError, UnreachableError
 from dios.lib.catalogue import Part
 from dios.lib.files.pages import Original, Pages
@@ -57,7 +57,7 @@ class _LargeFile:
         return self.stored
 
 
-class FileWriter(io.BufferedIOBase):
+class FileWriter(PositionFile, io.BufferedIOBase):
     """A file that is being written: seekable, and readable if its mode has a plus.
 
     ``close`` makes it visible, or with ``autocommit`` False leaves that to ``commit``. A ``with`` body that
@@ -109,21 +109,6 @@ class FileWriter(io.BufferedIOBase):
         """Return True."""
         return True
 
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        self._require_open()
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to ``offset`` bytes from the beginning, the position or the end, and return the position."""
-        self._require_open()
-        self._at = position_after(offset, whence, self._at, self._pages.size)
-        return self._at
-
     def write(self, data: Buffer, /) -> int:
         """Write at the position, or with mode "a" at the end; return the number of bytes."""
         self._require_open()
@@ -154,10 +139,6 @@ class FileWriter(io.BufferedIOBase):
     def read1(self, size: int = -1, /) -> bytes:
         """Return up to ``size`` bytes, as ``read`` does."""
         return self.read(size)
-
-    def _require_open(self) -> None:
-        if self.closed:
-            raise ValueError("the file is closed")
 
     def _store(self) -> None:
         """Store what is in memory."""

@@ -6,4 +6,5 @@
 - ``layers``: the files that result from the layers of an image.
 - ``tar_reader``: the bounded input of a layer.
 - ``packing``: the archive of these files, as a node reads it.
+- ``change_archives``: the archives of files that sandboxes have changed in an image.
 """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dios.client.sync.node import Node, connect_or_start
+from dios.client.sync.node import Node
 from dios.errors import InvalidError, NotSupportedError
 from dios.lib.environments import archives
 from dios.lib.environments.environments import brought, reported
@@ -87,19 +87,6 @@ def _kept(
         with contextlib.suppress(InvalidError, FileNotFoundError, ValueError):
             return brought(node, archive, ("",), str(place), isolation) if is_missing else archive.name
     return None
-
-
-def image_at(
-    place: str | Path | None,
-    image: str,
-    template: str = "",
-    *,
-    is_missing: bool = False,
-    isolation: Isolation = Isolation.KERNEL,
-) -> str:
-    """Bring an image to the node at a place, as ``image_on`` does."""
-    with connect_or_start(place, pool_size=1) as node:
-        return image_on(node, image, template, is_missing=is_missing, isolation=isolation)
 
 
 @contextlib.contextmanager

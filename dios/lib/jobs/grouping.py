@@ -139,14 +139,14 @@ class KeyGroups:
         self._runs = []
 
 
-def tables_of(pairs: Iterator[Pair], size: int = JOB_CHUNK_PAIRS) -> Iterator[Table]:
-    """Yield pairs as tables of at most ``size`` pairs."""
+def tables_of(pairs: Iterator[Pair]) -> Iterator[Table]:
+    """Yield pairs as tables of at most JOB_CHUNK_PAIRS pairs."""
     keys: list[Key] = []
     values: list[Value] = []
     for key, value in pairs:
         keys.append(key)
         values.append(value)
-        if len(keys) == size:
+        if len(keys) == JOB_CHUNK_PAIRS:
             yield keys, values
             keys, values = [], []
     if keys:

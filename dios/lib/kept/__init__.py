@@ -12,7 +12,6 @@ A user's program records the promise with ``Promises``; ``docs/replicas.md`` sho
 - ``lists``: the list of a group's files, as a keeper reads and edits it, and its replicas
 - ``leading``: the knowledge of a leading keeper
 - ``keeper``: looks at objects, copies and drops replicas; the leading node runs it for each user
-- ``report``: what it reports to users
 - ``repair``: finds the bytes of a damaged object in one of its replicas
 - ``promises``: the interface for users' programs
 """

@@ -36,8 +36,7 @@ from dios.lib.kept.leading import FoundReplicas, Leading
 from dios.lib.kept.lists import change_list, list_conflict, list_wish, next_change
 from dios.lib.kept.notes import WaitingNote
 from dios.lib.kept.objects import PromisedObject
-from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptState
-from dios.lib.kept.report import KeptReport, PromiseReport, ShortObject
+from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptReport, KeptState, PromiseReport, ShortObject
 from dios.lib.kept.versions import CREATED, Seen, is_beyond_repair, latest, noted
 from dios.lib.replicated_record import protocol
 from dios.lib.replicated_record.asynchronous import AsyncReplicas

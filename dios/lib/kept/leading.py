@@ -17,8 +17,7 @@ from dios.lib.kept.comparisons import Comparisons
 from dios.lib.kept.decisions import Copied
 from dios.lib.kept.notes import WaitingNote
 from dios.lib.kept.objects import LookOrder
-from dios.lib.kept.records import KeptPromise
-from dios.lib.kept.report import ShortObject
+from dios.lib.kept.records import KeptPromise, ShortObject
 from dios.lib.kept.versions import CREATED, Seen, VersionState
 from dios.wire.types import Semantics
 

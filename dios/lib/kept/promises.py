@@ -13,8 +13,7 @@ from msgspec.structs import asdict, replace
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import InvalidError
 from dios.lib.kept import records
-from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptState
-from dios.lib.kept.report import KeptReport, PromiseReport, ShortObject
+from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptReport, KeptState, PromiseReport, ShortObject
 from dios.lib.user_records.records import UserRecords
 
 

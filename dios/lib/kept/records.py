@@ -167,3 +167,42 @@ def with_promise(state: KeptState, promise: KeptPromise, *, now_ms: int | None =
     version = now if former is None else max(former.version + 1, now)
     later = msgspec.structs.replace(promise, version=version)
     return KeptState({**state.promises, promise.key: later}, state.seen)
+
+
+class PromiseReport(Struct, frozen=True):
+    """The state of a promise; ``KeptStatus`` has the same fields."""
+
+    objects: int = 0
+    short: int = 0
+    conflicts: int = 0
+    unverified: int = 0
+    since: int = 0
+    reason: str = ""
+
+
+class ShortObject(Struct, frozen=True):
+    """An object with fewer current replicas than promised, or with replicas in ``conflict``.
+
+    Or a replica of it has, or had within the last day, other bytes than those that were put. ``since`` is
+    when the leader noticed it, in seconds since 1970.
+    """
+
+    fingerprint: str = ""
+    promise: str = ""
+    wanted: int = 0
+    current: int = 0
+    since: int = 0
+    reason: str = ""
+    conflict: tuple[str, ...] = ()
+
+
+class KeptReport(Struct, frozen=True):
+    """The report of the leading keeper for commands, with promises by key and objects by fingerprint.
+
+    It is not ``checked`` while objects have not been looked at since nodes or promises changed.
+    """
+
+    leader: str = ""
+    checked: bool = False
+    promises: dict[str, PromiseReport] = {}
+    objects: dict[str, ShortObject] = {}

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast, overload
 
 from dios.client.aio import rings
 from dios.client.aio.connection import AsyncConnection
@@ -24,11 +24,14 @@ from dios.errors import InvalidError, MissingEnvironmentError
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.errors import SandboxEndedError
 from dios.lib.sandbox.network.grant import NetworkHeaders
-from dios.lib.sandbox.ops import NOT_OPEN, Input, SandboxOps
+from dios.lib.sandbox.ops import NOT_OPEN, Input, SandboxOps, checked_count
 from dios.lib.sandbox.steps import Call, Read, Step, Steps
+from dios.lib.snapshots.beginning import Beginning
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from dios.lib.snapshots.snapshots import SandboxSnapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,6 +79,8 @@ class SandboxFiles:
     list = _of_files(SandboxOps.list_folder_op)
     make_folder = _of_files(SandboxOps.make_folder_op)
     remove = _of_files(SandboxOps.remove_path_op)
+    upload = _of_files(SandboxOps.upload_op)
+    download = _of_files(SandboxOps.download_op)
 
 
 class Sandbox(SandboxOps):
@@ -106,6 +111,7 @@ class Sandbox(SandboxOps):
         packages: Iterable[str] = (),
         wheels: str | os.PathLike[str] | None = None,
         image: str = "",
+        snapshot: str | SandboxSnapshot = "",
         isolation: str = "kernel",
     ) -> None:
         super().__init__(
@@ -119,13 +125,18 @@ class Sandbox(SandboxOps):
             network_ca,
             network_headers,
             forkable=forkable,
-            has_image=bool(image),
+            has_image=bool(image or snapshot),
             isolation=isolation,
         )
         self._place: Final = node
-        self._packages: Final = packages
-        self._wheels: Final = wheels
-        self._image: Final = image
+        self._beginning: Final = Beginning(
+            str(image),
+            snapshot,
+            template,
+            tuple(packages),
+            None if wheels is None else os.fspath(wheels),
+            self._isolation,
+        )
         self._stack: Final = contextlib.AsyncExitStack()
         self._loop: EventLoop | None = None
         self._turn = _Turn()
@@ -137,6 +148,9 @@ class Sandbox(SandboxOps):
     get = _awaited(SandboxOps.get_op)
     call = _awaited(SandboxOps.call_op)
     complete = _awaited(SandboxOps.complete_op)
+    describe = _awaited(SandboxOps.describe_op)
+    pause = _awaited(SandboxOps.pause_op)
+    resume = _awaited(SandboxOps.resume_op)
     reset = _awaited(SandboxOps.reset_op)
 
     @property
@@ -144,15 +158,45 @@ class Sandbox(SandboxOps):
         """The files of the session, by absolute paths, or paths in its working directory."""
         return SandboxFiles(self)
 
-    async def fork(self) -> Sandbox:
-        """Return an open sandbox whose session is a fork of this one; see ``dios.Sandbox.fork``.
+    @overload
+    async def fork(self) -> Sandbox: ...
+    @overload
+    async def fork(self, count: int) -> list[Sandbox]: ...
+    async def fork(self, count: int | None = None) -> Sandbox | list[Sandbox]:
+        """Return an open sandbox whose session is a fork of this one, or a list of them.
 
-        End it with ``close``, or use it in an ``async with`` statement.
+        End each with ``close``, or use it in an ``async with`` statement; see ``dios.Sandbox.fork``.
         """
-        other = copy.copy(self)
-        vars(other).update(_turn=_Turn(), _is_fork=True)
-        await self._in_turn(self.fork_op(other))
-        return other
+        number = checked_count(count)
+        begin = await self._frozen_start() if self._has_image else self.fork_op
+        others: list[Sandbox] = []
+        try:
+            for _ in range(number):
+                other = copy.copy(self)
+                vars(other).update(_turn=_Turn(), _is_fork=True)
+                await self._in_turn(begin(other))
+                others.append(other)
+        except BaseException:
+            for other in others:
+                await other.close()
+            raise
+        return others if count is not None else others[0]
+
+    async def snapshot(self, place: str) -> SandboxSnapshot:
+        """Store the files that differ from the image in a group; see ``dios.Sandbox.snapshot``."""
+        frozen = await self._in_turn(self.freeze_op())
+        # Most sandboxes have no snapshots.
+        from dios.lib.snapshots.preparation import store  # noqa: PLC0415 - see above
+
+        return await self._at_node(lambda node: store(node, self._beginning, self._image_name, frozen, place))
+
+    async def _frozen_start(self) -> Callable[[Sandbox], Steps[None]]:
+        """Bring the present files to the node, and return the start of a sandbox with them."""
+        frozen = await self._in_turn(self.freeze_op())
+        from dios.lib.snapshots.preparation import bring_frozen  # noqa: PLC0415 - the same
+
+        await self._at_node(lambda node: bring_frozen(node, self._beginning, self._image_name, frozen))
+        return functools.partial(self.restart_op, changes=frozen)
 
     async def close(self) -> None:
         """End the session; a second call does nothing. A cancellation waits for it."""
@@ -179,18 +223,16 @@ class Sandbox(SandboxOps):
         self._loop = running_loop()
         try:
             place = self._place
-            if self._image or self._packages or self._wheels is not None:
-                self._template = await self._environment(self._loop, place)
+            await self._prepare()
             if not isinstance(place, AsyncNode):
                 place = await self._stack.enter_async_context(open_node(place))
             try:
                 await self._in_turn(self.open_op(cast("Node", place)))
             except MissingEnvironmentError:
-                if not self._image:
+                if not self._has_image:
                     raise
                 # The node may have removed it since it was brought.
-                self._template = ""
-                self._template = await self._environment(self._loop, self._place, is_missing=True)
+                await self._prepare(is_missing=True)
                 await self._in_turn(self.reset_op())
         except BaseException:
             await self.close()
@@ -202,25 +244,27 @@ class Sandbox(SandboxOps):
     ) -> None:
         await self.close()
 
-    async def _environment(
-        self, loop: EventLoop, place: AsyncNode | str | Path | None, *, is_missing: bool = False
-    ) -> str:
-        """Return the environment with the packages; a thread brings it over a connection of its own."""
+    async def _prepare(self, *, is_missing: bool = False) -> None:
+        """Bring what the session begins with to the node, unless it is a template or nothing."""
+        if self._beginning.is_plain:
+            return
+        # Most sandboxes need nothing.
+        from dios.lib.snapshots.preparation import bring  # noqa: PLC0415 - see above
+
+        environment = await self._at_node(lambda node: bring(node, self._beginning, is_missing=is_missing))
+        self._template, self._image_name, self._changes = environment
+
+    async def _at_node(self, operation: Callable[[Node], T]) -> T:
+        """Return the result of an operation that waits; a thread does it over a connection of its own."""
+        place = self._place
         if isinstance(place, AsyncNode):
             raise InvalidError(
-                "packages need a connection of their own: give the place of the node in place of an open one"
+                "packages, images and snapshots need a connection of their own: give the place of the node, "
+                "not an open one"
             )
-        # Most sandboxes need none.
-        from dios.lib.environments.environments import environment_at  # noqa: PLC0415 - see above
-        from dios.lib.images.images import image_at  # noqa: PLC0415 - the same
+        from dios.lib.snapshots.preparation import at  # noqa: PLC0415 - the same
 
-        work = functools.partial(environment_at, place, self._packages, self._wheels, self._template)
-        if self._image:
-            others = self._template or ("packages" if self._packages or self._wheels is not None else "")
-            work = functools.partial(
-                image_at, place, self._image, others, is_missing=is_missing, isolation=self._isolation
-            )
-        return await loop.in_thread(work)
+        return await cast("EventLoop", self._loop).in_thread(functools.partial(at, place, operation))
 
     # -- steps ------------------------------------------------------------------------------------
     async def _in_turn(self, steps: Steps[T]) -> T:

@@ -18,6 +18,8 @@ _MOST: Final = {
     "output_bytes": 64 * MIB,
     "repr_chars": MIB,
     "value_bytes": 256 * MIB,
+    "displays": 10_000,
+    "display_bytes": 256 * MIB,
     "figures": SHOWN_MOST,
     "figure_bytes": 32 * MIB,
     "tables": SHOWN_MOST,
@@ -26,8 +28,11 @@ _MOST: Final = {
     "cell_chars": 16 * KIB,
 }
 
-FIGURE_PIXELS_MAX: Final = 10_000
-"""The width and the height of a figure."""
+HTML_CHARS_MAX: Final = 2 * MIB
+"""The characters of one value as HTML."""
+DISPLAY_ID_CHARS_MAX: Final = 64
+DESCRIPTION_CHARS_MAX: Final = 32 * KIB
+"""The characters of the description of a name."""
 
 TRACEBACK_CHARS_MAX: Final = 32 * KIB
 """The traceback of an exception; its message has a quarter of this at most."""
@@ -47,14 +52,16 @@ class SandboxBounds(msgspec.Struct, frozen=True, kw_only=True):
     """The most that a run returns; more is cut with a notice, or refused with an error.
 
     ``output_bytes`` count for standard output and standard error each, ``repr_chars`` for the shown value,
-    ``value_bytes`` for the encoded value of ``get`` and ``call``. With 0 tables, data frames are shown as
-    text like other values. Raises InvalidError for a number below 0
-    or too large.
+    ``value_bytes`` for the encoded value of ``get`` and ``call``; ``displays`` for what a run shows while it
+    runs, which has ``display_bytes`` together. With 0 tables, data frames are shown as
+    text like other values. Raises InvalidError for a number below 0 or too large.
     """
 
     output_bytes: int = MIB
     repr_chars: int = 16 * KIB
     value_bytes: int = 64 * MIB
+    displays: int = 1_000
+    display_bytes: int = 16 * MIB
     figures: int = 10
     figure_bytes: int = 4 * MIB
     tables: int = 10
@@ -80,4 +87,4 @@ class SandboxBounds(msgspec.Struct, frozen=True, kw_only=True):
         """Return the number of bytes of the longest answer of an honest session."""
         texts = 4 * (self.repr_chars + TRACEBACK_CHARS_MAX + MESSAGE_CHARS_MAX)
         shown = self.tables * self.table_bytes + self.figures * (self.figure_bytes + 9)
-        return min(RECORD_BYTES + texts + max(self.value_bytes, shown), GIB)
+        return min(RECORD_BYTES + texts + max(self.value_bytes, shown, self.display_bytes), GIB)

@@ -14,7 +14,8 @@ from typing import Final, Protocol, cast
 
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.failures import clean
-from dios.lib.sandbox.protocol import Cell, TableRecord, is_figure
+from dios.lib.sandbox.pictures import is_png
+from dios.lib.sandbox.protocol import Cell, TableRecord
 
 _INTEGER_MAX: Final = 1 << 63
 _PYPLOT: Final = "matplotlib.pyplot"
@@ -22,12 +23,15 @@ _PYPLOT: Final = "matplotlib.pyplot"
 
 class _Pyplot(Protocol):
     def get_fignums(self) -> list[int]: ...
-    def figure(self, number: int) -> _Figure: ...
+    def figure(self, number: int) -> Figure: ...
     def close(self, number: int | str) -> None: ...
 
 
-class _Figure(Protocol):
-    def savefig(self, file: io.BytesIO, *, format: str, bbox_inches: str) -> None: ...  # noqa: A002 - its name
+class Figure(Protocol):
+    """A figure of matplotlib, as far as it is used here."""
+
+    def savefig(self, file: io.BytesIO, *, format: str, bbox_inches: str) -> None:  # noqa: A002 - its name
+        """Draw it into a file."""
 
 
 def prepare() -> None:
@@ -38,13 +42,17 @@ def prepare() -> None:
 
 
 class DisplayedValues:
-    """The figures and tables of one run."""
+    """The figures and tables of one run, and the number of values that it has shown."""
 
     def __init__(self, bounds: SandboxBounds, warn: Callable[[str], None]) -> None:
         self.figures: Final[list[bytes]] = []
         self.tables: Final[list[TableRecord]] = []
-        self._bounds: Final = bounds
-        self._warn: Final = warn
+        self.shown_tables = 0
+        """The number of tables that were shown already, which are not in ``tables``."""
+        self.bounds: Final = bounds
+        self.warn: Final = warn
+        self._displays_left = bounds.displays
+        self._bytes_left = bounds.display_bytes
 
     def take_figures(self) -> None:
         """Draw and close the open figures of pyplot."""
@@ -52,43 +60,57 @@ class DisplayedValues:
         if pyplot is None or not hasattr(pyplot, "get_fignums"):
             return
         for count, number in enumerate(pyplot.get_fignums()):
-            if count >= self._bounds.figures:
-                self._warn(f"a run returns at most {self._bounds.figures} figures; the others are dropped")
+            if count >= self.bounds.figures:
+                self.warn(f"a run returns at most {self.bounds.figures} figures; the others are dropped")
                 break
-            self._draw(pyplot.figure(number))
+            self._add(drawn(pyplot.figure(number), self.warn))
         pyplot.close("all")
 
-    def _draw(self, figure: _Figure) -> None:
-        file = io.BytesIO()
-        try:
-            figure.savefig(file, format="png", bbox_inches="tight")
-        except Exception as error:  # noqa: BLE001 - a figure draws itself with code of the session
-            self._warn(f"a figure could not be drawn: {type(error).__name__}: {error}")
+    def _add(self, data: bytes) -> None:
+        if not data:
             return
-        data = file.getvalue()
-        if len(data) > self._bounds.figure_bytes or not is_figure(data):
-            self._warn(f"a figure of {len(data):,} bytes is over the bounds; make it smaller (dpi, figsize)")
+        if len(data) > self.bounds.figure_bytes or not is_png(data):
+            self.warn(f"a figure of {len(data):,} bytes is over the bounds; make it smaller (dpi, figsize)")
             return
         self.figures.append(data)
+
+    def may_show(self, size: int) -> bool:
+        """Count a value of ``size`` bytes that the run shows; return False if there is no room for it."""
+        if self._displays_left <= 0 or size > self._bytes_left:
+            return False
+        self._displays_left -= 1
+        self._bytes_left -= size
+        return True
 
     def take_table(self, value: object) -> bool:
         """Keep the first rows if ``value`` is a data frame; return True for one."""
         package = type(value).__module__.partition(".")[0]
         reader = _READERS.get(package)
-        if reader is None or package not in sys.modules or not self._bounds.tables:
+        if reader is None or package not in sys.modules or not self.bounds.tables:
             return False
         try:
-            table = reader(value, self._bounds)
+            table = reader(value, self.bounds)
         except Exception as error:  # noqa: BLE001 - a frame may be of a class of the session
-            self._warn(f"a table could not be read: {type(error).__name__}: {error}")
+            self.warn(f"a table could not be read: {type(error).__name__}: {error}")
             return False
         if table is None:
             return False
-        if len(self.tables) < self._bounds.tables:
+        if len(self.tables) + self.shown_tables < self.bounds.tables:
             self.tables.append(table)
         else:
-            self._warn(f"a run returns at most {self._bounds.tables} tables; the others are dropped")
+            self.warn(f"a run returns at most {self.bounds.tables} tables; the others are dropped")
         return True
+
+
+def drawn(figure: Figure, warn: Callable[[str], None]) -> bytes:
+    """Return a figure as a PNG picture; no bytes if it cannot be drawn."""
+    file = io.BytesIO()
+    try:
+        figure.savefig(file, format="png", bbox_inches="tight")
+    except Exception as error:  # noqa: BLE001 - a figure draws itself with code of the session
+        warn(f"a figure could not be drawn: {type(error).__name__}: {error}")
+        return b""
+    return file.getvalue()
 
 
 def shown_value(value: object, bounds: SandboxBounds) -> str:

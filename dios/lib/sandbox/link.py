@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVarTuple, cast
 
 import msgspec
 
@@ -31,6 +31,7 @@ from dios.lib.sandbox.errors import SandboxEndedError, SessionForkError
 from dios.lib.sandbox.forking import THREADS
 from dios.lib.sandbox.network.grant import NetworkGrant
 from dios.lib.sandbox.protocol import Begin, CheckedAnswer, ForkSession, Order, SessionTask
+from dios.lib.sandbox.result import SandboxDisplay, display_of
 from dios.lib.sandbox.session import PROGRAM
 from dios.lib.sandbox.steps import Steps, Write, call, each_side_by_side, read, side_by_side
 from dios.limits import KIB, MIB
@@ -84,8 +85,19 @@ _ENDINGS: Final = {
 }
 
 
+Values = TypeVarTuple("Values")
+
 Show: TypeAlias = Callable[[int, bytes], None]
 """Called with output as it comes: the number of the stream, and bytes."""
+
+ShowDisplay: TypeAlias = Callable[[SandboxDisplay], None]
+"""Called with the values that code shows while it runs."""
+
+_CLEARED: Final = {b"\0": SandboxDisplay(clear=True), b"\1": SandboxDisplay(clear=True, wait=True)}
+
+
+Sink: TypeAlias = Callable[[memoryview], None]
+"""Called with the bytes of changed files; it raises ProtocolError for more than it expects."""
 
 
 class _Starter(Protocol):
@@ -139,6 +151,35 @@ class _Printed:
         return stdout, stderr
 
 
+class _Displays:
+    """The values that a run shows, counted."""
+
+    def __init__(self, bounds: SandboxBounds) -> None:
+        self._bounds: Final = bounds
+        self.renew()
+
+    def renew(self) -> None:
+        """Allow the full amount again, at the begin of an order."""
+        self._count = self._bytes = 0
+
+    def decode(self, kind: int, body: memoryview) -> SandboxDisplay:
+        """Return the value in a frame. Raise ProtocolError for what an honest session does not send."""
+        self._count += 1
+        # Threads may use the amount of the former order first.
+        if self._count > 2 * (self._bounds.displays + 1):
+            raise ProtocolError("it shows more values than a session sends")
+        if kind == protocol.CLEAR:
+            cleared = _CLEARED.get(bytes(body[:2]))
+            if cleared is None:
+                raise ProtocolError("its order to clear is none")
+            return cleared
+        record, table = protocol.decoded_display(body, self._bounds)
+        self._bytes += record.size
+        if self._bytes > 2 * self._bounds.display_bytes:
+            raise ProtocolError("it shows larger values than a session sends")
+        return display_of(record, table)
+
+
 def family_of(status: Status) -> str | None:
     """Return the family of the task of a session, or None for a task that is no session.
 
@@ -163,10 +204,13 @@ class SessionLink:
         self._number = 0
         self._present = 0
         self._show: Show | None = None
+        self._show_display: ShowDisplay | None = None
+        self._sink: Sink | None = None
         self._failed: BaseException | None = None
         self._ready = False
         self._interrupting: Final = threading.Lock()
         self._printed: Final = _Printed(bounds.output_bytes)
+        self._displays: Final = _Displays(bounds)
         self._buffer: Final = frames.FrameBuffer(max(bounds.answer_bytes, 64 * KIB))
         self._family = ""
         self.task: Task | None = None
@@ -345,17 +389,24 @@ class SessionLink:
                     raise
 
     def exchange(
-        self, task: SessionTask, timeout_s: float | None, show: Show | None = None
+        self,
+        task: SessionTask,
+        timeout_s: float | None,
+        show: Show | None = None,
+        show_display: ShowDisplay | None = None,
+        sink: Sink | None = None,
     ) -> Steps[OrderOutcome]:
         """Send an order, and return what came of it. The session may have ended with it: see ``ended``.
 
-        ``show`` is called with output as it comes. An exception from outside, such as Ctrl-C or a
-        cancellation, interrupts the order and is raised at its end. Raises InvalidError for an order that
-        cannot be sent, before the session has it.
+        ``show`` is called with output as it comes, ``show_display`` with the values that it shows, and
+        ``sink`` with the bytes of changed files. An exception from outside, such as Ctrl-C or a cancellation,
+        interrupts the order and is raised at its end. Raises InvalidError for an order that cannot be sent,
+        before the session has it.
         """
         order = self._framed(task)
         self._printed.renew()
-        self._show, self._failed = show, None
+        self._displays.renew()
+        self._show, self._show_display, self._sink, self._failed = show, show_display, sink, None
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         late, raised, answer = False, None, None
         sent = False
@@ -386,7 +437,7 @@ class SessionLink:
                 raised, deadline = error, time.monotonic() + GRACE_S
                 self.interrupt()
         self._present = 0
-        self._show = None
+        self._show = self._show_display = self._sink = None
         if raised is not None:
             self._printed.take()
             raise raised
@@ -445,9 +496,13 @@ class SessionLink:
         for kind, body in self._buffer.feed(data):
             if kind == protocol.OUTPUT:
                 printed = self._printed.add(body)
-                self._hand_over(*printed)
+                self._hand_over(self._show, *printed)
+            elif kind in {protocol.DISPLAY, protocol.CLEAR} and self._ready:
+                self._hand_over(self._show_display, self._displays.decode(kind, body))
             elif kind == protocol.DONE and answer is None and self._present and self._ready:
                 answer = protocol.decoded_answer(body, self._present, self._bounds)
+            elif kind == protocol.FILES and answer is None and self._sink is not None:
+                self._sink(body)
             elif kind == protocol.READY and not self._ready and not body:
                 self._ready = True
             else:
@@ -456,12 +511,13 @@ class SessionLink:
             raise TimeLimitError("no answer came in time")
         return answer
 
-    def _hand_over(self, stream: int, data: bytes) -> None:
-        if self._show is not None:
+    def _hand_over(self, show: Callable[[*Values], None] | None, *values: *Values) -> None:
+        if show is not None:
             try:
-                self._show(stream, data)
+                show(*values)
             except BaseException as error:  # noqa: BLE001 - raised at the end of the order
-                self._show, self._failed = None, error
+                self._show = self._show_display = None
+                self._failed = error
 
     def _reader_failed(self) -> BaseException | None:
         """Return the exception of the function that gets output, if it raised."""
@@ -478,6 +534,18 @@ class SessionLink:
         except DiosError as unknown:
             yield from self.end(f"{error.message}; its task gave no reason ({unknown.message})")
         else:
+            yield from self.end(_reason(status))
+
+    @property
+    def running_task(self) -> Task:
+        """The task of a session that has begun."""
+        assert self.task is not None, "a session that has begun has a task"  # noqa: S101 - by its start
+        return self.task
+
+    def end_with_task(self) -> Steps[None]:
+        """End the session, with the reason of the node, if its task has ended."""
+        status = yield from call(self.running_task.status_op())
+        if status.state is TaskState.ENDED:
             yield from self.end(_reason(status))
 
     def kill(self) -> Steps[None]:

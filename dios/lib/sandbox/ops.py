@@ -12,6 +12,7 @@ import math
 import mmap
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,35 +22,44 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from dios.client.ops.attributes import Handle
 from dios.client.ops.nodes import isolation_of
 from dios.client.sync.node import Node, Reference
-from dios.errors import DiosError, InvalidError
+from dios.errors import DiosError, InvalidError, NotSupportedError, ProtocolError, TooLargeError
 from dios.lib.amounts import memory_of, seconds_of
 from dios.lib.executor.call_pickles import encode_arguments
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.local_modules import LocalModules
 from dios.lib.executor.results.forms import DecodeTimeoutError
 from dios.lib.executor.values import decode_result
-from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds
+from dios.lib.sandbox.bounds import (
+    COMPLETIONS_MAX,
+    DESCRIPTION_CHARS_MAX,
+    NAME_CHARS_MAX,
+    SandboxBounds,
+)
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
-from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show
+from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show, Sink
 from dios.lib.sandbox.network.grant import NetworkGrant, NetworkHeaders
 from dios.lib.sandbox.protocol import (
     STDOUT,
     Answer,
     CallFunction,
     CompleteName,
+    DescribeName,
     GetFile,
     GetValue,
     ListFolder,
     MakeFolder,
+    MakeLink,
     PutFile,
     PutValue,
     RemovePath,
     RunCell,
     RunProgram,
+    SendChanges,
     SessionTask,
 )
 from dios.lib.sandbox.result import (
     ProgramResult,
+    SandboxDisplay,
     SandboxFailure,
     SandboxFile,
     SandboxResult,
@@ -58,11 +68,14 @@ from dios.lib.sandbox.result import (
     table_of,
 )
 from dios.lib.sandbox.steps import Steps, call, each_side_by_side
+from dios.limits import ENVIRONMENT_BYTES_MAX, IMAGE_DEPTH_MAX, IMAGE_ENTRIES_MAX, SANDBOX_FORKS_MAX
+from dios.wire.environments import digest_of
 from dios.wire.messages import Limits
 from dios.wire.types import Isolation, NameKind, ObjectType
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncReference
+    from dios.lib.images.change_archives import ChangeArchive
 
 Input: TypeAlias = "str | Path | bytes | Reference | AsyncReference"
 
@@ -71,6 +84,7 @@ _DOTTED_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\.?")
 _INTERRUPTED: Final = "KeyboardInterrupt"
 _TIMED_OUT: Final = "TimeoutError"
 _ENDED: Final = "SandboxEnded"
+_MODE_BITS: Final = 0o777
 _STATUS_MIN: Final = -128
 _STATUS_MAX: Final = 255
 NOT_OPEN: Final = "this sandbox is not open: use it in an `async with` statement"
@@ -126,6 +140,9 @@ class SandboxOps:
                 "a sandbox in gVisor has no template and cannot be forked: leave out template= and forkable=,"
                 " or isolation="
             )
+        self._image_name = ""
+        """The environment of the image; its changes at the start are in ``_changes``, if there are some."""
+        self._changes: ChangeArchive | None = None
         self._bounds: Final = bounds or SandboxBounds()
         self._timeout: Final = None if timeout is None else seconds_of(timeout, "timeout")
         self._limits: Final = Limits(
@@ -143,6 +160,7 @@ class SandboxOps:
         self._link: SessionLink | None = None
         self._closed = False
         self._is_left = False
+        self._is_paused = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'ended' if self.ended else 'open'}>"
@@ -153,6 +171,11 @@ class SandboxOps:
         if self._link is None:
             return "it was closed" if self._closed else "it was not started"
         return self._link.ended
+
+    @property
+    def paused(self) -> bool:
+        """Return True between ``pause`` and ``resume``."""
+        return self._is_paused
 
     def open_op(self, node: Node) -> Steps[None]:
         """Send the inputs to the node, and start the session there."""
@@ -170,7 +193,11 @@ class SandboxOps:
         yield from self._start()
 
     def run_op(
-        self, source: str, *, on_output: Callable[[str, str], None] | None = None
+        self,
+        source: str,
+        *,
+        on_output: Callable[[str, str], None] | None = None,
+        on_display: Callable[[SandboxDisplay], None] | None = None,
     ) -> Steps[SandboxResult]:
         """Run code as a cell of a notebook, and return its output, its last value and its exception.
 
@@ -180,10 +207,17 @@ class SandboxOps:
 
         ``on_output`` is called with "stdout" or "stderr" and a text whenever the code has printed, as far as
         ``bounds`` admit; the result has the whole text, too. An exception of it interrupts the code.
+
+        ``on_display`` is called in the same way with what the code gives to ``display``, in the forms of a
+        notebook, with its calls of ``clear_output``, and with a last value that has such forms. Otherwise the
+        texts of these values are output, and the result has their tables.
         """
         link = self._running()
         done = yield from link.exchange(
-            RunCell(source), self._timeout, _text_parts(on_output, self._bounds.output_bytes)
+            RunCell(source, on_display is not None),
+            self._timeout,
+            _text_parts(on_output, self._bounds.output_bytes),
+            on_display,
         )
         stdout, stderr = link.take_printed()
         answer, records = done.answer or (Answer(), [])
@@ -265,6 +299,71 @@ class SandboxOps:
         """Remove a file, or a folder with its files. Raise SandboxCodeError if that fails."""
         yield from self._value(RemovePath(_path_of(path)))
 
+    def upload_op(self, local: str | os.PathLike[str], path: str | os.PathLike[str]) -> Steps[None]:
+        """Write a local file or a folder with all in it to ``path``, with permissions and symbolic links.
+
+        A folder may be there already, and a file is replaced. Links are not followed. Raises InvalidError for
+        something else than a file, folder or link, OSError for one that cannot be read, and SandboxCodeError
+        if the session cannot write it.
+        """
+        top, target = Path(local), _path_of(path)
+        if not top.is_dir():
+            yield from self._upload_file(top, target)
+            return
+        yield from self.make_folder_op(target)
+        for folder, folders, names in os.walk(top):
+            below = os.path.relpath(folder, top)
+            place = target if below == "." else f"{target}/{below}"
+            for name in sorted(folders):
+                if Path(folder, name).is_symlink():
+                    yield from self._upload_file(Path(folder, name), f"{place}/{name}")
+                else:
+                    yield from self.make_folder_op(f"{place}/{name}")
+            for name in sorted(names):
+                yield from self._upload_file(Path(folder, name), f"{place}/{name}")
+
+    def _upload_file(self, local: Path, path: str) -> Steps[None]:
+        info = local.lstat()
+        if stat.S_ISLNK(info.st_mode):
+            yield from self._value(MakeLink(path, str(local.readlink())))
+        elif stat.S_ISREG(info.st_mode):
+            yield from self._value(PutFile(path, local.read_bytes(), info.st_mode & _MODE_BITS))
+        else:
+            raise InvalidError(f"{local} is no file, folder or link: it cannot be uploaded")
+
+    def download_op(self, path: str | os.PathLike[str], local: str | os.PathLike[str]) -> Steps[list[str]]:
+        """Write the files of a folder to a new local folder. Return the paths of what was left out.
+
+        That are symbolic links and other special files: a link of a sandbox could lead anywhere here. Raises
+        OSError if there is something at ``local``, TooLargeError over the bounds of an image, and
+        SandboxCodeError for a file that cannot be read, or is over the bound ``value_bytes``.
+        """
+        target = Path(local)
+        target.mkdir()
+        left_out: list[str] = []
+        folders, files, size = [(_path_of(path), target)], 0, 0
+        while folders:
+            source, folder = folders.pop()
+            for row in (yield from self.list_folder_op(source)):
+                files += 1
+                place = f"{source}/{row.name}"
+                depth = len(folder.relative_to(target).parts)
+                if files > IMAGE_ENTRIES_MAX or size > ENVIRONMENT_BYTES_MAX or depth > IMAGE_DEPTH_MAX:
+                    raise TooLargeError(
+                        "the folder of the sandbox is too large, or too deep: take a part of it"
+                    )
+                if row.kind == "folder":
+                    (folder / row.name).mkdir()
+                    folders.append((place, folder / row.name))
+                elif row.kind == "file":
+                    data = yield from self.read_file_op(place)
+                    size += len(data)
+                    (folder / row.name).write_bytes(data)
+                    (folder / row.name).chmod(row.mode & _MODE_BITS)
+                else:
+                    left_out.append(place)
+        return left_out
+
     def put_op(self, name: str, value: object) -> Steps[None]:
         """Set a variable of the session to a copy of a value; ``put("data.csv", bytes)`` writes a file there.
 
@@ -315,6 +414,19 @@ class SandboxOps:
             raise UntrustedResultError("the session sent something else than names")
         return names
 
+    def describe_op(self, text: str, *, source: bool = False, timeout: float | None = None) -> Steps[str]:
+        """Return the type, signature and documentation of a dotted name; with ``source`` also its source.
+
+        Raises the errors of ``complete``.
+        """
+        limit_s = None if timeout is None else seconds_of(timeout, "timeout")
+        if len(text) > NAME_CHARS_MAX or not _DOTTED_NAME.fullmatch(text) or text.endswith("."):
+            raise InvalidError(f"{text!r} is no name, and no dotted name, to describe")
+        description = self._decoded((yield from self._value(DescribeName(text, source), limit_s)))
+        if type(description) is not str or len(description) > DESCRIPTION_CHARS_MAX:
+            raise UntrustedResultError("the session sent something else than a description")
+        return description
+
     def interrupt(self) -> bool:
         """Stop the present run, from another thread or async task; the session keeps its variables.
 
@@ -323,6 +435,34 @@ class SandboxOps:
         """
         link = self._link
         return link is not None and link.interrupt()
+
+    def pause_op(self) -> Steps[None]:
+        """Stop all processes of the session until ``resume``; a second call does nothing.
+
+        It keeps its memory and its files, and counts for the limits of its principal. Other calls raise
+        InvalidError until then, except for ``reset`` and ``close``. The node records it in the audit log.
+        Raises SandboxEndedError.
+        """
+        if not self._is_paused:
+            yield from self._signalled(self._running(), is_paused=True)
+
+    def resume_op(self) -> Steps[None]:
+        """Let a session go on that ``pause`` has stopped; do nothing for another one.
+
+        Raises SandboxEndedError if it ended meanwhile.
+        """
+        if self._is_paused:
+            self._is_paused = False
+            yield from self._signalled(self._running(), is_paused=False)
+
+    def _signalled(self, link: SessionLink, *, is_paused: bool) -> Steps[None]:
+        task = link.running_task
+        is_there = yield from call(task.pause_op() if is_paused else task.resume_op())
+        if not is_there:
+            # Another program may have let it go on.
+            yield from link.end_with_task()
+            self._running()
+        self._is_paused = is_paused
 
     def reset_op(self) -> Steps[None]:
         """Start a fresh session, with the same inputs and limits and without variables.
@@ -346,6 +486,43 @@ class SandboxOps:
         yield from link.start_as_fork(self._node, origin, self._inputs, self._timeout)
         self._shared.join()
         vars(other).update(_link=link, _modules=self._modules.copy())
+
+    def freeze_op(self) -> Steps[ChangeArchive]:
+        """Return the files that differ from the image, as they are now.
+
+        All processes but the session are stopped meanwhile. Raises InvalidError without an image,
+        NotSupportedError in gVisor, SandboxCodeError if a file cannot be read, or the changes are over a
+        bound, and SandboxEndedError.
+        """
+        if not self._has_image:
+            raise InvalidError("only a sandbox with an image has a state of its files: make it with image=")
+        if self._isolation is Isolation.GVISOR:
+            raise NotSupportedError(
+                "a sandbox in gVisor has no snapshots and no forks, because its kernel keeps changed files "
+                "to itself: leave out isolation="
+            )
+        # Most sandboxes have no image.
+        from dios.lib.environments.archives import building_folder  # noqa: PLC0415 - see above
+        from dios.lib.images.change_archives import ReceivedChanges, kept_changes  # noqa: PLC0415 - the same
+
+        with building_folder() as folder:
+            target = folder / "archive"
+            with target.open("wb") as file:
+                received = ReceivedChanges(file, digest_of(self._image_name))
+                yield from self._value(SendChanges(), sink=received.add)
+                try:
+                    digest = received.end()
+                except ProtocolError as error:
+                    raise UntrustedResultError(
+                        f"the session sent no changed files: {error.message}"
+                    ) from None
+            return kept_changes(target, digest, self._changes)
+
+    def restart_op(self, other: SandboxOps, changes: ChangeArchive) -> Steps[None]:
+        """Start a session that begins with changed files, in ``other``, a shallow copy of this sandbox."""
+        vars(other).update(_link=None, _changes=changes, _template=changes.name, _shared=self._shared)
+        self._shared.join()
+        yield from other._start()
 
     def kill_op(self) -> Steps[None]:
         """End the session, while an operation runs, too."""
@@ -375,6 +552,7 @@ class SandboxOps:
     def _start(self) -> Steps[None]:
         # A fresh session has no modules yet.
         self._modules = LocalModules()
+        self._is_paused = False
         self._link = SessionLink(self._bounds, self._grant)
         yield from self._link.start(
             self._node,
@@ -393,12 +571,16 @@ class SandboxOps:
             raise InvalidError(NOT_OPEN)
         if link.ended:
             raise SandboxEndedError(f"the session ended: {link.ended}. reset() starts a fresh one")
+        if self._is_paused:
+            raise InvalidError("the sandbox is paused: resume() lets it go on")
         return link
 
-    def _value(self, order: SessionTask, timeout: float | None = None) -> Steps[bytes]:
+    def _value(
+        self, order: SessionTask, timeout: float | None = None, sink: Sink | None = None
+    ) -> Steps[bytes]:
         link = self._running()
         limit_s = self._limit(timeout)
-        done = yield from link.exchange(order, limit_s)
+        done = yield from link.exchange(order, limit_s, sink=sink)
         failure = self._error(link, done, limit_s)
         if failure is not None:
             if failure.ended:
@@ -465,6 +647,14 @@ def _text_parts(on_output: Callable[[str, str], None] | None, bytes_max: int) ->
             on_output(name, text)
 
     return show
+
+
+def checked_count(count: int | None) -> int:
+    """Return the number of forks, 1 for None. Raise InvalidError for one that is out of range."""
+    number = 1 if count is None else count
+    if type(number) is not int or not 1 <= number <= SANDBOX_FORKS_MAX:
+        raise InvalidError(f"the number of forks is from 1 to {SANDBOX_FORKS_MAX}, not {count!r}")
+    return number
 
 
 def _is_name(text: str) -> bool:

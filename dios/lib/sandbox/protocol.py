@@ -6,7 +6,8 @@ sizes with the bounds before anything uses them.
 
 from __future__ import annotations
 
-import struct
+import re
+from enum import IntEnum
 from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -14,7 +15,8 @@ import msgspec
 from dios.errors import ProtocolError
 from dios.lib.executor.archives import Archive
 from dios.lib.sandbox.bounds import (
-    FIGURE_PIXELS_MAX,
+    DISPLAY_ID_CHARS_MAX,
+    HTML_CHARS_MAX,
     MESSAGE_CHARS_MAX,
     SHOWN_MOST,
     TABLE_COLUMNS_MOST,
@@ -23,6 +25,7 @@ from dios.lib.sandbox.bounds import (
     TYPE_CHARS_MAX,
     SandboxBounds,
 )
+from dios.lib.sandbox.pictures import is_jpeg, is_png
 
 ORDERS: Final = ".orders"
 """The label of the stream to the session. Names of inputs do not begin with a dot."""
@@ -39,12 +42,17 @@ OUTPUT: Final = 3
 DONE: Final = 4
 """From the session: the answer to the present order."""
 
+DISPLAY: Final = 5
+"""From the session, in a run that shows values while it runs: one of them."""
+CLEAR: Final = 6
+"""From the session, the same: drop what was shown. The byte 1 means when the next value or text comes."""
+FILES: Final = 7
+"""From the session: bytes of the changed files, during the order for them alone."""
+
 STDOUT: Final = 1
 STDERR: Final = 2
 
-PNG: Final = b"\x89PNG\r\n\x1a\n"
-_PNG_SIZE: Final = struct.Struct(">8xI4sII")
-_HEADER_BYTES: Final = 13
+_DISPLAY_ID: Final = re.compile(rf"[A-Za-z0-9_.-]{{0,{DISPLAY_ID_CHARS_MAX}}}")
 
 T = TypeVar("T")
 
@@ -61,9 +69,10 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class RunCell(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Run a cell."""
+    """Run a cell. With ``displays`` it sends what it shows while it runs."""
 
     source: str
+    displays: bool = False
 
 
 class PutValue(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -89,10 +98,11 @@ class CallFunction(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class PutFile(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Write a file in the private folder of the session."""
+    """Write a file, and set its permissions unless ``mode`` is None."""
 
     path: str
     data: bytes
+    mode: int | None = None
 
 
 class GetFile(msgspec.Struct, frozen=True, array_like=True, tag=7):
@@ -141,6 +151,24 @@ class MakeFolder(msgspec.Struct, frozen=True, array_like=True, tag=13):
     path: str
 
 
+class DescribeName(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Return a description of a dotted name; with ``source`` also its source."""
+
+    text: str
+    source: bool
+
+
+class SendChanges(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """Send the files that were changed in the image, as frames of their own."""
+
+
+class MakeLink(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """Make a symbolic link with this text."""
+
+    path: str
+    target: str
+
+
 SessionTask: TypeAlias = (
     RunCell
     | PutValue
@@ -154,6 +182,9 @@ SessionTask: TypeAlias = (
     | ListFolder
     | RemovePath
     | MakeFolder
+    | DescribeName
+    | SendChanges
+    | MakeLink
 )
 
 
@@ -182,6 +213,34 @@ class TableRecord(msgspec.Struct, frozen=True, array_like=True):
     column_count: Number
 
 
+class DisplayKind(IntEnum):
+    """The reason of a display."""
+
+    NEW = 0
+    UPDATE = 1
+    """It takes the place of those with the same id."""
+    VALUE = 2
+    """It is the value of the cell."""
+
+
+class DisplayRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A value in the forms that it has: at least as text."""
+
+    kind: DisplayKind = DisplayKind.NEW
+    text: str = ""
+    html: str = ""
+    png: bytes = b""
+    jpeg: bytes = b""
+    tables: Few[msgspec.Raw] = []
+    """At most one."""
+    id: str = ""
+
+    @property
+    def size(self) -> int:
+        """Return the number of bytes that count for the bound; tables have bounds of their own."""
+        return 4 * len(self.text) + 4 * len(self.html) + len(self.png) + len(self.jpeg)
+
+
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     """The answer to the order ``number``; ``data`` is the encoded value that it asked for.
 
@@ -208,6 +267,7 @@ class CheckedAnswer(NamedTuple):
 
 _answers: Final = msgspec.msgpack.Decoder(Answer)
 _tables: Final = msgspec.msgpack.Decoder(TableRecord)
+_displays: Final = msgspec.msgpack.Decoder(DisplayRecord)
 
 
 def decoded_answer(body: bytes | memoryview, number: int, bounds: SandboxBounds) -> CheckedAnswer:
@@ -220,11 +280,8 @@ def decoded_answer(body: bytes | memoryview, number: int, bounds: SandboxBounds)
         tables: list[TableRecord] = []
         for raw in answer.tables if not wrong else ():
             # One after the other: a short table of many small values takes much more memory than bytes.
-            if len(raw) > bounds.table_bytes:
-                wrong = "a table is"
-                break
-            table = _tables.decode(raw)
-            if _is_over(table, bounds):
+            table = _decoded_table(raw, bounds)
+            if table is None:
                 wrong = "a table is"
                 break
             tables.append(table)
@@ -233,6 +290,38 @@ def decoded_answer(body: bytes | memoryview, number: int, bounds: SandboxBounds)
     if wrong:
         raise ProtocolError(f"{wrong} over the bounds")
     return CheckedAnswer(answer, tables)
+
+
+def decoded_display(
+    body: bytes | memoryview, bounds: SandboxBounds
+) -> tuple[DisplayRecord, TableRecord | None]:
+    """Return a value that a run shows, and its table. Raise ProtocolError for anything else."""
+    try:
+        record = _displays.decode(body)
+        tables = [_decoded_table(raw, bounds) for raw in record.tables[:1]]
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"it is no value that a session shows: {error}") from None
+    is_over = (
+        len(record.text) > bounds.repr_chars
+        or len(record.html) > HTML_CHARS_MAX
+        or record.size > bounds.display_bytes
+        or bool(record.png and not is_png(record.png))
+        or bool(record.jpeg and not is_jpeg(record.jpeg))
+        or _DISPLAY_ID.fullmatch(record.id) is None
+        or len(record.tables) > 1
+        or None in tables
+    )
+    if is_over:
+        raise ProtocolError("a value that it shows is over the bounds")
+    return record, tables[0] if tables else None
+
+
+def _decoded_table(raw: msgspec.Raw, bounds: SandboxBounds) -> TableRecord | None:
+    """Return a table; None if it is over the bounds."""
+    if len(raw) > bounds.table_bytes:
+        return None
+    table = _tables.decode(raw)
+    return None if _is_over(table, bounds) else table
 
 
 def _over(answer: Answer, bounds: SandboxBounds) -> str:
@@ -248,7 +337,7 @@ def _over(answer: Answer, bounds: SandboxBounds) -> str:
     ):
         return "its exception is"
     if len(answer.figures) > bounds.figures or any(
-        len(figure) > bounds.figure_bytes or not is_figure(figure) for figure in answer.figures
+        len(figure) > bounds.figure_bytes or not is_png(figure) for figure in answer.figures
     ):
         return "a figure is"
     return "the number of tables is" if len(answer.tables) > bounds.tables else ""
@@ -262,16 +351,4 @@ def _is_over(table: TableRecord, bounds: SandboxBounds) -> bool:
         or any(len(name) > bounds.cell_chars for name in table.columns)
         or any(len(row) != width for row in table.rows)
         or any(isinstance(cell, str) and len(cell) > bounds.cell_chars for row in table.rows for cell in row)
-    )
-
-
-def is_figure(data: bytes) -> bool:
-    """Return True for bytes that begin as a PNG picture of at most FIGURE_PIXELS_MAX in both directions."""
-    if not data.startswith(PNG) or len(data) < _PNG_SIZE.size:
-        return False
-    length, kind, width, height = _PNG_SIZE.unpack_from(data)
-    return (
-        (length, kind) == (_HEADER_BYTES, b"IHDR")
-        and 0 < width <= FIGURE_PIXELS_MAX
-        and 0 < height <= FIGURE_PIXELS_MAX
     )

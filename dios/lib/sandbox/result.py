@@ -10,7 +10,8 @@ from msgspec import Meta
 
 from dios.client.ops.notebook_html import table
 from dios.lib.executor.errors import UntrustedResultError
-from dios.lib.sandbox.protocol import Cell, FailureRecord, Number, TableRecord
+from dios.lib.sandbox.harmless_html import harmless_html
+from dios.lib.sandbox.protocol import Cell, DisplayKind, DisplayRecord, FailureRecord, Number, TableRecord
 
 REFUSALS: Final = {
     "network": (
@@ -106,6 +107,28 @@ class SandboxTable:
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxDisplay:
+    """A value that code shows while it runs, in the forms that it has.
+
+    ``html`` is rebuilt from a list of elements, without scripts and addresses. ``png`` and ``jpeg`` are
+    pictures. ``is_value`` is True for the value of the last expression. ``update`` is True for one that takes
+    the place of those with the same ``id``. With ``clear`` there is no value: what was shown goes, with
+    ``wait`` when the next value or text comes.
+    """
+
+    text: str = ""
+    html: str = ""
+    png: bytes = b""
+    jpeg: bytes = b""
+    table: SandboxTable | None = None
+    id: str = ""
+    update: bool = False
+    is_value: bool = False
+    clear: bool = False
+    wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxResult:
     """The output and the values of one run.
 
@@ -141,6 +164,20 @@ def table_of(record: TableRecord) -> SandboxTable:
     """Return a table from a session."""
     return SandboxTable(
         tuple(record.columns), tuple(map(tuple, record.rows)), record.row_count, record.column_count
+    )
+
+
+def display_of(record: DisplayRecord, table: TableRecord | None) -> SandboxDisplay:
+    """Return a value that a session shows."""
+    return SandboxDisplay(
+        text=record.text,
+        html=harmless_html(record.html),
+        png=record.png,
+        jpeg=record.jpeg,
+        table=None if table is None else table_of(table),
+        id=record.id,
+        update=record.kind is DisplayKind.UPDATE,
+        is_value=record.kind is DisplayKind.VALUE,
     )
 
 

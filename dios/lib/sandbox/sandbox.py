@@ -12,19 +12,21 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast, overload
 
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node, connect_or_start
 from dios.errors import MissingEnvironmentError
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.network.grant import NetworkHeaders
-from dios.lib.sandbox.ops import Input, SandboxOps
+from dios.lib.sandbox.ops import Input, SandboxOps, checked_count
 from dios.lib.sandbox.steps import Call, Read, Step, Steps
-from dios.wire.types import Isolation
+from dios.lib.snapshots.beginning import Beginning
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from dios.lib.snapshots.snapshots import SandboxSnapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,23 +46,6 @@ def _blocking(
     return method
 
 
-def _environment(
-    node: Node,
-    packages: Iterable[str],
-    wheels: str | os.PathLike[str] | None,
-    template: str,
-    image: str,
-    isolation: Isolation,
-) -> str:
-    if image:
-        others = template or ("packages" if packages or wheels is not None else "")
-        return _image(node, image, others, isolation)
-    # Most sandboxes need none.
-    from dios.lib.environments.environments import environment_on  # noqa: PLC0415 - see above
-
-    return environment_on(node, packages, wheels=wheels, template=template)
-
-
 def _of_files(
     op: Callable[Concatenate[SandboxOps, P], Steps[T]],
 ) -> Callable[Concatenate[SandboxFiles, P], T]:
@@ -73,13 +58,6 @@ def _of_files(
     method.__name__ = op.__name__.removesuffix("_op")
     method.__qualname__ = f"SandboxFiles.{method.__name__}"
     return method
-
-
-def _image(node: Node, image: str, others: str, isolation: Isolation, *, is_missing: bool = False) -> str:
-    # Most sandboxes have none.
-    from dios.lib.images.images import image_on  # noqa: PLC0415 - see above
-
-    return image_on(node, image, others, is_missing=is_missing, isolation=isolation)
 
 
 class SandboxFiles:
@@ -96,6 +74,8 @@ class SandboxFiles:
     list = _of_files(SandboxOps.list_folder_op)
     make_folder = _of_files(SandboxOps.make_folder_op)
     remove = _of_files(SandboxOps.remove_path_op)
+    upload = _of_files(SandboxOps.upload_op)
+    download = _of_files(SandboxOps.download_op)
 
 
 class Sandbox(SandboxOps):
@@ -120,11 +100,12 @@ class Sandbox(SandboxOps):
     ``image`` names an OCI image, whose files are the root file system of the session, and whose programs
     ``exec`` runs: "oci-layout:FOLDER[:TAG]", "oci-archive:FILE[:TAG]", or "dios://GROUP/FILE[:TAG]" for an
     archive in a group. ``memory`` and ``cpu_seconds`` are then those of all processes, and changed files are
-    in memory. Such a session has no template and no packages, and cannot be forked.
+    in memory. Such a session has no template and no packages. ``snapshot`` is a state of the files of such a
+    sandbox, which ``snapshot()`` has stored in a group: its result, or "dios://GROUP/NAME".
 
     ``isolation`` names the kernel to which the session makes its system calls: "kernel", that of the machine,
     behind a filter, or "gvisor", a kernel in a process of its own, on a node that has its program ``runsc``.
-    Such a session has no template and cannot be forked.
+    Such a session has no template, cannot be forked and has no snapshots; it can begin with one.
 
     Threads may share a sandbox: their calls run one after the other. Raises UnreachableError if there is no
     node and none can be started, NotSupportedError for a template that the node does not have or cannot
@@ -151,6 +132,7 @@ class Sandbox(SandboxOps):
         packages: Iterable[str] = (),
         wheels: str | os.PathLike[str] | None = None,
         image: str = "",
+        snapshot: str | SandboxSnapshot = "",
         isolation: str = "kernel",
     ) -> None:
         super().__init__(
@@ -164,28 +146,31 @@ class Sandbox(SandboxOps):
             network_ca,
             network_headers,
             forkable=forkable,
-            has_image=bool(image),
+            has_image=bool(image or snapshot),
             isolation=isolation,
+        )
+        self._beginning: Final = Beginning(
+            str(image),
+            snapshot,
+            template,
+            tuple(packages),
+            None if wheels is None else os.fspath(wheels),
+            self._isolation,
         )
         self._turn: Final = threading.Lock()
         self._opens_node: Final = not isinstance(node, Node)
         if not isinstance(node, Node):
             node = connect_or_start(node, pool_size=1)
-        if image or packages or wheels is not None:
-            try:
-                self._template = _environment(node, packages, wheels, template, image, self._isolation)
-            except BaseException:
-                if self._opens_node:
-                    node.close()
-                raise
+        self._node = node
         try:
+            self._prepare(node)
             try:
                 self._in_turn(self.open_op(node))
             except MissingEnvironmentError:
-                if not image:
+                if not self._has_image:
                     raise
                 # The node may have removed it since it was brought.
-                self._template = _image(node, image, template, self._isolation, is_missing=True)
+                self._prepare(node, is_missing=True)
                 self._in_turn(self.reset_op())
         except BaseException:
             self.close()
@@ -197,6 +182,9 @@ class Sandbox(SandboxOps):
     get = _blocking(SandboxOps.get_op)
     call = _blocking(SandboxOps.call_op)
     complete = _blocking(SandboxOps.complete_op)
+    describe = _blocking(SandboxOps.describe_op)
+    pause = _blocking(SandboxOps.pause_op)
+    resume = _blocking(SandboxOps.resume_op)
     reset = _blocking(SandboxOps.reset_op)
 
     @property
@@ -204,21 +192,57 @@ class Sandbox(SandboxOps):
         """The files of the session, by absolute paths, or paths in its working directory."""
         return SandboxFiles(self)
 
-    def fork(self) -> Sandbox:
+    @overload
+    def fork(self) -> Sandbox: ...
+    @overload
+    def fork(self, count: int) -> list[Sandbox]: ...
+    def fork(self, count: int | None = None) -> Sandbox | list[Sandbox]:
         """Return a sandbox whose session is a fork of this one, with the same variables, modules and files.
 
         It costs about as much as the fork of a process. The two sessions share nothing that either changes
         afterwards, have the same limits each, and end independently. The fork can be forked, too. ``reset``
-        of the fork starts a fresh session.
+        of the fork starts a fresh session. With ``count`` a list of forks is returned.
+
+        The fork of a sandbox with an image begins with its files, without variables and processes. The files
+        that differ from the image are copied once for all forks, and ``reset`` returns to them.
 
         Raises SessionForkError if the sandbox was not made with ``forkable=True``, or the session has
         threads, open files, or inputs that it uses without a copy; it keeps its state. Raises LimitError or
-        OutOfMemoryError if the node has no room, SandboxEndedError if the session has ended.
+        OutOfMemoryError if the node has no room, SandboxEndedError if the session has ended, and the errors
+        of ``snapshot`` for an image.
         """
-        other = copy.copy(self)
-        vars(other)["_turn"] = threading.Lock()
-        self._in_turn(self.fork_op(other))
-        return other
+        number = checked_count(count)
+        begin = self._frozen_start() if self._has_image else self.fork_op
+        others: list[Sandbox] = []
+        try:
+            for _ in range(number):
+                other = copy.copy(self)
+                vars(other)["_turn"] = threading.Lock()
+                self._in_turn(begin(other))
+                others.append(other)
+        except BaseException:
+            for other in others:
+                other.close()
+            raise
+        return others if count is not None else others[0]
+
+    def snapshot(self, place: str) -> SandboxSnapshot:
+        """Store the files that differ from the image as a snapshot of a group, at ``dios://GROUP/NAME``.
+
+        ``Sandbox(snapshot=...)`` starts a sandbox with these files on any node of the group's members, with
+        the value that this returns or with the place. Only bytes that the group does not have are stored; the
+        first snapshot of an image in a group stores the image, too. All processes but the session are stopped
+        until the files are read, and go on then. Variables and processes are not part of it.
+
+        Raises InvalidError without an image, for another place, or a group that the connection has not;
+        NotSupportedError in gVisor, SandboxCodeError if a file cannot be read or the changes are over a
+        bound, SandboxEndedError, and the errors of storing files.
+        """
+        frozen = self._in_turn(self.freeze_op())
+        # Most sandboxes have no snapshots.
+        from dios.lib.snapshots.preparation import store  # noqa: PLC0415 - see above
+
+        return store(self._node, self._beginning, self._image_name, frozen, place)
 
     def close(self) -> None:
         """End the session; a second call does nothing."""
@@ -236,6 +260,25 @@ class Sandbox(SandboxOps):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    # -- images -----------------------------------------------------------------------------------
+    def _prepare(self, node: Node, *, is_missing: bool = False) -> None:
+        """Bring what the session begins with to the node, unless it is a template or nothing."""
+        if self._beginning.is_plain:
+            return
+        # Most sandboxes need nothing.
+        from dios.lib.snapshots.preparation import bring  # noqa: PLC0415 - see above
+
+        environment = bring(node, self._beginning, is_missing=is_missing)
+        self._template, self._image_name, self._changes = environment
+
+    def _frozen_start(self) -> Callable[[Sandbox], Steps[None]]:
+        """Bring the present files to the node, and return the start of a sandbox with them."""
+        frozen = self._in_turn(self.freeze_op())
+        from dios.lib.snapshots.preparation import bring_frozen  # noqa: PLC0415 - the same
+
+        bring_frozen(self._node, self._beginning, self._image_name, frozen)
+        return functools.partial(self.restart_op, changes=frozen)
 
     # -- steps ------------------------------------------------------------------------------------
     def _in_turn(self, steps: Steps[T]) -> T:

@@ -18,7 +18,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Final, NoReturn, TextIO, cast
 
@@ -37,7 +37,7 @@ from dios.lib.executor.archives import install
 from dios.lib.executor.call_pickles import PLAIN_CALL, Arguments
 from dios.lib.executor.frames import Function
 from dios.lib.executor.values import encode_result
-from dios.lib.sandbox import display, forking, protocol
+from dios.lib.sandbox import display, forking, notebook_display, protocol
 from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds
 from dios.lib.sandbox.failures import CELL, clean, described, undescribed
 from dios.lib.sandbox.protocol import (
@@ -45,30 +45,38 @@ from dios.lib.sandbox.protocol import (
     Begin,
     CallFunction,
     CompleteName,
+    DescribeName,
+    DisplayRecord,
     FailureRecord,
     ForkSession,
     GetFile,
     GetValue,
     ListFolder,
     MakeFolder,
+    MakeLink,
     Order,
     PutFile,
     PutValue,
     RemovePath,
     RunCell,
     RunProgram,
+    SendChanges,
     SessionTask,
 )
 from dios.limits import KIB
 
 if TYPE_CHECKING:
     from dios.client.sync.connection import Connection
+    from dios.lib.sandbox.cell_loop import CellLoop
     from dios.transport.rings.waiting import RingReader, RingWriter
 
 PROGRAM: Final = "from dios.lib.sandbox.session import serve\nserve()\n"
 
 _PART_BYTES: Final = 8 * KIB
 _PLAIN: Final = PLAIN_CALL
+
+_COROUTINE: Final = 0x80
+"""The flag of code that makes a coroutine: ``inspect`` takes time to load."""
 
 _orders: Final = msgspec.msgpack.Decoder(Order)
 
@@ -195,11 +203,16 @@ class _Session:
         """Called in a fork, which has a gateway of its own; None without a network."""
         self._streams: Final[list[TextIO]] = []
         self._left: Final = dict.fromkeys((protocol.STDOUT, protocol.STDERR), 0)
+        self._loop: CellLoop | None = None
+        """The event loop of the cells with ``await``, once there was one."""
         self._shown = display.DisplayedValues(self._bounds, self._warn)
+        self._display: Final = notebook_display.Display(self._send_display, self._clear)
 
         sys.modules["__main__"] = self._main
-        self._main.__dict__.update({"inputs": self._inputs, "display": self._display})
+        shown = {"display": self._display.display, "clear_output": self._display.clear_output}
+        self._main.__dict__.update({"inputs": self._inputs, **shown})
         display.prepare()
+        notebook_display.install(self._display)
 
     def _enter(self, node: Node) -> None:
         """Use the streams and inputs of a task: of the own one, or in a fork of the new one."""
@@ -299,6 +312,7 @@ class _Session:
             return
         self._renew_streams()
         self._shown = display.DisplayedValues(self._bounds, self._warn)
+        self._display.begin(self._shown, is_shown=isinstance(task, RunCell) and task.displays)
         # One byte over the bound shows the other side that something is missing.
         self._left.update(dict.fromkeys(self._left, self._bounds.output_bytes + 1))
         # Code of an earlier cell may have replaced the handler.
@@ -335,6 +349,7 @@ class _Session:
         self._flush()
         failure = None
         try:
+            self._close_loop()
             if self.renew_network is not None:
                 _require_no_connections()
             is_fork = forking.fork(self._node, self._own, self._main.__dict__)
@@ -344,6 +359,18 @@ class _Session:
             if is_fork:
                 self._become_fork()
         self.send(protocol.DONE, msgspec.msgpack.encode(Answer(number, failure=failure)))
+
+    def _close_loop(self) -> None:
+        """Close the event loop, which a fork would share. Raise NotForkableError if it has tasks."""
+        if self._loop is None:
+            return
+        tasks = self._loop.unfinished()
+        if tasks:
+            raise forking.NotForkableError(
+                f"it has tasks of asyncio that have not ended ({', '.join(tasks[:5])}): await or cancel them"
+            )
+        loop, self._loop = self._loop, None
+        loop.close()
 
     def _become_fork(self) -> NoReturn:
         """Take up the task of the fork, in a process that is one; nothing here returns to its origin."""
@@ -392,6 +419,8 @@ class _Session:
         if isinstance(task, PutFile):
             with open(task.path, "wb", opener=opened_file) as file:
                 file.write(task.data)
+                if task.mode is not None:
+                    os.fchmod(file.fileno(), task.mode)
             return Answer()
         if isinstance(task, GetFile):
             with open(task.path, "rb", opener=opened_file) as file:
@@ -401,12 +430,24 @@ class _Session:
             from dios.lib.sandbox.programs import run_program  # noqa: PLC0415 - see above
 
             return self._value(run_program(task, self.show))
-        if isinstance(task, ListFolder | RemovePath | MakeFolder):
+        if isinstance(task, SendChanges):
+            # Few sessions are asked for them.
+            from dios.lib.sandbox.changes import send_changes  # noqa: PLC0415 - see above
+
+            send_changes(lambda data: self.send(protocol.FILES, data))
+            return Answer()
+        if isinstance(task, ListFolder | RemovePath | MakeFolder | MakeLink):
             return self._value(_changed(task))
         if isinstance(task, GetValue):
             return self._value(variables[self._known(task.name)])
         if isinstance(task, CompleteName):
             return self._value(_completions(variables, task.text))
+        if isinstance(task, DescribeName):
+            # It takes time to load, and most sessions do not need it.
+            from dios.lib.sandbox.descriptions import described_value  # noqa: PLC0415
+
+            value = _attribute(variables, task.text)
+            return self._value(described_value(task.text, value, source=task.source))
         assert isinstance(task, CallFunction), "the others are above"  # noqa: S101 - by the type
         install(task.modules)
         arguments, named = _decoded(task.data)
@@ -435,23 +476,49 @@ class _Session:
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         statements, expression = _compiled(source, file)
         variables = self._main.__dict__
-        exec(statements, variables)  # noqa: S102 - the session is here to run it
+        is_async = bool((statements.co_flags | (expression.co_flags if expression else 0)) & _COROUTINE)
+        self._evaluated(statements, is_async=is_async)
         text, is_table = None, False
         if expression is not None:
-            value: object = eval(expression, variables)  # noqa: S307 - the same
+            value = self._evaluated(expression, is_async=is_async)
             if value is not None:
                 variables["_"] = value
                 count = len(self._shown.tables)
                 is_table = self._shown.take_table(value) and len(self._shown.tables) > count
                 text = display.shown_value(value, self._bounds)
+                if self._display.is_shown and not is_table:
+                    self._display.show_value(value)
         self._shown.take_figures()
         return Answer(value_repr=text, ends_with_table=is_table)
 
-    def _display(self, *values: object) -> None:
-        """Show values as if each were the last expression of a cell."""
-        for value in values:
-            if not self._shown.take_table(value):
-                sys.stdout.write(display.shown_value(value, self._bounds) + "\n")
+    def _evaluated(self, code: CodeType, *, is_async: bool) -> object:
+        """Run the code of a cell, or of its last expression, and return the value.
+
+        The code of a cell with ``await`` runs on the event loop, also the part without.
+        """
+        if not is_async:
+            value: object = eval(code, self._main.__dict__)  # noqa: S307 - the session is here to run it
+            return value
+        if self._loop is None:
+            # Most sessions do not need it.
+            from dios.lib.sandbox.cell_loop import CellLoop  # noqa: PLC0415
+
+            self._loop = CellLoop()
+        return self._loop.run(self._coroutine(code))
+
+    async def _coroutine(self, code: CodeType) -> object:
+        value: object = eval(code, self._main.__dict__)  # noqa: S307 - the same
+        if code.co_flags & _COROUTINE:
+            return await cast("Coroutine[object, object, object]", value)
+        return value
+
+    def _send_display(self, record: DisplayRecord) -> None:
+        self._flush()
+        self.send(protocol.DISPLAY, msgspec.msgpack.encode(record))
+
+    def _clear(self, data: bytes) -> None:
+        self._flush()
+        self.send(protocol.CLEAR, data)
 
     # -- output -----------------------------------------------------------------------------------
     def _renew_streams(self) -> None:
@@ -491,10 +558,13 @@ def opened_file(path: str, flags: int) -> int:
     return number
 
 
-def _changed(task: ListFolder | RemovePath | MakeFolder) -> list[dict[str, object]]:
+def _changed(task: ListFolder | RemovePath | MakeFolder | MakeLink) -> list[dict[str, object]]:
     """Do something with files; the result has the files of a folder."""
     if isinstance(task, MakeFolder):
         os.makedirs(task.path, exist_ok=True)  # noqa: PTH103 - as short as the code of a cell would be
+        return []
+    if isinstance(task, MakeLink):
+        os.symlink(task.target, task.path)  # noqa: PTH211 - the same
         return []
     if isinstance(task, ListFolder):
         with os.scandir(task.path) as entries:
@@ -543,11 +613,7 @@ def _completions(variables: dict[str, object], text: str) -> list[str]:
     """Return the names that begin with a dotted name; those with underscores only if it asks for them."""
     owner, dot, begin = text.rpartition(".")
     if dot:
-        first, *others = owner.split(".")
-        value = variables[first] if first in variables else getattr(builtins, first)
-        for name in others:
-            value = getattr(value, name)
-        known = {name for name in dir(value) if type(name) is str}
+        known = {name for name in dir(_attribute(variables, owner)) if type(name) is str}
     else:
         known = {*variables, *dir(builtins), *keyword.kwlist}
     names = sorted(
@@ -558,18 +624,32 @@ def _completions(variables: dict[str, object], text: str) -> list[str]:
     return [owner + dot + name for name in names if len(text) + len(name) <= NAME_CHARS_MAX][:COMPLETIONS_MAX]
 
 
+def _attribute(variables: dict[str, object], dotted: str) -> object:
+    """Return the value of a dotted name."""
+    first, *others = dotted.split(".")
+    value = variables[first] if first in variables else getattr(builtins, first)
+    for name in others:
+        value = getattr(value, name)
+    return value
+
+
 def _compiled(source: str, file: str) -> tuple[CodeType, CodeType | None]:
-    """Return the code of a cell, and of its last expression if it ends with one."""
-    tree = ast.parse(source, file)
+    """Return the code of a cell, and of its last expression if it ends with one.
+
+    Code with ``await`` outside of a function is that of a coroutine.
+    """
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree = compile(source, file, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+    assert isinstance(tree, ast.Module), "by the flags"  # noqa: S101 - for the types
     last = tree.body[-1] if tree.body else None
     # A semicolon at the end hides the value, as in a notebook.
     if not isinstance(last, ast.Expr) or source.rstrip().endswith(";"):
-        return compile(tree, file, "exec", dont_inherit=True), None
+        return compile(tree, file, "exec", flags, dont_inherit=True), None
     del tree.body[-1]
     expression = ast.Expression(last.value)
     return (
-        compile(tree, file, "exec", dont_inherit=True),
-        compile(expression, file, "eval", dont_inherit=True),
+        compile(tree, file, "exec", flags, dont_inherit=True),
+        compile(expression, file, "eval", flags, dont_inherit=True),
     )
 
 

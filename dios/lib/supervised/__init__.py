@@ -8,7 +8,6 @@ A user's program records what it wants with ``Services``; ``docs/kept-jobs.md`` 
 - ``decisions``: the replicas to start and to stop next, as a function without effects
 - ``pauses``: the pauses before restarts
 - ``supervisor``: starts, watches and replaces the replicas of one user; the leading node runs it
-- ``report``: what it reports to users
 - ``services``: the interface for users' programs; ``service_files``: services in TOML files
 - ``kept_jobs``: the interface for kept jobs, services that end; ``kept_state``: what their programs save
 - ``autoscaling``: changes the number of replicas with the load

@@ -20,8 +20,16 @@ from dios.lib.supervised import predecessors, records
 from dios.lib.supervised.arrays import ArrayShape, checked_shape
 from dios.lib.supervised.kept_state import latest_state
 from dios.lib.supervised.predecessors import View
-from dios.lib.supervised.records import Condition, JobArray, JobEnd, JobState, Predecessor, ServiceRecord
-from dios.lib.supervised.report import ReplicaNote, ServicesReport
+from dios.lib.supervised.records import (
+    Condition,
+    JobArray,
+    JobEnd,
+    JobState,
+    Predecessor,
+    ReplicaNote,
+    ServiceRecord,
+    ServicesReport,
+)
 from dios.lib.supervised.services import ServiceProgram, Services
 
 _LOOK_S: Final = limits.SERVICE_ROUND_MS / 1000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Annotated, Final, TypeAlias
@@ -583,3 +584,29 @@ def found_element(services: Mapping[str, ServiceRecord], name: str) -> tuple[Ser
     if array is None or index not in array.indices:
         raise InvalidError(f"the job {job!r} has no element {index}. `dios job describe {job}` lists them.")
     return record, index
+
+
+class ReplicaNote(Struct, frozen=True):
+    """The leader's knowledge of a replica: its starts, and why it ended last or could not be started.
+
+    ``starts`` is the node on which it is being started, and it ``waits`` before the next start.
+    """
+
+    slot: int = 0
+    generation: int = 0
+    restarts: int = 0
+    reason: str = ""
+    starts: str = ""
+    waits: bool = False
+
+
+class ServicesReport(Struct, frozen=True):
+    """The report of the leading supervisor."""
+
+    leader: str = ""
+    services: dict[str, list[ReplicaNote]] = {}
+
+    def notes(self, name: str) -> Mapping[tuple[int, int], ReplicaNote]:
+        """Return what is reported of a service or job, by slot and generation."""
+        notes = {(note.slot, note.generation): note for note in self.services.get(name, ())}
+        return defaultdict(ReplicaNote, notes)

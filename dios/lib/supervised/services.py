@@ -17,8 +17,13 @@ from dios.client.program import ProgramText, decode_program, encode_program, wit
 from dios.client.sync.node import Group, Node, Reference, Task
 from dios.errors import DiosError, InvalidError, TooLargeError, UnreachableError
 from dios.lib.supervised import records
-from dios.lib.supervised.records import JobState, ServiceGeneration, ServiceInput, ServiceRecord
-from dios.lib.supervised.report import ServicesReport
+from dios.lib.supervised.records import (
+    JobState,
+    ServiceGeneration,
+    ServiceInput,
+    ServiceRecord,
+    ServicesReport,
+)
 from dios.lib.user_records.records import UserRecords
 from dios.wire.messages import Limits, Work
 from dios.wire.types import ObjectType, Persistence

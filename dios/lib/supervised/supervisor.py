@@ -25,8 +25,15 @@ from dios.lib.supervised import records
 from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, array_steps, next_steps
 from dios.lib.supervised.pauses import NodeRefusals, StartPause
 from dios.lib.supervised.predecessors import View, is_complete, missing_tasks, still_waiting
-from dios.lib.supervised.records import STATE_LABEL, JobEnd, JobState, ServiceGeneration, ServiceRecord
-from dios.lib.supervised.report import ReplicaNote, ServicesReport
+from dios.lib.supervised.records import (
+    STATE_LABEL,
+    JobEnd,
+    JobState,
+    ReplicaNote,
+    ServiceGeneration,
+    ServiceRecord,
+    ServicesReport,
+)
 from dios.lib.user_records.leader import Leader, Round
 from dios.wire.types import Cause, ObjectType, TaskState
 

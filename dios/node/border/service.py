@@ -104,7 +104,8 @@ class Border:
         denied: Callable[[Principal, str], None],
     ) -> None:
         self._settings: Final = settings
-        self._identity: Final = identity
+        self._identity = identity
+        self._port: BorderListener | None = None
         self._server: Final = server
         self._own_uid: Final = own_uid
         self._record: Final = record
@@ -114,6 +115,12 @@ class Border:
         self._writes: Final = SharedPlaces(_WRITES.places)
         self._sent: Final[dict[bytes, SharedPlaces]] = {}
         self._rates: Final[dict[bytes | int, TokenBucket]] = {}
+
+    def adopt(self, identity: Identity) -> None:
+        """Use this identity from now on, after its certificate was renewed."""
+        self._identity = identity
+        if self._port is not None:
+            self._port.adopt(identity)
 
     async def run(self) -> None:
         """Serve programs and trusted clusters. Raise OSError if the port or the socket cannot be used."""
@@ -133,12 +140,14 @@ class Border:
                     ),
                     HandshakePace(),
                 )
+                self._port = port
                 _log.info("the border listens for trusted clusters", extra={"address": port.address})
                 nursery.start_soon(self._accept_programs, local, nursery)
                 try:
                     while True:
                         nursery.start_soon(self._serve_foreign, await port.accept())
                 finally:
+                    self._port = None
                     port.close()
         finally:
             close_listener(local, path)

@@ -168,18 +168,20 @@ class Fleet:
         members = [host for host in hosts if looked[host].member.cluster]
         fresh = [host for host in hosts if host not in members]
         rows: dict[Host, Row] = {}
+        second: Host | None = None
         if not members:
             members, fresh = fresh[:1], fresh[1:]
+            elsewhere = [host for host in fresh if host.rack != members[0].rack]
+            second = next(iter(elsewhere or fresh), None)
         rows |= zip(
             members, self._each(lambda host: self._start(host, looked[host], None), members), strict=True
         )
+        if second is not None:
+            # The first authority may be lost, with its rack.
+            rows[second] = self._start(second, looked[second], self._token(members, 1, is_authority=True))
+            fresh.remove(second)
         if fresh:
-            token = self._ask(
-                members[0],
-                {"do": "token", "uses": len(fresh), "valid": _TOKEN_VALID},
-                lambda said: said.token,
-            )
-            checked_address(token.address, advertised=True)
+            token = self._token(members, len(fresh), is_authority=False)
             joined = self._each(lambda host: self._start(host, looked[host], token), fresh)
             rows |= zip(fresh, joined, strict=True)
         names = [rows[host].name for host in hosts]
@@ -188,6 +190,20 @@ class Fleet:
             replace(rows[host], version=answer.version, restart=changed[host] and looked[host].running)
             for host, answer in zip(hosts, ready, strict=True)
         ]
+
+    def _token(self, members: Sequence[Host], uses: int, *, is_authority: bool) -> Token:
+        """Return an invitation of the first member that is an authority. Raise HostError if none is."""
+        request = {"do": "token", "uses": uses, "valid": _TOKEN_VALID, "is_authority": is_authority}
+        failure: HostError | None = None
+        for member in members:
+            try:
+                token = self._ask(member, request, lambda said: said.token)
+            except HostError as error:
+                failure = failure or error
+                continue
+            checked_address(token.address, advertised=True)
+            return token
+        raise failure or HostError("none of the hosts has a node that invites others")
 
     def _look(self, host: Host) -> Looked:
         answer = self._ask(host, {"do": "look", "network": self._wanted.network}, lambda said: said.look)

@@ -340,10 +340,15 @@ def install(request: Request) -> Answer:
 def token(request: Request) -> Answer:
     """Return a new join token of this host's node, which must run."""
     places = Places(str(request["prefix"]))
-    words = ("--valid", str(request["valid"]), "--uses", str(request["uses"]))
+    words = ["--valid", str(request["valid"]), "--uses", str(request["uses"])]
+    if request["is_authority"]:
+        words.append("--authority")
     told = _asked(places, "invite", *words)
     if "token" not in told:
-        raise FailedError(f"the node in {places.data} made no invitation; `dios-node invite` there says why")
+        raise FailedError(
+            f"the node in {places.data} made no invitation; `dios-node invite` there says why. Name an "
+            "authority of the cluster among the hosts."
+        )
     return {"token": str(told["token"]), "address": str(told["address"])}
 
 

@@ -26,6 +26,7 @@ from dios.wire.addresses import join_address, listen_advice
 _DIAL_SECONDS: Final = 1.0
 _SEEDS_TRIED_MAX: Final = 8
 _CHAIN_ROOM_LOW: Final = 2
+_MEMBERS_OF_A_CLUSTER: Final = 2
 _CLOCK_UNSYNCHRONISED: Final = 5
 _TIMEX_BYTES: Final = 512
 _PORT: Final = DoctorTest("port", "other nodes connect to it")
@@ -61,6 +62,23 @@ def _known(settings: Settings) -> Iterator[DoctorFinding]:
         return  # other tests show why the node does not answer
     yield from judge_clocks(members)
     yield judge_schedulers(members)
+    yield from judge_authorities(members)
+
+
+def judge_authorities(members: Iterable[Member]) -> Iterator[DoctorFinding]:
+    """Report the authorities among the nodes, with advice for a cluster that has only one."""
+    members = list(members)
+    names = sorted(member.name for member in members if member.is_authority)
+    if not names or len(members) < _MEMBERS_OF_A_CLUSTER:
+        return  # no authority was connected since the start of this node, which says nothing about them
+    test = DoctorTest("authorities", "they admit nodes and renew certificates")
+    advice = ""
+    if len(names) == 1:
+        advice = (
+            f"if {names[0]} is lost, nobody renews the certificates: invite a second authority there with "
+            "`dios-node invite --authority`, or keep the key of the cluster's root (docs/clusters.md)"
+        )
+    yield test.result(", ".join(names), advice)
 
 
 def judge_schedulers(members: Iterable[Member]) -> DoctorFinding:
@@ -90,7 +108,7 @@ def judge_clocks(members: Iterable[Member]) -> Iterator[DoctorFinding]:
 
     A clock is blamed only if it differs by more than that for certain.
     """
-    test = DoctorTest("clocks", "times shown to users agree; no guarantee depends on it")
+    test = DoctorTest("clocks", "times shown to users agree, and the ends of certificates")
     measured = {
         member.name: (member.clock_offset_ns, member.clock_error_ns)
         for member in members
@@ -127,7 +145,9 @@ def _devices(settings: Settings) -> DoctorFinding:
 def _identity(settings: Settings) -> DoctorFinding:
     test = DoctorTest("identity", "identifies the node in its cluster")
     # Imported late: certificates take a tenth of a second, which a node without a cluster need not spend.
-    from dios.transport.identity import identity  # noqa: PLC0415 - see above
+    from dios.node.certificate_keeper import state_of  # noqa: PLC0415 - see above
+    from dios.transport.identity import identity  # noqa: PLC0415 - the same
+    from dios.transport.identity.certificates import ROLE_TEXTS, NodeRight  # noqa: PLC0415 - the same
 
     try:
         own = identity.load(settings.data)
@@ -141,13 +161,13 @@ def _identity(settings: Settings) -> DoctorFinding:
         advice = "run `dios-node init` to make a cluster, or `dios-node start --join` to join one"
         return test.result("none yet: the node accepts no other nodes", advice)
     room = limits.CHAIN_CERTIFICATES_MAX - len(own.chain)
-    role = ", a worker, which administers no other node" if own.card.is_worker else ""
+    certificate = state_of(own)
     detail = (
-        f"{own.name} of cluster {own.cluster.hex()[:16]}{role}; its certificate does not expire, and has "
-        f"{len(own.chain) - 1} others above it"
+        f"{own.name} of cluster {own.cluster.hex()[:16]}, {ROLE_TEXTS[own.card.node_role]}; its certificate "
+        f"is valid {certificate.text}, and has {len(own.chain) - 1} others above it"
     )
-    advice = ""
-    if room <= _CHAIN_ROOM_LOW and not role:
+    advice = certificate.advice
+    if room <= _CHAIN_ROOM_LOW and own.card.may(NodeRight.SIGN):
         advice = (
             f"admit new nodes elsewhere: below this node there is room for {room} more in a row. "
             "`dios-node invite` at a node that was in the cluster earlier"
@@ -156,9 +176,7 @@ def _identity(settings: Settings) -> DoctorFinding:
 
 
 def _clock() -> DoctorFinding:
-    test = DoctorTest(
-        "clock", "expiry of invitations, and the times shown to users; no guarantee depends on it"
-    )
+    test = DoctorTest("clock", "ends of invitations and certificates, and the times shown to users")
     state = _clock_state()
     if state is None:
         return test.result("the system does not report if it is synchronised")

@@ -10,7 +10,7 @@ from typing import Final
 from dios.client.sync.node import connect
 from dios.errors import DiosError
 from dios.lib.kept.promises import KeptStatus, Promises
-from dios.lib.kept.report import ShortObject
+from dios.lib.kept.records import ShortObject
 from dios.node import daemon
 from dios.node.doctor.finding import DoctorFinding, DoctorTest
 from dios.node.settings import load

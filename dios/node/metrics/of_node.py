@@ -277,6 +277,10 @@ NODE_FAMILIES: Final[Mapping[str, _Node]] = {
             )
         ),
     ),
+    "dios_certificate_days_left": _gauge(
+        "Whole days until this node's certificate ends; none for a certificate without an end.",
+        lambda node: node.host.certificate_days(),
+    ),
     "dios_peer_connected": _gauges(
         "1 if there is a connection with the node, else 0.",
         "peer",

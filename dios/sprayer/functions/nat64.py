@@ -20,6 +20,7 @@ from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_so
 from dios.sprayer.functions.mapping import FILTERS, NEXT_NAME, MappingFunction, is_authenticated
 from dios.sprayer.packets.fragments import fragment_header
 from dios.sprayer.packets.packet import (
+    BAD_SUM,
     FINE,
     INSIDE,
     NO_ADDRESS,
@@ -30,7 +31,7 @@ from dios.sprayer.packets.packet import (
     checked_address,
     halves,
 )
-from dios.sprayer.packets.translate import error_to_four, error_to_six, to_four, to_six
+from dios.sprayer.packets.translate import error_to_four, error_to_six, has_right_header, to_four, to_six
 
 MTU_MIN: Final = 1280
 MTU_MAX: Final = 9000
@@ -72,9 +73,11 @@ class Nat64(MappingFunction):
         return [*super().own_networks(), self._prefix]
 
     def fault_of(self, packet: Packet) -> int:
-        """Return the cause to drop a packet of the other side's version of IP, or an authenticated one."""
+        """Return the cause to drop a packet: of the other side's version of IP, damaged, or authenticated."""
         if (packet.version == 6) != (packet.side == INSIDE):
             return NO_ADDRESS
+        if packet.version == 4 and not has_right_header(packet):
+            return BAD_SUM
         return PROTOCOL if packet.side == INSIDE and is_authenticated(packet) else FINE
 
     def outside_of(self, high: int, low: int) -> tuple[int, int]:

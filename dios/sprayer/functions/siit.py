@@ -40,6 +40,7 @@ from dios.sprayer.packets.translate import (
     answer_with_error,
     error_to_four,
     error_to_six,
+    has_right_header,
     has_right_sums,
     to_four,
     to_six,
@@ -103,7 +104,9 @@ class Siit(NetworkFunction):
                     continue
             if (packet.version == 6) != (packet.side == INSIDE):
                 drop(packet, NO_ADDRESS)
-            elif packet.error and not has_right_sums(packet):
+            elif (packet.version == 4 and not has_right_header(packet)) or (
+                packet.error and not has_right_sums(packet)
+            ):
                 drop(packet, BAD_SUM)
             elif packet.version == 4:
                 self.inward(packet, flows.core)

@@ -155,6 +155,9 @@ def _follow(packet: Packet, at: int, end: int) -> int:
         head = int64(peek8(here) & 15) * 4
         if head < 20 or at + head > end:
             return -BAD_HEADER
+        fault = _options(here, head) if head > 20 else FINE
+        if fault != FINE:
+            return -fault
         return at + head if peek16(here + 6) & 0x3FFF == 0 else int64(-FRAGMENT)
     kind = peek8(here + 6)
     at += 40
@@ -179,6 +182,26 @@ def _follow(packet: Packet, at: int, end: int) -> int:
         if at > end:
             return -TRUNCATED
     return -EXTENSIONS
+
+
+@no_refcount_kernel
+def _options(here: int, head: int) -> int:
+    """Return ``FINE``, or the cause to drop a packet for the options in its IPv4 header of ``head`` bytes."""
+    at = int64(20)
+    while at < head:
+        kind = peek8(here + at)
+        if kind == 0:
+            return FINE
+        if kind == 1:
+            at += 1
+            continue
+        size = int64(peek8(here + at + 1)) if at + 1 < head else int64(0)
+        if size < 2 or at + size > head:
+            return BAD_HEADER
+        if kind in (131, 137) and size > 2 and int64(peek8(here + at + 2)) <= size:
+            return ROUTED
+        at += size
+    return FINE
 
 
 @no_refcount_kernel

@@ -267,6 +267,13 @@ def has_right_sums(packet: Packet) -> bool:
 
 
 @no_refcount_kernel
+def has_right_header(packet: Packet) -> bool:
+    """Return True if the checksum of a header of IPv4 is right, which a header of IPv6 cannot replace."""
+    here = packet.address + packet.network
+    return bool(folded(sum_bytes(here, int64(peek8(here) & 15) * 4)) == 0xFFFF)
+
+
+@no_refcount_kernel
 def _write_icmp_sum(packet: Packet, network: int, transport: int, end: int, version: int) -> None:
     """Write the checksum of an ICMP message."""
     at, size = packet.address + transport, end - transport

@@ -1,8 +1,9 @@
 """The certificates of a cluster: creating and reading them, and the order in which they may follow.
 
-Three roles: the *authority* signs the first node, and its key exists only for that moment; *nodes* sign
-other nodes, unless they are *workers*; *join* certificates are part of a token and sign nothing. Only join
-certificates expire, and only the node that signed one judges its time, because clocks differ.
+Three kinds: the *root* of the cluster signs its first node; *nodes* have a role, which says if they sign
+others; *join* certificates are part of a token and sign nothing. Certificates of nodes that sign have no end,
+because nobody else could renew the first. All others end. TLS does not judge times, because clocks differ:
+``end_of`` does, with a tolerance and with a reason for the operator.
 ``dios.transport.identity.trust`` has the trusted nodes, ``dios.transport.identity.identity`` stores the
 certificates.
 """
@@ -12,7 +13,8 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -35,17 +37,49 @@ _FROM: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FOR_EVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _LABEL: Final = re.compile(r"dios:(authority|node|join):([0-9a-f]{16})")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_WORKER: Final = "worker"
-"""The unit in the subject of a worker's certificate."""
 _CARDS_KEPT: Final = 4 * limits.NODES_MAX
 
 
 class CertificateRole(enum.StrEnum):
-    """The role of a certificate's owner."""
+    """The kind of a certificate's owner."""
 
-    AUTHORITY = "authority"
+    ROOT = "authority"
     NODE = "node"
     JOIN = "join"
+
+
+class NodeRole(enum.StrEnum):
+    """The role of a node: the unit in the subject of its certificate."""
+
+    AUTHORITY = "authority"
+    MEMBER = "member"
+    WORKER = "worker"
+
+
+class NodeRight(enum.Flag):
+    """The acts at other nodes that need a role."""
+
+    SIGN = enum.auto()
+    """Admit machines, and sign and renew the certificates of nodes."""
+    REMOVE = enum.auto()
+    """Remove nodes by statements."""
+    ADMINISTER = enum.auto()
+    """Drain, label and schedule, in the name of the nodes' own user."""
+
+
+RIGHTS: Final[Mapping[NodeRole, NodeRight]] = {
+    NodeRole.AUTHORITY: NodeRight.SIGN | NodeRight.REMOVE | NodeRight.ADMINISTER,
+    NodeRole.MEMBER: NodeRight.REMOVE | NodeRight.ADMINISTER,
+    NodeRole.WORKER: NodeRight(0),
+}
+"""The rights of each role; every other table of roles follows from it."""
+ROLE_TEXTS: Final[Mapping[NodeRole, str]] = {
+    NodeRole.AUTHORITY: "an authority, which admits nodes and administers others",
+    NodeRole.MEMBER: "a member, which administers others and admits none",
+    NodeRole.WORKER: "a worker, which administers no other node",
+}
+if not RIGHTS.keys() == ROLE_TEXTS.keys() == set(NodeRole):  # pragma: no cover - a defect of this module
+    raise AssertionError("a role of nodes has no rights, or no text")
 
 
 class CertificateDetails(NamedTuple):
@@ -53,12 +87,34 @@ class CertificateDetails(NamedTuple):
 
     role: CertificateRole
     number: int
-    """The id of a node, or the number of a token or of the authority."""
+    """The id of a node, or the number of a token or of the root."""
     name: str
     key: bytes
     """SHA-256 of the public key."""
-    is_worker: bool = False
-    """True for a node that computes for its users, and neither admits, removes, schedules nor administers."""
+    node_role: NodeRole = NodeRole.MEMBER
+    """The role of a node; of no meaning for others."""
+    since_s: int = 0
+    """The time at which it was signed, seconds since 1970 by its signer's clock; 0 if it has no end."""
+    until_s: int | None = None
+    """The time at which it ends, by the same clock; None for no end."""
+
+    def may(self, right: NodeRight) -> bool:
+        """Return True if it is the certificate of a node with this right."""
+        return self.role is CertificateRole.NODE and right in RIGHTS[self.node_role]
+
+    @property
+    def is_worker(self) -> bool:
+        """True for a node that computes for its users, and administers no other."""
+        return self.role is CertificateRole.NODE and not self.may(NodeRight.ADMINISTER)
+
+    @property
+    def renewal_s(self) -> float | None:
+        """The time from which its owner asks for the next one, at half of its life; None for no end."""
+        return None if self.until_s is None else (self.since_s + self.until_s) / 2
+
+    def is_same_node(self, other: CertificateDetails) -> bool:
+        """Return True if another certificate is for the same node, name, key and role."""
+        return self._replace(since_s=0, until_s=None) == other._replace(since_s=0, until_s=None)
 
 
 def is_name(name: str) -> bool:
@@ -133,17 +189,73 @@ def card_of(certificate: bytes) -> CertificateDetails:
         units = [
             str(unit.value) for unit in read.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
         ]
+        signs = read.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        since_s, until_s = _life(read)
+        node_role = _node_role(units, signs=signs)
     except Exception as error:  # noqa: BLE001 - the parser's exceptions have no common base
         raise ProtocolError(f"the certificate is not of a cluster: {error}") from None
     match = _LABEL.fullmatch(label)
     if match is None or len(names) != 1 or not isinstance(key, Ed25519PublicKey):
         raise ProtocolError("the certificate is not of a cluster: it has no role, or another kind of key")
+    role = CertificateRole(match[1])
     card = CertificateDetails(
-        CertificateRole(match[1]), int(match[2], 16), str(names[0].value), key_digest(key), units == [_WORKER]
+        role,
+        int(match[2], 16),
+        str(names[0].value),
+        key_digest(key),
+        node_role if role is CertificateRole.NODE else NodeRole.MEMBER,
+        since_s,
+        until_s,
     )
     if card.role is CertificateRole.NODE and not (0 < card.number < 2**63 and is_name(card.name)):
         raise ProtocolError("the certificate is not of a cluster: a node has another kind of id and name")
     return card
+
+
+def _node_role(units: Sequence[str], *, signs: bool) -> NodeRole:
+    """Return the role of a node. Certificates of releases up to 0.2 have none: their nodes sign others."""
+    if not units:
+        return NodeRole.AUTHORITY if signs else NodeRole.MEMBER
+    (unit,) = units
+    role = NodeRole(unit)
+    if signs and NodeRight.SIGN not in RIGHTS[role]:
+        raise ProtocolError(f"a certificate for the role {role} signs others")
+    return role
+
+
+def _life(certificate: x509.Certificate) -> tuple[int, int | None]:
+    """Return the beginning and the end of a certificate, in seconds since 1970; 0 and None for no end."""
+    if certificate.not_valid_after_utc >= _FOR_EVER:
+        return 0, None
+    begin_s = int(certificate.not_valid_before_utc.timestamp())
+    return begin_s + (limits.CERTIFICATE_SKEW_S if begin_s else 0), int(
+        certificate.not_valid_after_utc.timestamp()
+    )
+
+
+def end_of(chain: Sequence[CertificateDetails], now_s: float | None = None) -> str:
+    """Return the reason why a chain is over by this machine's clock; empty if it is not.
+
+    ``now_s`` is the time in seconds since 1970. Ends are judged CERTIFICATE_SKEW_S late, because clocks
+    differ.
+    """
+    now_s = time.time() if now_s is None else now_s
+    for card in chain:
+        if card.until_s is None or now_s <= card.until_s + limits.CERTIFICATE_SKEW_S:
+            continue
+        if card.role is CertificateRole.JOIN:
+            return "the invitation has expired. Make a new one there with `dios-node invite`."
+        return (
+            f"the certificate of {card.name} ended at {utc_text(card.until_s)}, and the clock here says "
+            f"{utc_text(now_s)}. {card.name} renews it by itself as soon as it reaches an authority. If one "
+            "of the two clocks is wrong, set it."
+        )
+    return ""
+
+
+def utc_text(time_s: float) -> str:
+    """Return a time in seconds since 1970 as text."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def signer_of(certificate: bytes) -> tuple[int, str]:
@@ -155,19 +267,15 @@ def signer_of(certificate: bytes) -> tuple[int, str]:
 
 
 def cards_of(chain: Sequence[bytes]) -> tuple[CertificateDetails, ...]:
-    """Read a chain, from the peer's certificate to the authority's; raises ProtocolError.
+    """Read a chain, from the peer's certificate to the root's; raises ProtocolError.
 
     The caller must have checked the signatures.
     """
     if not 2 <= len(chain) <= limits.CHAIN_CERTIFICATES_MAX:
         raise ProtocolError(f"a chain of {len(chain)} certificates is too short, or too long")
     cards = tuple(card_of(certificate) for certificate in chain)
-    between = all(card.role is CertificateRole.NODE and not card.is_worker for card in cards[1:-1])
-    if (
-        cards[-1].role is not CertificateRole.AUTHORITY
-        or not between
-        or cards[0].role is CertificateRole.AUTHORITY
-    ):
+    between = all(card.may(NodeRight.SIGN) for card in cards[1:-1])
+    if cards[-1].role is not CertificateRole.ROOT or not between or cards[0].role is CertificateRole.ROOT:
         raise ProtocolError("the roles in the chain of certificates do not follow each other")
     return cards
 
@@ -201,12 +309,25 @@ def check_signatures(chain: Sequence[bytes]) -> None:
             raise ProtocolError("the chain of certificates is not valid: it has a signer that may not sign")
 
 
-def make_authority(number: int, name: str, key: Ed25519PrivateKey) -> bytes:
-    """Return the certificate of a new cluster's authority, signed by itself."""
+def make_root(number: int, name: str, key: Ed25519PrivateKey) -> bytes:
+    """Return the certificate of a new cluster's root, signed by itself."""
     subject = _subject(name, number)
-    builder = _builder(subject, CertificateRole.AUTHORITY, number, key.public_key())
-    builder = _as_signer(builder, limits.CHAIN_CERTIFICATES_MAX - 2)
+    builder = _builder(subject, CertificateRole.ROOT, number, key.public_key())
+    builder = _as_signer(builder.not_valid_before(_FROM), limits.CHAIN_CERTIFICATES_MAX - 2)
     return _signed(builder, subject, key)
+
+
+class Life(NamedTuple):
+    """The life of a certificate, in seconds since 1970 by its signer's clock."""
+
+    since_s: int
+    until_s: int
+
+
+def life_of(days: int, now_s: float | None = None) -> Life | None:
+    """Return the life of a certificate that is signed now, or None if ``days`` is 0, for no end."""
+    since_s = int(time.time() if now_s is None else now_s)
+    return Life(since_s, since_s + days * 86_400) if days else None
 
 
 def make_node(
@@ -216,15 +337,23 @@ def make_node(
     signer: bytes,
     signer_key: Ed25519PrivateKey,
     *,
-    is_worker: bool = False,
+    role: NodeRole = NodeRole.MEMBER,
+    life: Life | None = None,
 ) -> bytes:
-    """Return a node's certificate; LimitError if the signer is too far from the authority to sign."""
+    """Return a node's certificate; LimitError if the signer is too far from the root to sign.
+
+    It has no end without a ``life``, and for a role that signs.
+    """
     issuer, room = _signer(signer)
-    subject = _subject(name, number, _WORKER if is_worker else "")
-    builder = _builder(subject, CertificateRole.NODE, number, key)
-    # The last certificate that fits the chain may sign nothing.
-    may_sign = room and not is_worker
-    builder = _as_signer(builder, room - 1) if may_sign else _as_no_signer(builder, _FOR_EVER)
+    builder = _builder(_subject(name, number, role), CertificateRole.NODE, number, key)
+    if NodeRight.SIGN in RIGHTS[role] and room:
+        builder = _as_signer(builder.not_valid_before(_FROM), room - 1)
+    elif life is None or NodeRight.SIGN in RIGHTS[role]:
+        # The last signer that fits the chain signs nothing.
+        builder = _as_no_signer(builder.not_valid_before(_FROM), _FOR_EVER)
+    else:
+        begin = datetime.fromtimestamp(int(life.since_s) - limits.CERTIFICATE_SKEW_S, UTC)
+        builder = _as_no_signer(builder.not_valid_before(begin), datetime.fromtimestamp(life.until_s, UTC))
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     return _signed(builder.add_extension(usage, critical=False), issuer, signer_key)
 
@@ -238,7 +367,7 @@ def make_join(
     """
     issuer, _ = _signer(signer)
     builder = _builder(_subject("join", number), CertificateRole.JOIN, number, key)
-    builder = _as_no_signer(builder, datetime.fromtimestamp(expires_s, UTC))
+    builder = _as_no_signer(builder.not_valid_before(_FROM), datetime.fromtimestamp(expires_s, UTC))
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
     return _signed(builder.add_extension(usage, critical=False), issuer, signer_key)
 
@@ -247,14 +376,16 @@ def _signer(certificate: bytes) -> tuple[x509.Certificate, int]:
     """Return the signer, and the number of certificates that may still follow below it."""
     read = x509.load_der_x509_certificate(certificate)
     room = _room(read)
-    if room is None and card_of(certificate).is_worker:
+    card = card_of(certificate)
+    if room is None and card.role is CertificateRole.NODE and not card.may(NodeRight.SIGN):
         raise NotPermittedError(
-            f"{card_of(certificate).name} is a worker and admits no nodes. Invite at another node."
+            f"{card.name} is a {card.node_role} and admits no nodes. Invite at an authority: "
+            "`dios node ls` shows which nodes are."
         )
     if room is None:
         raise LimitError(
-            f"{card_of(certificate).name} is {limits.CHAIN_CERTIFICATES_MAX - 1} certificates away from the "
-            "authority and cannot admit nodes. Make the invitation at a node that was in the cluster earlier."
+            f"{card.name} is {limits.CHAIN_CERTIFICATES_MAX - 1} certificates away from the "
+            "root and cannot admit nodes. Make the invitation at a node that was in the cluster earlier."
         )
     return read, room
 
@@ -281,7 +412,6 @@ def _builder(
         .subject_name(subject)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_FROM)
         .add_extension(x509.SubjectAlternativeName([label]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )

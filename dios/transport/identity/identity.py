@@ -11,7 +11,7 @@ import os
 import ssl
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -19,12 +19,14 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from dios import limits
-from dios.errors import DamagedError, ExistsError, NotPermittedError, ProtocolError
+from dios.errors import DamagedError, ExistsError, InvalidError, NotPermittedError, ProtocolError
 from dios.ids import NodeId
 from dios.transport.identity import durable_files
 from dios.transport.identity.certificates import (
     CertificateDetails,
     CertificateRole,
+    Life,
+    NodeRole,
     card_of,
     cards_of,
     chain_of_pem,
@@ -32,17 +34,21 @@ from dios.transport.identity.certificates import (
     check_signatures,
     key_digest,
     key_of_pem,
-    make_authority,
+    life_of,
     make_node,
+    make_root,
     pem_of,
     pem_of_key,
-    public_key_of,
 )
 from dios.transport.identity.trust import Known, Trust, roster_of, statements_of
 from dios.trusted_files import require_trusted
 
 FOLDER: Final = "identity"
 SECRET_BYTES: Final = 32
+RENEWAL_PROTOCOL: Final = "dios-renewal-1"
+"""The protocol (ALPN) of a connection on which a node gets its next certificate."""
+_NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the ssl module does not name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +58,11 @@ class Identity:
     node: NodeId
     name: str
     cluster: bytes
-    """The SHA-256 of the authority's certificate, which identifies the cluster."""
+    """The SHA-256 of the root's certificate, which identifies the cluster."""
     secret: bytes = field(repr=False)
     """32 bytes that only the nodes of the cluster have."""
     chain: tuple[bytes, ...] = field(repr=False)
-    """The certificates (DER): this node's, that of its admitter, and so on to the authority's."""
+    """The certificates (DER): this node's, that of its admitter, and so on to the root's."""
     trust: Trust = field(repr=False)
     folder: Path
 
@@ -89,6 +95,7 @@ class Identity:
         self._load_own(context)
         # A resumed session would skip the check of certificates.
         context.num_tickets = 0
+        context.set_alpn_protocols([RENEWAL_PROTOCOL])
         return context
 
     @cached_property
@@ -96,6 +103,14 @@ class Identity:
         """Return the TLS context to connect with this node's certificate, requiring one of the cluster."""
         context = bare_context(ssl.PROTOCOL_TLS_CLIENT, self.chain[-1])
         self._load_own(context)
+        return context
+
+    @cached_property
+    def renewal_context(self) -> ssl.SSLContext:
+        """Return the TLS context to connect with a node that signs, for this node's next certificate."""
+        context = bare_context(ssl.PROTOCOL_TLS_CLIENT, self.chain[-1])
+        self._load_own(context)
+        context.set_alpn_protocols([RENEWAL_PROTOCOL])
         return context
 
     def _load_own(self, context: ssl.SSLContext) -> None:
@@ -109,13 +124,17 @@ class Identity:
 
 
 def bare_context(protocol: ssl._SSLMethod, authority: bytes) -> ssl.SSLContext:
-    """Return a TLS 1.3 context that trusts one authority's chains only; host names are not checked."""
+    """Return a TLS 1.3 context that trusts one root's chains only; host names are not checked.
+
+    Neither are ends: its user judges them (``certificates.end_of``), with a tolerance and a reason.
+    """
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.maximum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.verify_flags |= _NO_CHECK_TIME
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.load_verify_locations(cadata=authority)
     return context
@@ -132,19 +151,50 @@ def load_own(context: ssl.SSLContext, chain: Sequence[bytes], key: Ed25519Privat
         os.close(fd)
 
 
-def create_cluster(directory: Path, *, name: str) -> Identity:
+def create_cluster(directory: Path, *, name: str, root_key_file: Path | None = None) -> Identity:
     """Create a cluster with one node ``name`` in the data directory, completely or not at all.
 
-    The authority signs this node, and its key is forgotten, so that it cannot be stolen. Raises ExistsError
-    if the directory has an identity, InvalidError for an invalid name.
+    The root of the cluster signs this node, which is an authority. The root's key is forgotten, so that it
+    cannot be stolen, or written into the new file ``root_key_file`` first, for ``authorize``. Raises
+    ExistsError if the directory has an identity or there is that file, InvalidError for an invalid name,
+    OSError.
     """
     check_name(name)
     refuse_second(directory)
     root_key = Ed25519PrivateKey.generate()
-    root = make_authority(_random_id(), "dios", root_key)
+    root = make_root(_random_id(), "dios", root_key)
     key = Ed25519PrivateKey.generate()
-    certificate = make_node(_random_id(), name, key.public_key(), root, root_key)
+    certificate = make_node(_random_id(), name, key.public_key(), root, root_key, role=NodeRole.AUTHORITY)
+    if root_key_file is not None:
+        _write_new(root_key_file, pem_of_key(root_key))
     return install(directory, key, (certificate, root), os.urandom(SECRET_BYTES))
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    if path.exists():
+        raise ExistsError(f"{path} exists. Choose another file for the key of the new cluster.")
+    durable_files.write(path, data)
+
+
+def authorize(directory: Path, root_key_file: Path) -> Identity:
+    """Make the stopped node in ``directory`` an authority, with the key of its cluster's root.
+
+    Its new certificate is stored durably before the old one goes. Raises DamagedError if the file has no
+    key, NotPermittedError if it has the key of another cluster, InvalidError if the node is in no cluster,
+    OSError.
+    """
+    own = load(directory)
+    if own is None:
+        raise InvalidError(f"the node in {directory} is in no cluster")
+    require_trusted(root_key_file, "the key of the cluster's root")
+    _refuse_open(root_key_file)
+    root_key = key_of_pem(root_key_file.read_bytes())
+    if key_digest(root_key.public_key()) != card_of(own.chain[-1]).key:
+        raise NotPermittedError(f"{root_key_file} has the key of another cluster than that of {own.name}")
+    certificate = make_node(
+        own.node, own.name, own.key().public_key(), own.chain[-1], root_key, role=NodeRole.AUTHORITY
+    )
+    return _stored(own, (certificate, own.chain[-1]))
 
 
 def install(
@@ -265,35 +315,47 @@ def next_epoch(directory: Path) -> int:
     return epoch
 
 
-def sign_node(identity: Identity, name: str, key: Ed25519PublicKey) -> tuple[bytes, ...]:
+def sign_node(
+    identity: Identity,
+    name: str,
+    key: Ed25519PublicKey,
+    *,
+    role: NodeRole = NodeRole.MEMBER,
+    days: int = limits.CERTIFICATE_DAYS,
+) -> tuple[bytes, ...]:
     """Admit a node: give its key a new id and the name, and record it. Returns its chain.
 
     This blocks until the record is on disk. Raises the errors of ``prepare_node``.
     """
-    chain = prepare_node(identity, name, key)
+    chain = prepare_node(identity, name, key, role=role, days=days)
     identity.trust.note(known_of(cards_of(chain)))
     return chain
 
 
 def prepare_node(
-    identity: Identity, name: str, key: Ed25519PublicKey, *, is_worker: bool = False
+    identity: Identity,
+    name: str,
+    key: Ed25519PublicKey,
+    *,
+    role: NodeRole = NodeRole.MEMBER,
+    days: int = limits.CERTIFICATE_DAYS,
 ) -> tuple[bytes, ...]:
-    """Return the chain of a new node with this key and name, which nothing records so far.
+    """Return the chain of a new node with this key, name and role, which nothing records so far.
 
     Raises InvalidError for the name, ExistsError if a node of that name is known, LimitError if this node can
-    admit no more, NotPermittedError if it is a worker.
+    admit no more, NotPermittedError if its role does not let it sign.
     """
     check_name(name)
     if any(member.name == name for member in identity.trust.known):
         raise name_taken(name)
     identity.trust.check_room()
-    return _signed(identity, _random_id(), name, key, is_worker=is_worker)
+    return _signed(identity, _random_id(), name, key, role, life_of(days))
 
 
 def _signed(
-    identity: Identity, number: int, name: str, key: Ed25519PublicKey, *, is_worker: bool
+    identity: Identity, number: int, name: str, key: Ed25519PublicKey, role: NodeRole, life: Life | None
 ) -> tuple[bytes, ...]:
-    certificate = make_node(number, name, key, identity.chain[0], identity.key(), is_worker=is_worker)
+    certificate = make_node(number, name, key, identity.chain[0], identity.key(), role=role, life=life)
     return (certificate, *identity.chain)
 
 
@@ -305,41 +367,63 @@ def name_taken(name: str) -> ExistsError:
     )
 
 
-def admit_here(identity: Identity, directory: Path, *, name: str) -> Identity:
+def admit_here(
+    identity: Identity,
+    directory: Path,
+    *,
+    name: str,
+    role: NodeRole = NodeRole.MEMBER,
+    days: int = limits.CERTIFICATE_DAYS,
+) -> Identity:
     """Admit a node whose data directory is on this machine, without a token or a connection.
 
     Raises the errors of ``sign_node`` and ``install``.
     """
     refuse_second(directory)
     key = Ed25519PrivateKey.generate()
-    chain = sign_node(identity, name, key.public_key())
+    chain = sign_node(identity, name, key.public_key(), role=role, days=days)
     return install(
         directory, key, chain, identity.secret, identity.trust.statements, tuple(identity.trust.known)
     )
 
 
-def renew(identity: Identity, certificate: bytes) -> tuple[bytes, ...]:
+def renew(
+    identity: Identity,
+    card: CertificateDetails,
+    key: Ed25519PublicKey,
+    *,
+    days: int = limits.CERTIFICATE_DAYS,
+    now_s: float | None = None,
+) -> tuple[bytes, ...]:
     """Sign a known node's certificate again, with the same id, name, key and role; return its new chain.
 
-    It is for a node whose chain is long, or contains nodes that are gone. Raises NotPermittedError if that
-    node is not known here, LimitError if this node can sign no more.
+    ``card`` must come from a chain that was verified. The new certificate ends ``days`` after ``now_s``, this
+    machine's clock in seconds since 1970. Raises NotPermittedError if that node is not known here or this
+    node's role does not let it sign, LimitError if this node can sign no more.
     """
-    card = card_of(certificate)
     if (card.number, card.key) not in {(known.node, known.key) for known in identity.trust.known}:
         raise NotPermittedError(f"{card.name} is not known here, or was revoked")
-    key = public_key_of(certificate)
-    return _signed(identity, card.number, card.name, key, is_worker=card.is_worker)
+    if key_digest(key) != card.key:
+        raise ProtocolError(f"{card.name} asked for a certificate for another key than its own")
+    return _signed(identity, card.number, card.name, key, card.node_role, life_of(days, now_s))
 
 
 def adopt(identity: Identity, chain: tuple[bytes, ...]) -> Identity:
-    """Store a chain that ``renew`` made at another node, durably; ProtocolError for another node's chain."""
+    """Store a chain that ``renew`` made at another node, durably; return the identity with it.
+
+    The list of known nodes stays the same object, so that connections go on. Raises ProtocolError for another
+    node's chain.
+    """
     card = _check_chain(chain, identity.key().public_key())
-    if card != identity.card or chain[-1] != identity.chain[-1]:
+    if not card.is_same_node(identity.card) or chain[-1] != identity.chain[-1]:
         raise ProtocolError("the new chain is of another node or another cluster")
+    return _stored(identity, chain)
+
+
+def _stored(identity: Identity, chain: tuple[bytes, ...]) -> Identity:
     durable_files.write(identity.folder / "node.pem", pem_of(chain[:-1]))
-    adopted = load(identity.folder.parent)
-    assert adopted is not None, "it is there"  # noqa: S101 - a broken promise of this module
-    return adopted
+    identity.trust.adopt(chain)
+    return replace(identity, chain=chain)
 
 
 def known_of(chain: Sequence[CertificateDetails]) -> Known:

@@ -32,6 +32,7 @@ from dios.errors import (
 from dios.transport.identity import statements, tokens
 from dios.transport.identity.certificates import (
     CertificateRole,
+    NodeRole,
     card_of,
     cards_of,
     check_name,
@@ -186,19 +187,23 @@ def _check(admitted: Admitted, token: Token, name: str, key: Ed25519PrivateKey) 
 
 # -- the admitting node -----------------------------------------------------------------------------
 async def admit(
-    identity: Identity, connection: Secured, *, taken: Callable[[str], bool] = lambda _name: False
+    identity: Identity,
+    connection: Secured,
+    *,
+    taken: Callable[[str], bool] = lambda _name: False,
+    days: int = limits.CERTIFICATE_DAYS,
 ) -> Known:
     """Serve a connection whose peer has the role JOIN, close it, and return the admitted node.
 
-    ``taken`` returns True if a node of the cluster has that name, in addition to those known here. A refused
-    peer gets the reason, which is raised here too: NotPermittedError for the token, ExistsError or
-    InvalidError for the name, LimitError if the cluster is full, ProtocolError for a malformed request,
-    TimeLimitError after JOIN_MS_MAX.
+    ``taken`` returns True if a node of the cluster has that name, in addition to those known here. The
+    certificate ends after ``days``, 0 for no end. A refused peer gets the reason, which is raised here too:
+    NotPermittedError for the token, ExistsError or InvalidError for the name, LimitError if the cluster is
+    full, ProtocolError for a malformed request, TimeLimitError after JOIN_MS_MAX.
     """
     try:
         with trio.move_on_after(limits.JOIN_MS_MAX / 1000):
             try:
-                answer, node = await _admitted(identity, connection, taken)
+                answer, node = await _admitted(identity, connection, taken, days)
             except DiosError as error:
                 await _send(connection, Refused(error.code, error.message[: limits.REFUSAL_BYTES_MAX]))
                 raise
@@ -210,12 +215,12 @@ async def admit(
 
 
 async def _admitted(
-    identity: Identity, connection: Secured, taken: Callable[[str], bool]
+    identity: Identity, connection: Secured, taken: Callable[[str], bool], days: int
 ) -> tuple[Admitted, Known]:
     number = connection.peer.node
     if connection.peer.role is not CertificateRole.JOIN:
         raise NotPermittedError("the peer is a node already and cannot join")
-    is_worker = await trio.to_thread.run_sync(tokens.check, identity.folder, number)
+    role = await trio.to_thread.run_sync(tokens.check, identity.folder, number)
     bodies = await connection.receive()
     if len(bodies) != 1:
         raise ProtocolError("the peer did not send one request to join")
@@ -233,7 +238,7 @@ async def _admitted(
     # name and the place are still free at its end; and to its end, so that what is counted is also recorded.
     async with identity.trust.admitting:
         with trio.CancelScope(shield=True):
-            chain = await _recorded(identity, asked.name, key, number, taken, is_worker=is_worker)
+            chain = await _recorded(identity, asked.name, key, number, taken, role=role, days=days)
     known = next(member for member in identity.trust.known if member.node == card_of(chain[0]).number)
     listed = (*(member for member in identity.trust.known if member is not known), known)
     return Admitted(chain, identity.secret, _most_important(identity.trust.statements), listed), known
@@ -246,7 +251,8 @@ async def _recorded(
     token: int,
     taken: Callable[[str], bool],
     *,
-    is_worker: bool,
+    role: NodeRole,
+    days: int,
 ) -> tuple[bytes, ...]:
     """Count a use of the token, then record a node of this name; return its chain.
 
@@ -255,7 +261,7 @@ async def _recorded(
     """
     if taken(name):
         raise name_taken(name)
-    chain = prepare_node(identity, name, key, is_worker=is_worker)
+    chain = prepare_node(identity, name, key, role=role, days=days)
     await trio.to_thread.run_sync(tokens.use, identity.folder, token)
     # A node of this name may have connected meanwhile.
     if taken(name) or any(member.name == name for member in identity.trust.known):

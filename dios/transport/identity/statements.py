@@ -21,7 +21,7 @@ from dios import limits
 from dios.errors import ProtocolError
 from dios.transport.identity.certificates import (
     CertificateDetails,
-    CertificateRole,
+    NodeRight,
     cards_of,
     check_signatures,
     public_key_of,
@@ -85,7 +85,7 @@ def make(
     removed: Mapping[int, int],
     kept: Mapping[int, bytes],
 ) -> Statement:
-    """Sign a statement; ``chain`` are the signer's certificates, the authority's last."""
+    """Sign a statement; ``chain`` are the signer's certificates, the root's last."""
     content = _encode(_Content(_VERSION, number, tuple(sorted(removed.items())), tuple(sorted(kept.items()))))
     signature = key.sign(_signed_bytes(chain[-1], content))
     data = _encode(_Signed(content, signature, tuple(chain[:-1])))
@@ -93,7 +93,7 @@ def make(
 
 
 def read(data: bytes, authority: bytes) -> Statement:
-    """Read and check a statement in the cluster of this authority; raises ProtocolError."""
+    """Read and check a statement in the cluster of this root; raises ProtocolError."""
     if len(data) > limits.STATEMENT_BYTES_MAX:
         raise ProtocolError(f"a statement of {len(data)} bytes is over {limits.STATEMENT_BYTES_MAX}")
     try:
@@ -104,7 +104,7 @@ def read(data: bytes, authority: bytes) -> Statement:
     chain = (*signed.chain, authority)
     cards = cards_of(chain)
     check_signatures(chain)
-    if cards[0].role is not CertificateRole.NODE or cards[0].is_worker:
+    if not cards[0].may(NodeRight.REMOVE):
         raise ProtocolError("a statement was signed with a certificate that removes no nodes")
     try:
         public_key_of(chain[0]).verify(signed.signature, _signed_bytes(authority, signed.content))

@@ -1,6 +1,6 @@
 """Join tokens: one line of text that admits a machine to a cluster, and the list of issued tokens.
 
-A token has the authority's certificate, and a certificate of the role *join* with its key. That suffices for
+A token has the root's certificate, and a certificate of the role *join* with its key. That suffices for
 a connection in which both ends are authenticated, and for nothing else. It is valid at the node that issued
 it, which alone counts its uses and judges its time. ``dios.transport.identity.joining`` uses tokens.
 """
@@ -18,11 +18,12 @@ from typing import Annotated, Final, NamedTuple, TypeAlias
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, NotPermittedError, ProtocolError
 from dios.transport.identity import durable_files
-from dios.transport.identity.certificates import CertificateRole, card_of, make_join
+from dios.transport.identity.certificates import CertificateRole, NodeRole, card_of, make_join
 from dios.transport.identity.identity import Identity
 
 _PREFIX: Final = "dios-join-1."
@@ -37,7 +38,7 @@ class Token(NamedTuple):
     """The content of a token. Its text is a secret, and so is the key."""
 
     authority: bytes
-    """The authority's certificate; the answering node must be of its cluster."""
+    """The root's certificate; the answering node must be of its cluster."""
     certificate: bytes
     key: Ed25519PrivateKey
 
@@ -51,7 +52,7 @@ class Token(NamedTuple):
 
     @property
     def cluster(self) -> bytes:
-        """Return the SHA-256 of the authority's certificate."""
+        """Return the SHA-256 of the root's certificate."""
         return hashlib.sha256(self.authority).digest()
 
 
@@ -66,6 +67,14 @@ class _Row(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     expires_s: Annotated[int, Meta(ge=0, le=2**53)]
     uses_left: Annotated[int, Meta(ge=0, le=limits.TOKEN_USES_MAX)]
     for_worker: bool = False
+    for_authority: bool = False
+
+    @property
+    def role(self) -> NodeRole:
+        """Return the role of the nodes that it admits."""
+        if self.for_authority:
+            return NodeRole.AUTHORITY
+        return NodeRole.WORKER if self.for_worker else NodeRole.MEMBER
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -78,14 +87,14 @@ def issue(
     *,
     uses: int = 1,
     valid_s: int = 3600,
-    for_worker: bool = False,
+    role: NodeRole = NodeRole.MEMBER,
     now_s: float | None = None,
 ) -> str:
     """Return the text of a new token that admits ``uses`` nodes here within the next ``valid_s`` seconds.
 
-    With ``for_worker`` they are workers. ``now_s`` is this machine's clock, seconds since 1970. Raises
+    They get this role. ``now_s`` is this machine's clock, seconds since 1970. Raises
     InvalidError for numbers out of range, LimitError if TOKENS_MAX tokens are valid or this node can admit no
-    node, NotPermittedError if it is a worker.
+    node, NotPermittedError if its role does not let it.
     """
     if not 1 <= uses <= limits.TOKEN_USES_MAX:
         raise InvalidError(f"an invitation admits 1 to {limits.TOKEN_USES_MAX} nodes, not {uses}")
@@ -93,7 +102,13 @@ def issue(
         raise InvalidError(f"an invitation is valid for 1 to {limits.TOKEN_VALID_S_MAX} s, not {valid_s}")
     expires_s = int(time.time() if now_s is None else now_s) + valid_s
     key = Ed25519PrivateKey.generate()
-    row = _Row(int.from_bytes(os.urandom(8), "big"), expires_s, uses, for_worker)
+    row = _Row(
+        int.from_bytes(os.urandom(8), "big"),
+        expires_s,
+        uses,
+        role is NodeRole.WORKER,
+        role is NodeRole.AUTHORITY,
+    )
     certificate = make_join(row.number, expires_s, key.public_key(), identity.chain[0], identity.key())
     with durable_files.locked(identity.folder):
         rows = _read(identity.folder, time.time())
@@ -131,18 +146,18 @@ def read(text: str) -> Token:
         roles = card_of(token.authority).role, card_of(token.certificate).role
     except (ValueError, binascii.Error, msgspec.MsgspecError, ProtocolError):
         raise damaged from None
-    if roles != (CertificateRole.AUTHORITY, CertificateRole.JOIN):
+    if roles != (CertificateRole.ROOT, CertificateRole.JOIN):
         raise damaged
     return token
 
 
-def check(folder: Path, number: int, *, now_s: float | None = None) -> bool:
-    """Return True if the token admits workers, False if it admits others.
+def check(folder: Path, number: int, *, now_s: float | None = None) -> NodeRole:
+    """Return the role of the nodes that a token admits.
 
     Raises NotPermittedError unless it is in the list with uses left, and has not expired.
     """
     with durable_files.locked(folder):
-        return _find(_read(folder, time.time() if now_s is None else now_s), number).for_worker
+        return _find(_read(folder, time.time() if now_s is None else now_s), number).role
 
 
 def use(folder: Path, number: int, *, now_s: float | None = None) -> None:
@@ -150,7 +165,7 @@ def use(folder: Path, number: int, *, now_s: float | None = None) -> None:
     with durable_files.locked(folder):
         rows = _read(folder, time.time() if now_s is None else now_s)
         row = _find(rows, number)
-        used = _Row(row.number, row.expires_s, row.uses_left - 1, row.for_worker)
+        used = replace(row, uses_left=row.uses_left - 1)
         _write(folder, tuple(used if other is row else other for other in rows))
 
 

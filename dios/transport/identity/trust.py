@@ -3,7 +3,7 @@
 A chain of certificates is valid as long as no node in it was removed: everything that a removed node signed,
 before or later, is void, its own statement included. So that the nodes which it had admitted stay, the
 statement that removes it keeps those that its signer knew. Whatever else of the removed node shall stay
-true, the member that removes it says again in its own name. Nothing depends on a clock. TLS checks the
+true, the member that removes it says again in its own name. No removal depends on a clock. TLS checks the
 signatures of chains, ``dios.transport.identity.statements`` those of statements, which ``dios.host.peers``
 sends.
 """
@@ -23,7 +23,13 @@ from dios import limits
 from dios.errors import DamagedError, LimitError, NotPermittedError, ProtocolError
 from dios.ids import NodeId
 from dios.transport.identity import durable_files, statements
-from dios.transport.identity.certificates import CertificateDetails, CertificateRole, card_of, key_of_pem
+from dios.transport.identity.certificates import (
+    CertificateDetails,
+    CertificateRole,
+    NodeRight,
+    card_of,
+    key_of_pem,
+)
 from dios.transport.identity.statements import Digest, Id, Statement
 
 _VERSION: Final = 2
@@ -102,8 +108,8 @@ class Trust:
     def __init__(self, folder: Path, chain: Sequence[bytes]) -> None:
         """Read the files; ``chain`` are the node's certificates. Raises DamagedError."""
         self._folder: Final = folder
-        self._chain: Final = tuple(chain)
-        self._own: Final = card_of(chain[0])
+        self._chain = tuple(chain)
+        self._own = card_of(chain[0])
         self._watchers: Final[list[Callable[[], None]]] = []
         self._removers: dict[int, list[Statement]] = {}
         try:
@@ -142,6 +148,10 @@ class Trust:
         kept = {node: key for node, key in first.kept if mine.get(node) == key}
         removed = dict.fromkeys((node for node in first.revoked if node != self._own.number), 0)
         return (self._sign(1, removed, kept),)
+
+    def adopt(self, chain: Sequence[bytes]) -> None:
+        """Use a renewed chain of this node from now on."""
+        self._chain, self._own = tuple(chain), card_of(chain[0])
 
     # -- reading ------------------------------------------------------------------------------------
     @property
@@ -251,11 +261,12 @@ class Trust:
         The statement of the removed node becomes void. This node confirms the removals in it as its own,
         unless ``restore`` is set: then the nodes that it removed are members again. Returns the new
         statement. Raises LimitError if this node removed NODES_REMOVED_BY_MEMBER_MAX nodes, NotPermittedError
-        if it is a worker, OSError.
+        if its role does not let it, OSError.
         """
-        if self._own.is_worker:
+        if not self._own.may(NodeRight.REMOVE):
             raise NotPermittedError(
-                f"{self._own.name} is a worker and removes no nodes. Ask another node with --node."
+                f"{self._own.name} is a {self._own.node_role} and removes no nodes. "
+                "Ask another node with --node."
             )
         async with self._changing:
             statement = self._removal(node, restore=restore)

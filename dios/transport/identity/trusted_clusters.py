@@ -1,4 +1,4 @@
-"""The foreign clusters that this node trusts at its border: the certificates of their authorities (ADR 0101).
+"""The foreign clusters that this node trusts at its border: the root certificates (ADR 0101).
 
 Each is a file in the folder ``trusted`` of the node's identity, by the name that its operator chose. A
 running node looks at the files at each use, so that it obeys a change at once. Without a file nothing is
@@ -36,7 +36,7 @@ _ENDING: Final = ".json"
 
 @dataclass(frozen=True, slots=True)
 class TrustedCluster:
-    """A foreign cluster: the name here, its authority's certificate (DER), and the address of its border.
+    """A foreign cluster: the name here, its root's certificate (DER), and the address of its border.
 
     Without an address its users redeem tokens of this cluster, and this node redeems none of theirs.
     """
@@ -47,7 +47,7 @@ class TrustedCluster:
 
     @property
     def cluster(self) -> bytes:
-        """The SHA-256 of the authority's certificate, which identifies the cluster."""
+        """The SHA-256 of the root's certificate, which identifies the cluster."""
         return hashlib.sha256(self.authority).digest()
 
 
@@ -112,16 +112,16 @@ class TrustedFolder:
 
 
 def add_trusted(own: Identity, name: str, authority: bytes, address: str) -> TrustedCluster:
-    """Trust the cluster with this authority (PEM) at the border; return it.
+    """Trust the cluster with this root (PEM) at the border; return it.
 
-    Raise InvalidError for an invalid name, for a certificate that is not an authority's, and for this node's
+    Raise InvalidError for an invalid name, for a certificate that is not a root's, and for this node's
     own cluster, ExistsError if the cluster or the name is there already, LimitError if there are too many.
     """
     check_name(name)
     cluster = TrustedCluster(name, _authority_of(authority), address)
     if cluster.cluster == own.cluster:
         raise InvalidError(
-            "this is the authority of the node's own cluster. Copy the file identity/authority.pem of a node "
+            "this is the root of the node's own cluster. Copy the file identity/authority.pem of a node "
             "of the other cluster."
         )
     known = trusted_clusters(own)
@@ -149,16 +149,16 @@ def remove_trusted(own: Identity, name: str) -> None:
 
 
 def cluster_of_authority(authority: bytes) -> bytes:
-    """Return the digest of the cluster with this authority (PEM). Raise InvalidError for other files."""
+    """Return the digest of the cluster with this root (PEM). Raise InvalidError for other files."""
     return hashlib.sha256(_authority_of(authority)).digest()
 
 
 def _authority_of(text: bytes) -> bytes:
-    """Return the only certificate of a PEM text, which must be that of an authority."""
+    """Return the only certificate of a PEM text, which must be that of a root."""
     chain = chain_of_pem(text)
-    if len(chain) != 1 or card_of(chain[0]).role is not CertificateRole.AUTHORITY:
+    if len(chain) != 1 or card_of(chain[0]).role is not CertificateRole.ROOT:
         raise InvalidError(
-            "the certificate is not that of an authority. Copy the file identity/authority.pem of a node of "
+            "the certificate is not that of a root. Copy the file identity/authority.pem of a node of "
             "the other cluster."
         )
     check_signatures(chain)

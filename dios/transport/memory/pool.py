@@ -54,10 +54,6 @@ class PooledMemory:
         self.handed_out = True
         return fd
 
-    def holders_ended(self) -> None:
-        """Record that every process with a descriptor has ended."""
-        self.handed_out = False
-
     def close(self) -> None:
         """Release the node's descriptor and mapping; readers keep theirs."""
         if self.fd >= 0:

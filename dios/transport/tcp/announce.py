@@ -49,7 +49,7 @@ class AnnouncedNode(NamedTuple):
     """The announced node: its cluster, its address, and the secret of the cluster."""
 
     cluster: bytes
-    """SHA-256 of the authority's certificate."""
+    """SHA-256 of the root's certificate."""
     secret: bytes
     node: NodeId
     address: str

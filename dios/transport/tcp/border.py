@@ -19,7 +19,7 @@ import trio
 from dios import limits
 from dios.errors import DiosError, InvalidError, NotPermittedError, UnreachableError
 from dios.ids import NodeId
-from dios.transport.identity.certificates import CertificateRole, card_of, cards_of
+from dios.transport.identity.certificates import CertificateRole, card_of, cards_of, end_of
 from dios.transport.identity.identity import Identity, bare_context, load_own
 from dios.transport.identity.trusted_clusters import TrustedCluster
 from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, frame_of
@@ -57,6 +57,9 @@ class BorderListener(Listener):
         self._trusted: Final = trusted
         self._bound: Final = bound
         self._trusted_by_context: Mapping[bytes, TrustedCluster] | None = None
+
+    def adopt(self, identity: Identity) -> None:
+        self._identity, self._trusted_by_context = identity, None
 
     @property
     def _handshakes_max(self) -> int:
@@ -149,4 +152,7 @@ def _foreign_peer(tls: ssl.SSLSocket, trusted: Mapping[bytes, TrustedCluster]) -
         raise NotPermittedError("the peer is not a node")
     if hashlib.sha256(chain[-1]).digest() not in trusted:
         raise NotPermittedError("the certificate is of a cluster that is not trusted here")
+    over = end_of(cards)
+    if over:
+        raise NotPermittedError(over)
     return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)

@@ -4,7 +4,7 @@
 
 The socket does not block and belongs to the event loop. One read returns the content of one TLS record; a
 frame is encrypted and sent at once if nothing is queued before it. Bulk bytes would block the loop: they have
-connections of their own, which ``detach`` gives to a thread (``dios.transport.tcp.bulk``).
+connections of their own, which ``detach`` gives to a thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dios import limits
 from dios.errors import ProtocolError, UnreachableError, WouldBlockError
 from dios.ids import NodeId
 from dios.transport.batch import BATCH
-from dios.transport.identity.certificates import CertificateDetails, CertificateRole
+from dios.transport.identity.certificates import CertificateDetails, CertificateRole, NodeRight
 from dios.transport.identity.trust import Trust
 from dios.wire.codec import FrameSplitter
 
@@ -43,6 +43,8 @@ class PeerIdentity(NamedTuple):
     """The node's id; for the role JOIN the number of the token."""
     name: str
     chain: tuple[CertificateDetails, ...]
+    renews: bool = False
+    """True on a connection on which the peer gets its next certificate and nothing else."""
 
     @property
     def key(self) -> bytes:
@@ -53,6 +55,11 @@ class PeerIdentity(NamedTuple):
     def is_worker(self) -> bool:
         """True for a node that administers nothing."""
         return self.chain[0].is_worker
+
+    @property
+    def is_authority(self) -> bool:
+        """True for a node that admits others."""
+        return self.chain[0].may(NodeRight.SIGN)
 
 
 def frame_of(body: bytes) -> bytes:

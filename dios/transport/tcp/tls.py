@@ -31,8 +31,8 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.ids import NodeId
-from dios.transport.identity.certificates import CertificateRole, cards_of
-from dios.transport.identity.identity import Identity, known_of
+from dios.transport.identity.certificates import CertificateRole, NodeRight, cards_of, end_of
+from dios.transport.identity.identity import RENEWAL_PROTOCOL, Identity, known_of
 from dios.transport.identity.trust import Trust
 from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, frame_of
 from dios.wire.addresses import join_address, listen_advice, split_address
@@ -176,6 +176,11 @@ async def _accepted(tls: ssl.SSLSocket, identity: Identity) -> PeerIdentity:
     try:
         peer = _peer_of(tls, identity.cluster)
         refusal = identity.trust.refusal(peer.chain)
+        if peer.renews and not identity.card.may(NodeRight.SIGN):
+            refusal = f"{identity.name} is a {identity.card.node_role} and signs no certificates"
+        if not peer.renews:
+            # A certificate that is over opens nothing but the way to the next one.
+            refusal = refusal or end_of(peer.chain)
         if peer.role is CertificateRole.JOIN and peer.chain[1].number != identity.node:
             refusal = for_another(identity.name, peer.chain[1].name)
         if not refusal:
@@ -296,6 +301,7 @@ async def connect(
             peer = _peer_of(tls, cluster)
             _check_node(peer)
             check(peer)
+            _check_end(peer)
             await _receive_acceptance(tls)
         except ssl.SSLCertVerificationError as error:
             close_socket(tls)
@@ -337,6 +343,12 @@ def _refused_by_tls(address: str, error: ssl.SSLError) -> DiosError:
 def _check_node(peer: PeerIdentity) -> None:
     if peer.role is not CertificateRole.NODE:
         raise NotPermittedError("the peer is not a node")
+
+
+def _check_end(peer: PeerIdentity) -> None:
+    over = end_of(peer.chain)
+    if over:
+        raise NotPermittedError(over)
 
 
 async def _receive_acceptance(tls: ssl.SSLSocket) -> None:
@@ -422,11 +434,12 @@ def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> PeerIdentity:
     cards = cards_of(chain)
     if hashlib.sha256(chain[-1]).digest() != cluster:
         raise NotPermittedError("the certificate is of another cluster")
-    return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)
+    renews = cards[0].role is CertificateRole.NODE and tls.selected_alpn_protocol() == RENEWAL_PROTOCOL
+    return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards, renews)
 
 
 def verified_chain(tls: ssl.SSLSocket) -> list[bytes]:
-    """Return the certificates (DER) that TLS has verified, from the peer's to the authority's."""
+    """Return the certificates (DER) that TLS has verified, from the peer's to the root's."""
     if sys.version_info >= (3, 13):
         return list(tls.get_verified_chain())
     # Public from Python 3.13 on; nothing else has the node that admitted the peer.

@@ -32,12 +32,12 @@ from dios.core.events import ObjectRecord
 from dios.errors import BadReferenceError, DamagedError, DiosError, InvalidError, NoSpaceError
 from dios.ids import ObjectId
 from dios.store import schema
-from dios.store.memory_store import sealed_content, whole_payload
 from dios.store.protocol import Change, Content, ContentState, Drop, InlineContent, Put
 from dios.store.recovery import read_rows
 from dios.store.schema import ContentKind, ObjectRow
 from labs.sim.disk.device import Device, File
 from labs.sim.disk.model_extents import ModelExtents
+from labs.sim.memory_store import sealed_content, whole_payload
 
 _META: Final = struct.Struct("<QQQQ")
 _ENTRY: Final = struct.Struct("<QII")

@@ -23,12 +23,12 @@ from dios.core.membership.live_view import LiveView
 from dios.core.remote.peers import Cluster, Here
 from dios.errors import InvariantError
 from dios.ids import NodeId, ObjectId, TaskId
-from dios.store.memory_store import MemoryStore
 from dios.wire import dcp, messages
 from dios.wire.codec import encode_message
 from dios.wire.types import Cause
 from labs.sim.cluster.host import ClusterHost
 from labs.sim.event_queue import MS, US, EventQueue, S
+from labs.sim.memory_store import MemoryStore
 from labs.sim.node.host import NODE_OWNER
 
 DELAY_NS: Final = (200 * US, 5 * MS)

@@ -16,6 +16,8 @@ items = [1, 2]
 array = np.zeros(3)
 large = None
 words = ()
+known = []
+rows = series = None
 
 
 class Options:
@@ -24,6 +26,7 @@ class Options:
     debug = False
     level = 1
     names = []
+    table = ()
 
 
 class Point:
@@ -78,6 +81,14 @@ def get_large():
     return int(large.sum()), len(words)
 
 
+def get_large_parts():
+    return rows["head"] is series["head"], series["rows"] is rows, rows["series"] is series, len(rows["data"])
+
+
+def get_named_parts():
+    return known is rows["known"], len(Options.table)
+
+
 def get_many(n):
     return large[n], words[n % 10]
 
@@ -118,6 +129,8 @@ QUESTIONS = {
     "a file that the script reads": lambda: call(get_content),
     "an array": lambda: calls(get_array, (), ()),
     "a large array": lambda: calls(get_large, (), ()),
+    "large values that share parts and point at each other": lambda: call(get_large_parts),
+    "large values with a part that has a name": lambda: call(get_named_parts),
     "large values in many calls": lambda: calls(get_many, *range(5)),
     "large values by map": lambda: list(make(2).map(sized, range(4))),
     "arguments of the program": lambda: call(get_parsed),
@@ -137,6 +150,10 @@ if __name__ == "__main__":
     array += 1
     large = np.arange(1_000_000)
     words = [str(n) * 20 for n in range(200_000)]
+    rows = {"head": ["x"], "data": np.zeros(1_000_000), "known": known}
+    series = {"head": rows["head"], "data": list(range(1_000_000)), "rows": rows}
+    rows["series"] = series
+    Options.table = words[:100_000]
     GUARDED = [1, 2, 3]
 
     def from_guard(x):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, cast
 
 from blake3 import blake3
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 from dios.core import effects, events
@@ -20,10 +21,12 @@ from dios.core.remote.peers import Here
 from dios.ids import Name, NodeId, PayloadId, Principal, TaskId
 from dios.wire import dcp, messages
 from dios.wire.codec import decode_message, encode_message
+from dios.wire.mandates import extend, key_digest, public_bytes, read_register
 from dios.wire.types import Cause
 from tests.support.core.harness import OWNER, Client, Entropy, Node
 from tests.support.core.snapshot import snapshot
 
+AUTHORITY = blake3(b"a cluster's authority").digest()
 SECRET = blake3(b"a cluster's secret").digest()
 MS = 1_000_000
 CACHE_BYTES = 1_000
@@ -69,13 +72,20 @@ class LabelsWritten(NamedTuple):
     failure: str
 
 
+class RegisterPassed(NamedTuple):
+    """A host passes on the register of principals that it has stored."""
+
+    register: bytes
+    call: tuple[TaskId, int, int] | None = None
+
+
 class Parcel(NamedTuple):
     """A message under way, and the bytes beside it."""
 
     sender: NodeId
     to: NodeId
     epoch: int
-    message: dcp.Message | Removal | LabelsWritten
+    message: dcp.Message | Removal | LabelsWritten | RegisterPassed
     beside: bytes
 
 
@@ -84,6 +94,16 @@ def _bare(result: dcp.Answer, data: bytes) -> dcp.Answer:
     if isinstance(result, messages.Buffer) and result.data is None:
         return replace(result, length=len(data))
     return result
+
+
+def node_key(number: int) -> Ed25519PrivateKey:
+    """The key of a node."""
+    return Ed25519PrivateKey.from_private_bytes(blake3(b"key of node %d" % number).digest())
+
+
+def key_digest_of(number: int) -> bytes:
+    """The digest of a node's public key, as in its certificate."""
+    return key_digest(public_bytes(node_key(number)))
 
 
 class ClusterNode(Node):
@@ -96,7 +116,18 @@ class ClusterNode(Node):
         self.rack = rack
         self.epoch = epoch
         address = f"10.0.0.{number}:7117"
-        here = Here(self.node, epoch, f"n{number}", rack, address, SECRET, 2, cache_bytes=CACHE_BYTES)
+        here = Here(
+            self.node,
+            epoch,
+            f"n{number}",
+            rack,
+            address,
+            SECRET,
+            2,
+            cache_bytes=CACHE_BYTES,
+            cluster=AUTHORITY,
+            key=key_digest_of(number),
+        )
         self.core = Core(Entropy(number * 1_000 + epoch), OWNER, here=here)
         self.drift = cluster.drifts.get(number, 0)
         self.now = cluster.now + self.drift
@@ -143,6 +174,9 @@ class ClusterNode(Node):
         if isinstance(parcel.message, LabelsWritten):
             self.step(events.LabelsStored(self.now, *parcel.message))
             return
+        if isinstance(parcel.message, RegisterPassed):
+            self._take_register(parcel.message)
+            return
         self.payload += 100
         message = decode_message(encode_message(parcel.message))
         if parcel.beside:
@@ -165,6 +199,33 @@ class ClusterNode(Node):
                     self.cluster.post(self, other.node, Removal(tuple(sorted(new))))
         if not self.refuses_removals:
             self.step(events.NodesRemoved(self.now, tuple(sorted(new)), removal.call))
+
+    def _take_register(self, passed: RegisterPassed) -> None:
+        """Store the register, pass it on, and report it to the core."""
+        register = read_register(passed.register)
+        if passed.call is not None:
+            for other in self.cluster.nodes:
+                if other is not self:
+                    self.cluster.post(self, other.node, RegisterPassed(passed.register))
+        keys = tuple((Principal(principal), key) for principal, key in register.keys.items())
+        self.step(events.RegisterStored(self.now, passed.register, keys, passed.call))
+
+    def _signed(self, effect: effects.Send) -> dcp.Message:
+        """The message with the extensions that the host signs."""
+        if not effect.extensions:
+            return effect.message
+        signed = tuple(
+            extend(
+                extension.mandate,
+                node_key(self.node),
+                effect.node,
+                key_digest_of(effect.node),
+                extension.purposes,
+                extension.end_ms,
+            )
+            for extension in effect.extensions
+        )
+        return replace(cast("dcp.Ask", effect.message), extensions=signed)
 
     def _source(self, source: effects.WriteSource) -> bytes:
         if source.payload:
@@ -191,7 +252,7 @@ class ClusterNode(Node):
                 self.contents[effect.object] = self.contents.get(effect.source, b"")
             case effects.Send():
                 beside = b"" if effect.source is None else self._source(effect.source)
-                self.cluster.post(self, effect.node, effect.message, beside)
+                self.cluster.post(self, effect.node, self._signed(effect), beside)
             case effects.AnswerAttachRemote():
                 self.answers[effect.task, effect.seq] = messages.Attached(effect.ring_bytes)
             case effects.RemoveNode():
@@ -199,6 +260,8 @@ class ClusterNode(Node):
             case effects.StoreLabels():
                 self.stored_labels = effect.rack, effect.labels
                 self.cluster.post(self, self.node, LabelsWritten(effect.call, self.labels_failure))
+            case effects.StoreRegister():
+                self.cluster.post(self, self.node, RegisterPassed(effect.register, effect.call))
             case effects.DropPayload():
                 self.payloads.pop(effect.payload, None)
             case effects.Contact():
@@ -360,7 +423,7 @@ class Cluster:
         self,
         sender: ClusterNode,
         to: NodeId,
-        message: dcp.Message | Removal | LabelsWritten,
+        message: dcp.Message | Removal | LabelsWritten | RegisterPassed,
         beside: bytes = b"",
     ) -> None:
         """Something is said."""

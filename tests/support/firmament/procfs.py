@@ -77,12 +77,8 @@ def show_machine(
 ) -> None:
     """A machine's counters below ``root``/proc and ``root``/sys."""
     proc = root / "proc"
-    write(proc / "stat", f"cpu  {busy} 0 0 {idle} 0 0 0 {stolen} 0 0\ncpu0 1 2 3\nctxt 55\nprocs_running 3")
-    write(proc / "loadavg", "1.50 0.75 0.25 3/200 999")
-    write(
-        proc / "meminfo",
-        "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 250 kB\nSwapTotal: 50 kB\nSwapFree: 20 kB",
-    )
+    write(proc / "stat", f"cpu  {busy} 0 0 {idle} 0 0 0 {stolen} 0 0\ncpu0 1 2 3")
+    write(proc / "meminfo", "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 250 kB")
     rows = [
         f"8 0 sda 1 0 {sectors} 5 1 0 {sectors} 5 0 {sectors} 9 0 0 0 0",
         f"8 1 sda1 1 0 {sectors} 5 1 0 {sectors} 5 0 {sectors} 9 0 0 0 0",
@@ -97,4 +93,3 @@ def show_machine(
         "Inter-| Receive\n face |bytes\n"
         f"    lo: 999 1 0 0 0 0 0 0 999 1 0 0 0 0 0 0\n  eth0: {link} 1 0 0 0 0 0 0 {link} 1 0 0 0 0 0 0",
     )
-    write(proc / "pressure/cpu", f"some avg10=12.50 avg60=0.00 avg300=0.00 total={busy * 1000}")

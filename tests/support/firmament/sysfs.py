@@ -28,17 +28,15 @@ class Make:
     l3_groups: int
     memory_gib: int
     """Of the modules; a little less is shown, as firmware keeps some."""
-    mhz: int = 2000
     l3_kib: int = 8192
-    link_mbit: int = 1000
 
 
-TYPE_A = Make("Intel(R) Xeon(R) CPU E5520 @ 2.26GHz", 1, 1, 4, 8, 1, 12, 2260)
-TYPE_B = Make("AMD Opteron(tm) Processor 6168", 1, 2, 12, 12, 2, 32, 1900, 5118)
-TYPE_C = Make("Intel(R) Xeon(R) CPU E5-2420 0 @ 1.90GHz", 2, 2, 12, 24, 2, 64, 1900, 15360)
-TYPE_D = Make("AMD Opteron(tm) Processor 4234", 2, 2, 12, 12, 2, 64, 3100, 6144)
-TYPE_E = Make("AMD Opteron(tm) Processor 6168", 4, 8, 48, 48, 8, 64, 1900, 5118)
-TYPE_M = Make("Intel(R) Xeon(R) CPU E5-2430L v2 @ 2.40GHz", 1, 1, 6, 12, 1, 64, 2400, 15360)
+TYPE_A = Make("Intel(R) Xeon(R) CPU E5520 @ 2.26GHz", 1, 1, 4, 8, 1, 12)
+TYPE_B = Make("AMD Opteron(tm) Processor 6168", 1, 2, 12, 12, 2, 32, 5118)
+TYPE_C = Make("Intel(R) Xeon(R) CPU E5-2420 0 @ 1.90GHz", 2, 2, 12, 24, 2, 64, 15360)
+TYPE_D = Make("AMD Opteron(tm) Processor 4234", 2, 2, 12, 12, 2, 64, 6144)
+TYPE_E = Make("AMD Opteron(tm) Processor 6168", 4, 8, 48, 48, 8, 64, 5118)
+TYPE_M = Make("Intel(R) Xeon(R) CPU E5-2430L v2 @ 2.40GHz", 1, 1, 6, 12, 1, 64, 15360)
 """The machines of Table 8.1."""
 
 
@@ -76,8 +74,7 @@ def show(folder: Path, make: Make) -> tuple[Path, Path]:
     def threads_of(cores: list[int]) -> list[int]:
         return [core + way * make.cores for way in range(ways) for core in cores]
 
-    for name in ("online", "present"):
-        write(cpu_root / name, listed(list(range(make.threads))))
+    write(cpu_root / "online", listed(list(range(make.threads))))
     for kind, parts in (("package", make.packages), ("l3", make.l3_groups)):
         for part in range(parts):
             cores = share(make.cores, parts, part)
@@ -97,24 +94,14 @@ def show(folder: Path, make: Make) -> tuple[Path, Path]:
             cache(cpu_folder / "cache/index0", 1, "Data", "32K", siblings)
             cache(cpu_folder / "cache/index1", 1, "Instruction", "32K", siblings)
             cache(cpu_folder / "cache/index2", 2, "Unified", "256K", siblings)
-            write(cpu_folder / "cpufreq/cpuinfo_max_freq", make.mhz * 1000)
     kib = make.memory_gib * GIB // 1024 - 300_000
     for node in range(make.nodes):
         place = sys_root / f"devices/system/node/node{node}"
         write(place / "cpulist", listed(threads_of(share(make.cores, make.nodes, node))))
         write(place / "meminfo", f"Node {node} MemTotal:       {kib // make.nodes} kB")
-    link = sys_root / "class/net/eth0"
-    write(link / "speed", make.link_mbit)
-    write(link / "operstate", "up")
-    (link / "device").mkdir()
-    write(sys_root / "class/net/lo/speed", -1)
-    write(sys_root / "block/sda/size", 1000 * GIB // 512)
-    write(sys_root / "block/sda/queue/rotational", 1)
-    write(sys_root / "block/loop0/size", 8)
-    write(proc / "cpuinfo", f"processor\t: 0\nmodel name\t: {make.model}\ncpu MHz\t\t: 1200.000")
+    write(proc / "cpuinfo", f"processor\t: 0\nmodel name\t: {make.model}")
     write(proc / "meminfo", f"MemTotal:       {kib} kB\nMemFree:        1000 kB")
     write(proc / "self/status", f"Name:\tx\nCpus_allowed_list:\t0-{make.threads - 1}")
-    write(proc / "self/cgroup", "0::/")
     return sys_root, proc
 
 
@@ -135,6 +122,6 @@ def reader(folder: Path) -> Seen:
     @functools.cache
     def read(make: Make) -> MachineTopology:
         place = folder / str(sum(1 for _ in folder.iterdir()))
-        return read_topology(*show(place, make), architecture="x86_64")
+        return read_topology(*show(place, make))
 
     return read

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from dios.host.content.buffers import BackgroundWork, CompletedReply
 from dios.host.content.contents import Contents
-from dios.store.memory_store import MemoryStore
 from dios.transport.memory.pool import MemoryPool
+from labs.sim.memory_store import MemoryStore
 
 
 @contextmanager

@@ -25,11 +25,11 @@ from dios.host.process.task_process import TaskProcess
 from dios.ids import Name, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.node.assembly import NodeHost
 from dios.node.settings import load
-from dios.store.memory_store import MemoryStore
 from dios.store.protocol import Change, Content, ContentState
 from dios.wire.codec import decode_reply
 from dios.wire.messages import AnyResult, Limits, Stat, WriteOnce
 from dios.wire.types import Brand, Buffering, Deletion, ObjectType
+from labs.sim.memory_store import MemoryStore
 
 T = TypeVar("T")
 TASK = TaskId(77)

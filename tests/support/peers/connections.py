@@ -11,7 +11,8 @@ from pathlib import Path
 
 import trio
 
-from dios.transport.identity.identity import Identity, admit_here, create_cluster
+from dios.transport.identity.certificates import NodeRole
+from dios.transport.identity.identity import Identity, admit_here, create_cluster, renew
 from dios.transport.tcp.secured import Secured
 from dios.transport.tcp.tls import Listener, dial, listen
 
@@ -19,13 +20,21 @@ LIMIT_S = 20
 HERE = "127.0.0.1:0"
 
 
-def make_cluster(folder: Path, names: str = "n1 n2", *, in_a_row: bool = False) -> list[Identity]:
-    """Identities of one cluster, below ``folder``; the first admits all others, or each the next."""
+def make_cluster(
+    folder: Path, names: str = "n1 n2", *, in_a_row: bool = False, role: NodeRole = NodeRole.MEMBER
+) -> list[Identity]:
+    """Identities of one cluster, below ``folder``; the first admits the others, or each the next."""
     first, *others = names.split()
     members = [create_cluster(folder / first, name=first)]
+    role = NodeRole.AUTHORITY if in_a_row else role
     for name in others:
-        members.append(admit_here(members[-1 if in_a_row else 0], folder / name, name=name))
+        members.append(admit_here(members[-1 if in_a_row else 0], folder / name, name=name, role=role))
     return members
+
+
+def renewed(signer: Identity, node: Identity) -> tuple[bytes, ...]:
+    """The next chain of a node, as another one signs it."""
+    return renew(signer, node.card, node.key().public_key())
 
 
 class Refusals:

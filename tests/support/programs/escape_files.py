@@ -1,4 +1,4 @@
-"""Hostile programs of the escape suite that are after files; each ``try_`` function is one attempt.
+"""Hostile programs of the escape suite that are after files; ``attempt_of`` returns each attempt.
 
 Not for: anything but ``escape.Cage``, which runs them and knows what must come of each.
 """
@@ -12,6 +12,7 @@ import os
 import struct
 import sys
 import termios
+from collections.abc import Callable
 from pathlib import Path
 
 from escape_tools import NothingFoundError, checked, libc, number, raw, text
@@ -33,37 +34,9 @@ def _list(path: str) -> object:
 
 
 # -- reading what is outside the view -----------------------------------------------------------------
-def _try_read_passwords() -> object:
-    return _read("/etc/passwd")
-
-
-def _try_read_secret() -> object:
-    return _read(text("mail_file"))
-
-
-def _try_read_store() -> object:
-    return _read(text("store") + "/node.pid")
-
-
-def _try_climb_out() -> object:
-    return _read("../" * 40 + "etc/passwd")
-
-
 def _try_climb_from_library() -> object:
     here = os.open(LIBRARY.parent, os.O_RDONLY | os.O_DIRECTORY)
     return os.open("../" * 40 + "etc/passwd", os.O_RDONLY, dir_fd=here)
-
-
-def _try_list_root() -> object:
-    return _list("/")
-
-
-def _try_list_above_library() -> object:
-    return _list(str(LIBRARY.parents[2]))
-
-
-def _try_list_proc() -> object:
-    return _list("/proc")
 
 
 def _try_follow_links() -> object:
@@ -87,91 +60,7 @@ def _try_follow_links() -> object:
     return targets
 
 
-def _try_own_memory_file() -> object:
-    return _read("/proc/self/mem")
-
-
-def _try_own_environment() -> object:
-    return _read("/proc/self/environ")
-
-
-def _try_own_maps() -> object:
-    return _read("/proc/self/maps")
-
-
-def _try_thread_files() -> object:
-    return _read("/proc/thread-self/status")
-
-
-def _try_other_environment() -> object:
-    return _read(f"/proc/{number('victim')}/environ")
-
-
-def _try_other_memory() -> object:
-    return _read(f"/proc/{number('victim')}/mem")
-
-
-def _try_first_process() -> object:
-    return _read("/proc/1/cmdline")
-
-
-def _try_node_descriptors() -> object:
-    return _list(f"/proc/{number('node')}/fd")
-
-
-def _try_kernel_memory() -> object:
-    return _read("/dev/mem")
-
-
-def _try_kernel_log_device() -> object:
-    return _read("/dev/kmsg")
-
-
-def _try_terminal() -> object:
-    return _read("/dev/tty")
-
-
-def _try_kernel_symbols() -> object:
-    return _read("/proc/kallsyms")
-
-
-def _try_system_settings() -> object:
-    return _read("/sys/kernel/notes")
-
-
-def _try_disk() -> object:
-    return _list("/dev/disk")
-
-
-def _try_shared_memory_folder() -> object:
-    return _list("/dev/shm")
-
-
-def _try_control_groups() -> object:
-    return _list("/sys/fs/cgroup")
-
-
-def _try_home() -> object:
-    return _list("/root") if os.geteuid() == 0 else _list("/home")
-
-
 # -- opening a descriptor again -----------------------------------------------------------------------
-def _try_reopen_by_proc() -> object:
-    return os.open("/proc/self/fd/1", os.O_RDONLY)
-
-
-def _try_reopen_by_dev() -> object:
-    return os.open("/dev/fd/1", os.O_RDONLY)
-
-
-def _try_reopen_for_writing() -> object:
-    return os.open("/proc/self/fd/1", os.O_RDWR)
-
-
-def _try_path_handle() -> object:
-    return os.open(LIBRARY, os.O_PATH)
-
-
 def _try_open_by_structure() -> object:
     how = struct.pack("=3Q", os.O_RDONLY, 0, 0)
     return raw("openat2", AT_FDCWD, b"/etc/passwd\0", how, len(how))
@@ -188,111 +77,11 @@ def _try_name_to_handle() -> object:
     return raw("name_to_handle_at", AT_FDCWD, os.fsencode(LIBRARY) + b"\0", handle, bytes(8), 0)
 
 
-def _try_open_by_handle() -> object:
-    return raw("open_by_handle_at", AT_FDCWD, struct.pack("=Ii", 128, 1) + bytes(128), 0)
-
-
 # -- changing what is in the view ---------------------------------------------------------------------
-def _try_write_library() -> object:
-    return LIBRARY.write_bytes(b"")
-
-
-def _try_append_library() -> object:
-    return os.open(LIBRARY, os.O_WRONLY | os.O_APPEND)
-
-
-def _try_truncate_on_opening() -> object:
-    return os.open(LIBRARY, os.O_RDONLY | os.O_TRUNC)
-
-
-def _try_plant_module() -> object:
-    return (LIBRARY.parent / "planted.py").write_text("")
-
-
-def _try_plant_cache() -> object:
-    return (LIBRARY.parent / "__pycache__" / "planted.pyc").write_bytes(b"")
-
-
-def _try_creat() -> object:
-    return checked(libc.creat(os.fsencode(text("drop")), 0o600))
-
-
-def _try_nameless_file() -> object:
-    return os.open(text("drop").rpartition("/")[0], os.O_TMPFILE | os.O_RDWR, 0o600)
-
-
-def _try_remove_library() -> None:
-    LIBRARY.unlink()
-
-
-def _try_rename_library() -> object:
-    return LIBRARY.rename(LIBRARY.with_suffix(".old"))
-
-
 def _try_exchange_library() -> object:
     exchange = 2
     ours, theirs = os.fsencode(LIBRARY) + b"\0", os.fsencode(LIBRARY.parent / "abc.py") + b"\0"
     return raw("renameat2", AT_FDCWD, ours, AT_FDCWD, theirs, exchange)
-
-
-def _try_hard_link() -> None:
-    os.link(LIBRARY, LIBRARY.with_suffix(".link"))
-
-
-def _try_symlink() -> None:
-    (LIBRARY.parent / "planted").symlink_to("/etc")
-
-
-def _try_make_directory() -> None:
-    (LIBRARY.parent / "planted").mkdir()
-
-
-def _try_remove_directory() -> None:
-    (LIBRARY.parent / "__pycache__").rmdir()
-
-
-def _try_make_device() -> None:
-    os.mknod("/planted", 0o20666, os.makedev(1, 1))
-
-
-def _try_make_pipe_file() -> None:
-    os.mkfifo("/planted")
-
-
-def _try_change_mode() -> None:
-    LIBRARY.chmod(0o777)
-
-
-def _try_change_mode_by_descriptor() -> None:
-    os.fchmod(os.open(LIBRARY, os.O_RDONLY), 0o777)
-
-
-def _try_change_owner() -> None:
-    os.chown(LIBRARY, os.getuid(), os.getgid())
-
-
-def _try_change_times() -> None:
-    os.utime(LIBRARY, (0, 0))
-
-
-def _try_change_attributes() -> None:
-    os.setxattr(LIBRARY, "user.evil", b"1")
-
-
-def _try_read_attributes() -> object:
-    return os.getxattr(LIBRARY, "security.capability")
-
-
-def _try_truncate() -> None:
-    os.truncate(LIBRARY, 0)
-
-
-def _try_truncate_descriptor() -> None:
-    os.ftruncate(os.open(LIBRARY, os.O_RDONLY), 0)
-
-
-def _try_allocate() -> None:
-    os.posix_fallocate(os.open(LIBRARY, os.O_RDONLY), 0, 0)
 
 
 def _try_map_library_for_writing() -> object:
@@ -315,26 +104,6 @@ def _try_punch_mapping() -> object:
     return checked(libc.madvise(ctypes.c_void_p(place), ctypes.c_size_t(mmap.PAGESIZE), remove))
 
 
-def _try_lock_library() -> None:
-    fcntl.flock(os.open(LIBRARY, os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB)
-
-
-def _try_lease_library() -> object:
-    return fcntl.fcntl(os.open(LIBRARY, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)
-
-
-def _try_watch_library() -> object:
-    return raw("inotify_init1", 0)
-
-
-def _try_watch_everything() -> object:
-    return raw("fanotify_init", 0, 0)
-
-
-def _try_copy_in_kernel() -> object:
-    return os.sendfile(1, os.open(LIBRARY, os.O_RDONLY), 0, 0)
-
-
 # -- /dev/null, the one device of the view -------------------------------------------------------------
 NULL = Path(os.devnull)
 OTHER_DEVICES = (
@@ -348,14 +117,6 @@ def _try_other_devices() -> object:
     if not devices:
         raise NothingFoundError
     return devices
-
-
-def _try_list_devices() -> object:
-    return _list(str(NULL.parent))
-
-
-def _try_climb_from_null() -> object:
-    return os.open(f"{NULL}/../zero", os.O_RDONLY)
 
 
 def _try_keep_in_null() -> object:
@@ -374,73 +135,13 @@ def _try_map_null() -> object:
     return checked(place)
 
 
-def _try_grow_null() -> None:
-    os.ftruncate(os.open(NULL, os.O_RDWR), 1 << 20)
-
-
-def _try_control_null() -> object:
-    return fcntl.ioctl(os.open(NULL, os.O_RDWR), termios.FIONREAD, bytes(4))
-
-
-def _try_remove_null() -> None:
-    NULL.unlink()
-
-
-def _try_move_null() -> object:
-    return NULL.rename("/tmp/null")
-
-
 def _try_replace_null() -> object:
     mine = Path("/tmp/mine")
     mine.touch()
     return mine.rename(NULL)
 
 
-def _try_plant_beside_null() -> object:
-    return (NULL.parent / "planted").write_text("")
-
-
-def _try_change_mode_of_null() -> None:
-    NULL.chmod(0o600)
-
-
-def _try_change_times_of_null() -> None:
-    os.utime(NULL, (0, 0))
-
-
-def _try_set_attribute_of_null() -> None:
-    os.setxattr(NULL, "user.mark", b"1")
-
-
-def _try_lock_null() -> None:
-    fcntl.flock(os.open(NULL, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _try_lease_null() -> object:
-    return fcntl.fcntl(os.open(NULL, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)
-
-
 # -- roots, directories and mounts --------------------------------------------------------------------
-def _try_change_directory() -> None:
-    os.chdir("/")
-
-
-def _try_change_directory_by_descriptor() -> None:
-    os.fchdir(os.open(LIBRARY.parent, os.O_RDONLY))
-
-
-def _try_change_root() -> None:
-    os.chroot(".")
-
-
-def _try_swap_root() -> object:
-    return raw("pivot_root", b".\0", b".\0")
-
-
-def _try_mount_proc() -> object:
-    return checked(libc.mount(b"proc", b"/", b"proc", ctypes.c_ulong(0), None))
-
-
 def _try_bind_mount() -> object:
     bind = 0x1000
     return checked(libc.mount(b"/", b"/", None, ctypes.c_ulong(bind), None))
@@ -451,40 +152,12 @@ def _try_remount_writable() -> object:
     return checked(libc.mount(None, os.fsencode(LIBRARY.parent), None, ctypes.c_ulong(remount), None))
 
 
-def _try_unmount_view() -> object:
-    return raw("umount2", os.fsencode(LIBRARY.parent) + b"\0", 2)
-
-
-def _try_clone_mount() -> object:
-    return raw("open_tree", AT_FDCWD, b"/\0", 1)
-
-
-def _try_move_mount() -> object:
-    return raw("move_mount", AT_FDCWD, b"/\0", AT_FDCWD, b"/\0", 0)
-
-
-def _try_new_file_system() -> object:
-    return raw("fsopen", b"tmpfs\0", 0)
-
-
 def _try_writable_mount() -> object:
     attributes = struct.pack("=4Q", 0, 1, 0, 0)
     return raw("mount_setattr", AT_FDCWD, b"/\0", 0, attributes, len(attributes))
 
 
-def _try_quotas() -> object:
-    return raw("quotactl", 0, b"/\0", 0, bytes(128))
-
-
 # -- memory files -------------------------------------------------------------------------------------
-def _try_memory_file() -> object:
-    return os.memfd_create("planted")
-
-
-def _try_secret_memory() -> object:
-    return raw("memfd_secret", 0)
-
-
 def _shared() -> int:
     """The descriptor of a large input, which is sealed memory or a file opened for reading."""
     with dios.connect().inputs[0].read(dios.ANY) as request:
@@ -497,31 +170,111 @@ def _shared() -> int:
     raise LookupError("the input's descriptor was not found")
 
 
-def _try_seal_again() -> object:
-    return fcntl.fcntl(_shared(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
-
-
-def _try_write_input() -> object:
-    return os.pwrite(_shared(), b"evil", 0)
-
-
-def _try_reopen_input() -> object:
-    return os.open(f"/proc/self/fd/{_shared()}", os.O_RDONLY)
-
-
-def _try_map_input_for_writing() -> object:
-    return mmap.mmap(_shared(), mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-
-
 def _try_punch_input() -> object:
     punch_and_keep_size = 3
     return raw("fallocate", _shared(), punch_and_keep_size, 0, mmap.PAGESIZE)
 
 
-def _try_grow_input() -> None:
-    os.ftruncate(_shared(), 1 << 30)
-
-
 def _try_see_seals() -> object:
     """What may be done with it: the seals that a pure task sees."""
     return fcntl.fcntl(_shared(), fcntl.F_GET_SEALS)
+
+
+SHORT_ATTEMPTS: dict[str, Callable[[], object]] = {
+    # reading what is outside the view
+    "read_passwords": lambda: _read("/etc/passwd"),
+    "read_secret": lambda: _read(text("mail_file")),
+    "read_store": lambda: _read(text("store") + "/node.pid"),
+    "climb_out": lambda: _read("../" * 40 + "etc/passwd"),
+    "list_root": lambda: _list("/"),
+    "list_above_library": lambda: _list(str(LIBRARY.parents[2])),
+    "list_proc": lambda: _list("/proc"),
+    "own_memory_file": lambda: _read("/proc/self/mem"),
+    "own_environment": lambda: _read("/proc/self/environ"),
+    "own_maps": lambda: _read("/proc/self/maps"),
+    "thread_files": lambda: _read("/proc/thread-self/status"),
+    "other_environment": lambda: _read(f"/proc/{number('victim')}/environ"),
+    "other_memory": lambda: _read(f"/proc/{number('victim')}/mem"),
+    "first_process": lambda: _read("/proc/1/cmdline"),
+    "node_descriptors": lambda: _list(f"/proc/{number('node')}/fd"),
+    "kernel_memory": lambda: _read("/dev/mem"),
+    "kernel_log_device": lambda: _read("/dev/kmsg"),
+    "terminal": lambda: _read("/dev/tty"),
+    "kernel_symbols": lambda: _read("/proc/kallsyms"),
+    "system_settings": lambda: _read("/sys/kernel/notes"),
+    "disk": lambda: _list("/dev/disk"),
+    "shared_memory_folder": lambda: _list("/dev/shm"),
+    "control_groups": lambda: _list("/sys/fs/cgroup"),
+    "home": lambda: _list("/root") if os.geteuid() == 0 else _list("/home"),
+    # opening a descriptor again
+    "reopen_by_proc": lambda: os.open("/proc/self/fd/1", os.O_RDONLY),
+    "reopen_by_dev": lambda: os.open("/dev/fd/1", os.O_RDONLY),
+    "reopen_for_writing": lambda: os.open("/proc/self/fd/1", os.O_RDWR),
+    "path_handle": lambda: os.open(LIBRARY, os.O_PATH),
+    "open_by_handle": lambda: raw("open_by_handle_at", AT_FDCWD, struct.pack("=Ii", 128, 1) + bytes(128), 0),
+    # changing what is in the view
+    "remove_library": LIBRARY.unlink,
+    "hard_link": lambda: os.link(LIBRARY, LIBRARY.with_suffix(".link")),
+    "symlink": lambda: (LIBRARY.parent / "planted").symlink_to("/etc"),
+    "make_directory": (LIBRARY.parent / "planted").mkdir,
+    "remove_directory": (LIBRARY.parent / "__pycache__").rmdir,
+    "make_device": lambda: os.mknod("/planted", 0o20666, os.makedev(1, 1)),
+    "make_pipe_file": lambda: os.mkfifo("/planted"),
+    "change_mode": lambda: LIBRARY.chmod(0o777),
+    "change_mode_by_descriptor": lambda: os.fchmod(os.open(LIBRARY, os.O_RDONLY), 0o777),
+    "change_owner": lambda: os.chown(LIBRARY, os.getuid(), os.getgid()),
+    "change_times": lambda: os.utime(LIBRARY, (0, 0)),
+    "change_attributes": lambda: os.setxattr(LIBRARY, "user.evil", b"1"),
+    "truncate": lambda: os.truncate(LIBRARY, 0),
+    "truncate_descriptor": lambda: os.ftruncate(os.open(LIBRARY, os.O_RDONLY), 0),
+    "allocate": lambda: os.posix_fallocate(os.open(LIBRARY, os.O_RDONLY), 0, 0),
+    "lock_library": lambda: fcntl.flock(os.open(LIBRARY, os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB),
+    "write_library": lambda: LIBRARY.write_bytes(b""),
+    "append_library": lambda: os.open(LIBRARY, os.O_WRONLY | os.O_APPEND),
+    "truncate_on_opening": lambda: os.open(LIBRARY, os.O_RDONLY | os.O_TRUNC),
+    "plant_module": lambda: (LIBRARY.parent / "planted.py").write_text(""),
+    "plant_cache": lambda: (LIBRARY.parent / "__pycache__" / "planted.pyc").write_bytes(b""),
+    "creat": lambda: checked(libc.creat(os.fsencode(text("drop")), 0o600)),
+    "nameless_file": lambda: os.open(text("drop").rpartition("/")[0], os.O_TMPFILE | os.O_RDWR, 0o600),
+    "rename_library": lambda: LIBRARY.rename(LIBRARY.with_suffix(".old")),
+    "read_attributes": lambda: os.getxattr(LIBRARY, "security.capability"),
+    "lease_library": lambda: fcntl.fcntl(os.open(LIBRARY, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK),
+    "watch_library": lambda: raw("inotify_init1", 0),
+    "watch_everything": lambda: raw("fanotify_init", 0, 0),
+    "copy_in_kernel": lambda: os.sendfile(1, os.open(LIBRARY, os.O_RDONLY), 0, 0),
+    # /dev/null, the one device of the view
+    "grow_null": lambda: os.ftruncate(os.open(NULL, os.O_RDWR), 1 << 20),
+    "remove_null": NULL.unlink,
+    "change_mode_of_null": lambda: NULL.chmod(0o600),
+    "change_times_of_null": lambda: os.utime(NULL, (0, 0)),
+    "set_attribute_of_null": lambda: os.setxattr(NULL, "user.mark", b"1"),
+    "lock_null": lambda: fcntl.flock(os.open(NULL, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB),
+    "list_devices": lambda: _list(str(NULL.parent)),
+    "climb_from_null": lambda: os.open(f"{NULL}/../zero", os.O_RDONLY),
+    "control_null": lambda: fcntl.ioctl(os.open(NULL, os.O_RDWR), termios.FIONREAD, bytes(4)),
+    "move_null": lambda: NULL.rename("/tmp/null"),
+    "plant_beside_null": lambda: (NULL.parent / "planted").write_text(""),
+    "lease_null": lambda: fcntl.fcntl(os.open(NULL, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK),
+    # roots, directories and mounts
+    "change_directory": lambda: os.chdir("/"),
+    "change_directory_by_descriptor": lambda: os.fchdir(os.open(LIBRARY.parent, os.O_RDONLY)),
+    "change_root": lambda: os.chroot("."),
+    "swap_root": lambda: raw("pivot_root", b".\0", b".\0"),
+    "mount_proc": lambda: checked(libc.mount(b"proc", b"/", b"proc", ctypes.c_ulong(0), None)),
+    "unmount_view": lambda: raw("umount2", os.fsencode(LIBRARY.parent) + b"\0", 2),
+    "clone_mount": lambda: raw("open_tree", AT_FDCWD, b"/\0", 1),
+    "move_mount": lambda: raw("move_mount", AT_FDCWD, b"/\0", AT_FDCWD, b"/\0", 0),
+    "new_file_system": lambda: raw("fsopen", b"tmpfs\0", 0),
+    "quotas": lambda: raw("quotactl", 0, b"/\0", 0, bytes(128)),
+    # memory files
+    "grow_input": lambda: os.ftruncate(_shared(), 1 << 30),
+    "memory_file": lambda: os.memfd_create("planted"),
+    "secret_memory": lambda: raw("memfd_secret", 0),
+    "seal_again": lambda: fcntl.fcntl(_shared(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL),
+    "write_input": lambda: os.pwrite(_shared(), b"evil", 0),
+    "reopen_input": lambda: os.open(f"/proc/self/fd/{_shared()}", os.O_RDONLY),
+    "map_input_for_writing": lambda: mmap.mmap(
+        _shared(), mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
+    ),
+}
+"""The attempts that are one expression; each other one is a function ``_try_NAME``."""

@@ -1,4 +1,4 @@
-"""Hostile programs of the escape suite that abuse their private folder; each ``try_`` is one attempt.
+"""Hostile programs of the escape suite that abuse their private folder; ``attempt_of`` returns each attempt.
 
 Not for: anything but ``escape.Cage``, which runs them and knows what must come of each.
 """
@@ -10,6 +10,7 @@ import errno
 import mmap
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from escape_tools import raw
@@ -35,10 +36,6 @@ def _try_run_written_program() -> object:
     return os.execv(path, [str(path)])  # noqa: S606 - the attempt
 
 
-def _try_load_written_library() -> object:
-    return ctypes.CDLL(str(_written(Path(_core.__file__).read_bytes())))
-
-
 def _try_map_written_code() -> object:
     with _written().open("r+b") as file:
         return mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
@@ -51,62 +48,10 @@ def _try_unprotect_written_code() -> object:
     return raw("mprotect", start, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC)
 
 
-def _try_set_special_bits() -> None:
-    _written().chmod(0o4755)
-
-
 # -- meeting places, and ways around the view ----------------------------------------------------------
-def _try_make_pipe_file() -> None:
-    os.mkfifo(FOLDER / "pipe")
-
-
-def _try_make_device() -> None:
-    os.mknod(FOLDER / "memory", 0o20666, os.makedev(1, 1))
-
-
 def _try_make_socket() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(FOLDER / "socket"))
-
-
-def _try_hard_link() -> None:
-    (FOLDER / "link").hardlink_to(_written())
-
-
-def _try_symlink() -> None:
-    (FOLDER / "link").symlink_to("/")
-
-
-def _try_nameless_file() -> object:
-    return os.open(FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600)
-
-
-def _try_rename_into_library() -> object:
-    return _written().rename(LIBRARY.parent / "planted.py")
-
-
-def _try_rename_library_here() -> object:
-    return LIBRARY.rename(FOLDER / "os.py")
-
-
-def _try_write_beside() -> object:
-    return (FOLDER.resolve().parents[1] / "planted").write_bytes(b"")
-
-
-def _try_replace_the_link() -> None:
-    Path("/var/tmp").unlink()
-
-
-def _try_climb_out() -> object:
-    return (FOLDER / "../../../../etc/passwd").read_bytes()
-
-
-def _try_watch() -> object:
-    return raw("inotify_init1", 0)
-
-
-def _try_attribute() -> None:
-    os.setxattr(_written(), "user.hidden", b"1")
 
 
 # -- taking more than its share -----------------------------------------------------------------------
@@ -150,3 +95,24 @@ def _try_removed_files_that_are_open() -> object:
         if kept[-1].write(BLOCK) < len(BLOCK):
             raise OSError(errno.ENOSPC, "no room is left")
     return "endless"
+
+
+SHORT_ATTEMPTS: dict[str, Callable[[], object]] = {
+    # programs and libraries that it wrote
+    "set_special_bits": lambda: _written().chmod(0o4755),
+    "load_written_library": lambda: ctypes.CDLL(str(_written(Path(_core.__file__).read_bytes()))),
+    # meeting places, and ways around the view
+    "make_pipe_file": lambda: os.mkfifo(FOLDER / "pipe"),
+    "make_device": lambda: os.mknod(FOLDER / "memory", 0o20666, os.makedev(1, 1)),
+    "hard_link": lambda: (FOLDER / "link").hardlink_to(_written()),
+    "symlink": lambda: (FOLDER / "link").symlink_to("/"),
+    "replace_the_link": Path("/var/tmp").unlink,
+    "attribute": lambda: os.setxattr(_written(), "user.hidden", b"1"),
+    "nameless_file": lambda: os.open(FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600),
+    "rename_into_library": lambda: _written().rename(LIBRARY.parent / "planted.py"),
+    "rename_library_here": lambda: LIBRARY.rename(FOLDER / "os.py"),
+    "write_beside": lambda: (FOLDER.resolve().parents[1] / "planted").write_bytes(b""),
+    "climb_out": (FOLDER / "../../../../etc/passwd").read_bytes,
+    "watch": lambda: raw("inotify_init1", 0),
+}
+"""The attempts that are one expression; each other one is a function ``_try_NAME``."""

@@ -1,4 +1,4 @@
-"""Hostile programs of the escape suite that attack the kernel's own surface; each ``_try_`` function is one.
+"""Hostile programs of the escape suite that attack the kernel's own surface; ``attempt_of`` returns each.
 
 Not for: anything but ``escape.Cage``, which runs them and knows what must come of each.
 """
@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import termios
+from collections.abc import Callable
 
 from escape_tools import NothingFoundError, checked, libc, numbered, raw
 
@@ -26,107 +27,10 @@ FUTEX_WAIT_REQUEUE_PI = 11
 FEW = 64
 
 
-# -- machinery ----------------------------------------------------------------------------------------
-def _try_load_program() -> object:
-    return raw("bpf", 5, bytes(128), 128)
-
-
-def _try_make_map() -> object:
-    return raw("bpf", 0, struct.pack("=5I", 2, 4, 4, 1, 0) + bytes(64), 84)
-
-
-def _try_ring_of_calls() -> object:
-    return raw("io_uring_setup", 4, bytes(120))
-
-
-def _try_enter_ring() -> object:
-    return raw("io_uring_enter", 1, 1, 0, 0, 0, 0)
-
-
-def _try_register_with_ring() -> object:
-    return raw("io_uring_register", 1, 0, 0, 0)
-
-
-def _try_old_ring_of_calls() -> object:
-    return numbered(206, 0, 1, 0)
-
-
-def _try_count_events() -> object:
-    return raw("perf_event_open", struct.pack("=2I", 1, 128) + bytes(120), 0, -1, -1, 0)
-
-
-def _try_handle_page_faults() -> object:
-    return raw("userfaultfd", 0)
-
-
-def _try_load_module() -> object:
-    return raw("init_module", b"\0", 0, b"\0")
-
-
-def _try_load_module_file() -> object:
-    return raw("finit_module", 1, b"\0", 0)
-
-
-def _try_remove_module() -> object:
-    return raw("delete_module", b"ext4\0", 0)
-
-
-def _try_other_kernel() -> object:
-    return raw("kexec_load", 0, 0, 0, 0)
-
-
-def _try_other_kernel_file() -> object:
-    return raw("kexec_file_load", 1, 1, 0, b"\0", 0)
-
-
-def _try_restart() -> object:
-    return raw("reboot", 0xFEE1DEAD, 672274793, 0, 0)
-
-
-def _try_swap_off() -> object:
-    return raw("swapoff", b"/swap\0")
-
-
-def _try_swap_on() -> object:
-    return raw("swapon", b"/swap\0", 0)
-
-
-def _try_account_processes() -> object:
-    return raw("acct", 0)
-
-
-def _try_set_clock() -> object:
-    return numbered(227, 112, 0, 0)
-
-
-def _try_adjust_clock() -> object:
-    return numbered(159, 171, 0)
-
-
-def _try_hang_up() -> object:
-    return numbered(153, 58)
-
-
 # -- keys and secrets ---------------------------------------------------------------------------------
-def _try_add_key() -> object:
-    return raw("add_key", b"user\0", b"dios\0", b"x", 1, -5)
-
-
-def _try_request_key() -> object:
-    return raw("request_key", b"user\0", b"dios\0", None, -5)
-
-
 def _try_read_keyring() -> object:
     session = -3
     return raw("keyctl", 0, session, 0)
-
-
-def _try_kernel_log() -> object:
-    return raw("syslog", 3, bytes(4096), 4096)
-
-
-def _try_size_of_kernel_log() -> object:
-    return raw("syslog", 10, 0, 0)
 
 
 def _try_cached_pages() -> object:
@@ -150,26 +54,6 @@ def _try_other_filter() -> object:
     return raw("seccomp", 1, 0, struct.pack("=HxxxxxxQ", 1, ctypes.addressof(held)))
 
 
-def _try_filter_by_prctl() -> object:
-    return checked(libc.prctl(22, 2, 0, 0, 0))
-
-
-def _try_strict_mode() -> object:
-    return checked(libc.prctl(22, 1, 0, 0, 0))
-
-
-def _try_listen_to_filter() -> object:
-    return raw("seccomp", 3, 0, bytes(8))
-
-
-def _try_other_rules() -> object:
-    return raw("landlock_create_ruleset", struct.pack("=Q", 1), 8, 0)
-
-
-def _try_restrict_again() -> object:
-    return raw("landlock_restrict_self", 1, 0)
-
-
 def _try_intercept_own_calls() -> object:
     """PR_SET_SYSCALL_USER_DISPATCH: calls answered by a handler instead of the kernel."""
     return checked(libc.prctl(59, 1, 0, 0, 0))
@@ -181,45 +65,9 @@ def _try_speculate() -> object:
 
 
 # -- the processor ------------------------------------------------------------------------------------
-def _try_segments() -> object:
-    return raw("modify_ldt", 0, bytes(16), 16)
-
-
-def _try_ports() -> object:
-    return raw("iopl", 3)
-
-
-def _try_port() -> object:
-    return raw("ioperm", 0x80, 1, 1)
-
-
 def _try_personality() -> object:
     no_randomness = 0x0040000
     return raw("personality", no_randomness)
-
-
-def _try_base_registers() -> object:
-    return numbered(158, -1, 0x1003, 0)
-
-
-def _try_memory_keys() -> object:
-    return numbered(330, 289, 0, 0)
-
-
-def _try_execute_by_x32() -> object:
-    return numbered(X32_BIT | 520, -1, 0, 0, 0)
-
-
-def _try_read_by_x32() -> object:
-    return numbered(X32_BIT | 0, -1, 0, 0, 0)
-
-
-def _try_number_below_zero() -> object:
-    return numbered(-1, -1)
-
-
-def _try_number_of_nothing() -> object:
-    return numbered(5000, 5000)
 
 
 def _try_number_with_high_bits() -> object:
@@ -268,10 +116,6 @@ def _try_map_address_zero() -> object:
     return checked(place)
 
 
-def _try_lock_memory() -> object:
-    return checked(libc.mlockall(3))
-
-
 def _try_huge_pages() -> object:
     huge = 0x40000
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | huge
@@ -293,42 +137,10 @@ def _try_merge_pages() -> object:
     return "advised"
 
 
-def _try_move_pages() -> object:
-    return numbered(279, 239, 1, 0, 0, 0, 0, 0)
-
-
-def _try_place_memory() -> object:
-    return numbered(237, 235, 0, 4096, 0, 0, 0, 0)
-
-
-def _try_splice_pipes() -> object:
-    return numbered(278, 75, 1, 0, 1, 0)
-
-
-def _try_remap_pages() -> object:
-    return numbered(216, 234, 4096, 4096, 0, 0, 0)
-
-
 # -- futexes ------------------------------------------------------------------------------------------
 def _futex(operation: int, *arguments: int) -> int:
     word = ctypes.create_string_buffer(16)
     return raw("futex", ctypes.addressof(word), operation, *arguments)
-
-
-def _try_wake_nobody() -> object:
-    return _futex(FUTEX_WAKE, 1)
-
-
-def _try_wait_for_other_value() -> object:
-    return _futex(FUTEX_WAIT, 1, 0)
-
-
-def _try_futex_at_odd_address() -> object:
-    return raw("futex", 4097, FUTEX_WAKE, 1)
-
-
-def _try_futex_of_kernel() -> object:
-    return raw("futex", 0xFFFF_8000_0000_0000, FUTEX_WAIT, 0, 0)
 
 
 def _try_requeue_to_itself() -> object:
@@ -355,39 +167,15 @@ def _try_lock_between_processes() -> object:
     return raw("futex", ctypes.addressof(word), FUTEX_TRYLOCK_PI, 0, 0, 0, 0)
 
 
-def _try_wait_for_many() -> object:
-    return raw("futex_waitv", 0, 0, 0, 0, 0)
-
-
 def _try_robust_list_into_kernel() -> object:
     """A list of held locks that leads into the kernel: it is walked when the thread ends."""
     return raw("set_robust_list", 0xFFFF_8000_0000_0000, 24)
-
-
-def _try_robust_list_of_others() -> object:
-    return numbered(274, 100, 1, 0, 0)
 
 
 # -- numbers inside of arguments -----------------------------------------------------------------------
 def _clock(call: str, number: int, kind: int) -> int:
     """Ask a clock that is named by a process, a thread or a descriptor."""
     return raw(call, (~number << 3) | kind, ctypes.addressof(ctypes.create_string_buffer(16)))
-
-
-def _try_clock_of_process() -> object:
-    return _clock("clock_gettime", 1, 2)
-
-
-def _try_clock_of_thread() -> object:
-    return _clock("clock_getres", 1, 6)
-
-
-def _try_clock_of_device() -> object:
-    return _clock("clock_gettime", 0, 3)
-
-
-def _try_sleep_by_another_clock() -> object:
-    return raw("clock_nanosleep", (~1 << 3) | 2, 0, bytes(16), None)
 
 
 def _try_descriptor_of_thread() -> object:
@@ -410,31 +198,7 @@ def _try_signals_of_descriptor() -> object:
     return fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _try_owner_of_descriptor() -> object:
-    return fcntl.fcntl(0, fcntl.F_SETOWN, 1)
-
-
-def _try_pipe_of_notifications() -> object:
-    return raw("pipe2", ctypes.addressof(ctypes.create_string_buffer(8)), os.O_EXCL)
-
-
-def _try_unbuffered_reading() -> object:
-    return os.open(os.__file__, os.O_RDONLY | os.O_DIRECT)
-
-
-def _try_affinity_of_others() -> object:
-    return raw("sched_getaffinity", 4711, 8, ctypes.addressof(ctypes.create_string_buffer(8)))
-
-
 # -- devices and signals ------------------------------------------------------------------------------
-def _try_type_for_others() -> object:
-    return fcntl.ioctl(0, termios.TIOCSTI, b"x")
-
-
-def _try_take_terminal() -> object:
-    return fcntl.ioctl(0, termios.TIOCSCTTY, 1)
-
-
 def _try_paste_into_terminal() -> object:
     tioclinux = 0x541C
     return fcntl.ioctl(0, tioclinux, b"\x03")
@@ -462,10 +226,6 @@ def _try_return_from_no_signal() -> object:
     return raw("rt_sigreturn")
 
 
-def _try_handle_the_unhandled() -> object:
-    return signal.signal(signal.SIGKILL, signal.SIG_IGN)
-
-
 def _try_handle_the_filters_signal() -> object:
     """Who could handle SIGSYS would live on after an attack."""
     signal.signal(signal.SIGSYS, lambda *_: None)
@@ -475,3 +235,80 @@ def _try_handle_the_filters_signal() -> object:
 def _try_block_the_filters_signal() -> object:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGSYS})
     return raw("ptrace", 0, 0, 0, 0)
+
+
+SHORT_ATTEMPTS: dict[str, Callable[[], object]] = {
+    # machinery
+    "load_program": lambda: raw("bpf", 5, bytes(128), 128),
+    "make_map": lambda: raw("bpf", 0, struct.pack("=5I", 2, 4, 4, 1, 0) + bytes(64), 84),
+    "ring_of_calls": lambda: raw("io_uring_setup", 4, bytes(120)),
+    "enter_ring": lambda: raw("io_uring_enter", 1, 1, 0, 0, 0, 0),
+    "register_with_ring": lambda: raw("io_uring_register", 1, 0, 0, 0),
+    "old_ring_of_calls": lambda: numbered(206, 0, 1, 0),
+    "count_events": lambda: raw("perf_event_open", struct.pack("=2I", 1, 128) + bytes(120), 0, -1, -1, 0),
+    "handle_page_faults": lambda: raw("userfaultfd", 0),
+    "load_module": lambda: raw("init_module", b"\0", 0, b"\0"),
+    "load_module_file": lambda: raw("finit_module", 1, b"\0", 0),
+    "remove_module": lambda: raw("delete_module", b"ext4\0", 0),
+    "other_kernel": lambda: raw("kexec_load", 0, 0, 0, 0),
+    "other_kernel_file": lambda: raw("kexec_file_load", 1, 1, 0, b"\0", 0),
+    "restart": lambda: raw("reboot", 0xFEE1DEAD, 672274793, 0, 0),
+    "swap_off": lambda: raw("swapoff", b"/swap\0"),
+    "swap_on": lambda: raw("swapon", b"/swap\0", 0),
+    "account_processes": lambda: raw("acct", 0),
+    "set_clock": lambda: numbered(227, 112, 0, 0),
+    "adjust_clock": lambda: numbered(159, 171, 0),
+    "hang_up": lambda: numbered(153, 58),
+    # keys and secrets
+    "add_key": lambda: raw("add_key", b"user\0", b"dios\0", b"x", 1, -5),
+    "request_key": lambda: raw("request_key", b"user\0", b"dios\0", None, -5),
+    "kernel_log": lambda: raw("syslog", 3, bytes(4096), 4096),
+    "size_of_kernel_log": lambda: raw("syslog", 10, 0, 0),
+    # the sandbox itself
+    "filter_by_prctl": lambda: checked(libc.prctl(22, 2, 0, 0, 0)),
+    "strict_mode": lambda: checked(libc.prctl(22, 1, 0, 0, 0)),
+    "listen_to_filter": lambda: raw("seccomp", 3, 0, bytes(8)),
+    "other_rules": lambda: raw("landlock_create_ruleset", struct.pack("=Q", 1), 8, 0),
+    "restrict_again": lambda: raw("landlock_restrict_self", 1, 0),
+    # the processor
+    "segments": lambda: raw("modify_ldt", 0, bytes(16), 16),
+    "ports": lambda: raw("iopl", 3),
+    "port": lambda: raw("ioperm", 0x80, 1, 1),
+    "base_registers": lambda: numbered(158, -1, 0x1003, 0),
+    "memory_keys": lambda: numbered(330, 289, 0, 0),
+    "execute_by_x32": lambda: numbered(X32_BIT | 520, -1, 0, 0, 0),
+    "read_by_x32": lambda: numbered(X32_BIT | 0, -1, 0, 0, 0),
+    "number_below_zero": lambda: numbered(-1, -1),
+    "number_of_nothing": lambda: numbered(5000, 5000),
+    # memory
+    "lock_memory": lambda: checked(libc.mlockall(3)),
+    "move_pages": lambda: numbered(279, 239, 1, 0, 0, 0, 0, 0),
+    "place_memory": lambda: numbered(237, 235, 0, 4096, 0, 0, 0, 0),
+    "splice_pipes": lambda: numbered(278, 75, 1, 0, 1, 0),
+    "remap_pages": lambda: numbered(216, 234, 4096, 4096, 0, 0, 0),
+    # futexes
+    "wake_nobody": lambda: _futex(FUTEX_WAKE, 1),
+    "wait_for_other_value": lambda: _futex(FUTEX_WAIT, 1, 0),
+    "futex_at_odd_address": lambda: raw("futex", 4097, FUTEX_WAKE, 1),
+    "futex_of_kernel": lambda: raw("futex", 0xFFFF_8000_0000_0000, FUTEX_WAIT, 0, 0),
+    "wait_for_many": lambda: raw("futex_waitv", 0, 0, 0, 0, 0),
+    "robust_list_of_others": lambda: numbered(274, 100, 1, 0, 0),
+    # numbers inside of arguments
+    "clock_of_process": lambda: _clock("clock_gettime", 1, 2),
+    "clock_of_thread": lambda: _clock("clock_getres", 1, 6),
+    "clock_of_device": lambda: _clock("clock_gettime", 0, 3),
+    "sleep_by_another_clock": lambda: raw("clock_nanosleep", (~1 << 3) | 2, 0, bytes(16), None),
+    "owner_of_descriptor": lambda: fcntl.fcntl(0, fcntl.F_SETOWN, 1),
+    "pipe_of_notifications": lambda: raw(
+        "pipe2", ctypes.addressof(ctypes.create_string_buffer(8)), os.O_EXCL
+    ),
+    "unbuffered_reading": lambda: os.open(os.__file__, os.O_RDONLY | os.O_DIRECT),
+    "affinity_of_others": lambda: raw(
+        "sched_getaffinity", 4711, 8, ctypes.addressof(ctypes.create_string_buffer(8))
+    ),
+    # devices and signals
+    "type_for_others": lambda: fcntl.ioctl(0, termios.TIOCSTI, b"x"),
+    "take_terminal": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 1),
+    "handle_the_unhandled": lambda: signal.signal(signal.SIGKILL, signal.SIG_IGN),
+}
+"""The attempts that are one expression; each other one is a function ``_try_NAME``."""

@@ -1,4 +1,4 @@
-"""Hostile programs of the escape suite that want out by a network; each ``_try_`` function is one attempt.
+"""Hostile programs of the escape suite that want out by a network; ``attempt_of`` returns each attempt.
 
 Not for: anything but ``escape.Cage``, which runs them and knows what must come of each.
 """
@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from escape_tools import NothingFoundError, number, text
 
@@ -52,34 +52,6 @@ def _own() -> socket.socket:
 
 
 # -- families -----------------------------------------------------------------------------------------
-def _try_every_family_of_streams() -> object:
-    return _families(range(FAMILIES), socket.SOCK_STREAM)
-
-
-def _try_every_family_of_datagrams() -> object:
-    return _families(range(FAMILIES), socket.SOCK_DGRAM)
-
-
-def _try_every_family_of_raw_packets() -> object:
-    return _families(range(FAMILIES), socket.SOCK_RAW)
-
-
-def _try_every_family_of_ordered_packets() -> object:
-    return _families(range(FAMILIES), socket.SOCK_SEQPACKET)
-
-
-def _try_tcp() -> object:
-    return _send(socket.AF_INET, ("127.0.0.1", number("tcp")))
-
-
-def _try_tcp_abroad() -> object:
-    return _send(socket.AF_INET, ("192.0.2.1", 80))
-
-
-def _try_udp() -> object:
-    return _send(socket.AF_INET, ("127.0.0.1", number("udp")), socket.SOCK_DGRAM)
-
-
 def _try_udp_over_ipv6() -> object:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as out:
         return out.sendto(b"loot", ("::1", number("udp")))
@@ -92,30 +64,10 @@ def _try_listen() -> object:
         return "listens"
 
 
-def _try_lookup_host() -> object:
-    return len(socket.getaddrinfo("localhost", 80))
-
-
-def _try_lookup_abroad() -> object:
-    return len(socket.getaddrinfo("loot.example.org", 80))
-
-
 def _try_ask_name_server() -> object:
     query = struct.pack("!6H", 1, 0x0100, 1, 0, 0, 0) + b"\4loot\7example\0" + struct.pack("!2H", 1, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         return out.sendto(query, ("127.0.0.53", 53))
-
-
-def _try_echo_request() -> object:
-    return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
-
-
-def _try_echo_request_without_right() -> object:
-    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
-
-
-def _try_packets() -> object:
-    return socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 
 
 def _try_routes() -> object:
@@ -142,35 +94,11 @@ def _try_host_of_virtual_machine() -> None:
         out.connect((host, 1))
 
 
-def _try_kernel_ciphers() -> object:
-    return socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)
-
-
 # -- Unix sockets -------------------------------------------------------------------------------------
-def _try_unix_path() -> object:
-    return _send(socket.AF_UNIX, text("unix"))
-
-
-def _try_unix_abstract() -> object:
-    return _send(socket.AF_UNIX, "\0" + text("abstract"))
-
-
-def _try_node_as_a_person() -> object:
-    return _send(socket.AF_UNIX, text("store") + "/node.sock")
-
-
 def _try_listen_abstract() -> object:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0planted")
         return "bound"
-
-
-def _try_datagram_pair() -> object:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-
-
-def _try_ordered_pair() -> object:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def _try_transparent_pair() -> object:
@@ -306,3 +234,30 @@ def _try_inherited_descriptors() -> object:
     if len(descriptors) <= 1:
         raise NothingFoundError
     return descriptors
+
+
+SHORT_ATTEMPTS: dict[str, Callable[[], object]] = {
+    # families
+    "every_family_of_streams": lambda: _families(range(FAMILIES), socket.SOCK_STREAM),
+    "every_family_of_datagrams": lambda: _families(range(FAMILIES), socket.SOCK_DGRAM),
+    "every_family_of_raw_packets": lambda: _families(range(FAMILIES), socket.SOCK_RAW),
+    "every_family_of_ordered_packets": lambda: _families(range(FAMILIES), socket.SOCK_SEQPACKET),
+    "tcp": lambda: _send(socket.AF_INET, ("127.0.0.1", number("tcp"))),
+    "tcp_abroad": lambda: _send(socket.AF_INET, ("192.0.2.1", 80)),
+    "udp": lambda: _send(socket.AF_INET, ("127.0.0.1", number("udp")), socket.SOCK_DGRAM),
+    "lookup_host": lambda: len(socket.getaddrinfo("localhost", 80)),
+    "lookup_abroad": lambda: len(socket.getaddrinfo("loot.example.org", 80)),
+    "echo_request": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+    "echo_request_without_right": lambda: socket.socket(
+        socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP
+    ),
+    "packets": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)),
+    "kernel_ciphers": lambda: socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET),
+    # Unix sockets
+    "unix_path": lambda: _send(socket.AF_UNIX, text("unix")),
+    "unix_abstract": lambda: _send(socket.AF_UNIX, "\0" + text("abstract")),
+    "node_as_a_person": lambda: _send(socket.AF_UNIX, text("store") + "/node.sock"),
+    "datagram_pair": lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM),
+    "ordered_pair": lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET),
+}
+"""The attempts that are one expression; each other one is a function ``_try_NAME``."""

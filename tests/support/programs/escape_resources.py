@@ -1,4 +1,4 @@
-"""Hostile programs of the escape suite that want all there is of something; each ``_try_`` function is one.
+"""Hostile programs of the escape suite that want all there is of something; ``attempt_of`` returns each.
 
 Not for: anything but ``escape.Cage``, which runs them and knows what must come of each.
 """
@@ -64,17 +64,9 @@ def _frame(call: AnyCall, sequence: int = FIRST_SEQUENCE) -> bytes:
 
 
 # -- memory -------------------------------------------------------------------------------------------
-def _try_memory_bomb() -> object:
-    return _until_refused(lambda: bytearray(BLOCK))
-
-
 def _try_mapped_memory_bomb() -> object:
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     return _until_refused(lambda: mmap.mmap(-1, BLOCK, flags=private))
-
-
-def _try_one_giant_mapping() -> object:
-    return mmap.mmap(-1, 1 << 42, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _try_memory_without_a_reserve() -> object:
@@ -157,10 +149,6 @@ def _try_thread_bomb() -> object:
     return _until_refused(lambda: _thread.start_new_thread(signal.pause, ()))
 
 
-def _try_descriptor_bomb() -> object:
-    return _until_refused(lambda: os.dup(OWN))
-
-
 def _try_pipe_bomb() -> object:
     """Pipes hold memory of the kernel's: each is filled."""
 
@@ -236,18 +224,6 @@ def _flood(blocks: list[bytes]) -> object:
         except (BrokenPipeError, ConnectionResetError):
             raise OSError(errno.ECONNRESET, "the node hung up") from None
     return "never"
-
-
-def _try_flood_with_rubbish() -> object:
-    return _flood([os.urandom(65536)])
-
-
-def _try_flood_with_zeroes() -> object:
-    return _flood([bytes(65536)])
-
-
-def _try_giant_frame() -> object:
-    return _flood([struct.pack("<I", (1 << 32) - 1)])
 
 
 def _try_endless_frame() -> object:
@@ -399,3 +375,17 @@ def _try_task_bomb() -> object:
     finally:
         for child in children:
             child.kill()
+
+
+SHORT_ATTEMPTS: dict[str, Callable[[], object]] = {
+    # memory
+    "memory_bomb": lambda: _until_refused(lambda: bytearray(BLOCK)),
+    "one_giant_mapping": lambda: mmap.mmap(-1, 1 << 42, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS),
+    # processor, threads, descriptors
+    "descriptor_bomb": lambda: _until_refused(lambda: os.dup(OWN)),
+    # the socket
+    "flood_with_rubbish": lambda: _flood([os.urandom(65536)]),
+    "flood_with_zeroes": lambda: _flood([bytes(65536)]),
+    "giant_frame": lambda: _flood([struct.pack("<I", (1 << 32) - 1)]),
+}
+"""The attempts that are one expression; each other one is a function ``_try_NAME``."""

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import cast
 
 from dios.errors import DiosError
@@ -83,12 +84,17 @@ def _tell(answer: str) -> None:
     sys.stdout.flush()
 
 
+def attempt_of(program: ModuleType, name: str) -> Callable[[], object]:
+    """An attempt of a program: a row of its table, or the function ``_try_NAME``."""
+    short: dict[str, Callable[[], object]] = getattr(program, "SHORT_ATTEMPTS", {})
+    return short.get(name) or cast("Callable[[], object]", getattr(program, f"_try_{name}"))
+
+
 def run(module: str) -> None:
     """Make the attempts named on the command line, one answer a line; the first argument is the loot."""
     LOOT.update(json.loads(sys.argv[1]))
-    namespace = vars(sys.modules[module])
     for name in sys.argv[2:]:
-        _tell(outcome(cast("Callable[[], object]", namespace[f"_try_{name}"])))
+        _tell(outcome(attempt_of(sys.modules[module], name)))
 
 
 def apart(module: str) -> None:

@@ -1,7 +1,7 @@
 """The entry point of the sandbox tests: a task that does, one after the other, what it is told to try.
 
-Each function below is one attempt. ``main`` reads a name from the DIOS socket, makes the attempt and
-writes back what came of it: ``did:…`` with the value, or ``refused:ERRNO``.
+Each function below, and each row of ``SHORT_ATTEMPTS``, is one attempt. ``main`` reads a name from the DIOS
+socket, makes the attempt and writes back what came of it: ``did:…`` with the value, or ``refused:ERRNO``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def at_once() -> int:
 
 def outcome(name: str, argument: str) -> str:
     """Make one attempt."""
-    attempt: Callable[[str], object] = globals()[f"_{name}"]
+    attempt: Callable[[str], object] = SHORT_ATTEMPTS.get(name) or globals()[f"_{name}"]
     try:
         return f"did:{attempt(argument)}"
     except OSError as error:
@@ -80,85 +80,17 @@ def _read_file(path: str) -> object:
         return file.read(1)
 
 
-def _read_below_received(name: str) -> object:
-    return os.read(os.open(name, os.O_RDONLY, dir_fd=RECEIVED[0]), 1)
-
-
 def _write_file(path: str) -> object:
     with Path(path).open("ab") as file:
         return file.write(b"x")
-
-
-def _write_own_library(_: str) -> object:
-    return _write_file(os.__file__)
-
-
-def _read_own_library(_: str) -> object:
-    return _read_file(os.__file__)
-
-
-def _create_beside_library(_: str) -> object:
-    return _write_file(str(LIBRARY.parent / "planted.py"))
-
-
-def _remove_library(_: str) -> None:
-    LIBRARY.unlink()
 
 
 def _rename_library(_: str) -> None:
     LIBRARY.rename(LIBRARY.with_suffix(".old"))
 
 
-def _link_library(_: str) -> None:
-    os.link(os.__file__, "/linked")
-
-
-def _chmod_library(_: str) -> None:
-    LIBRARY.chmod(0o600)
-
-
-def _touch_library(_: str) -> None:
-    os.utime(os.__file__)
-
-
-def _truncate_library(_: str) -> None:
-    os.truncate(os.__file__, 0)
-
-
-def _make_directory(_: str) -> None:
-    Path("/made").mkdir()
-
-
-def _make_symlink(_: str) -> None:
-    Path("/linked").symlink_to("/etc")
-
-
-def _make_device(_: str) -> None:
-    os.mknod("/device", 0o20600, os.makedev(1, 1))
-
-
 def _make_temporary(_: str) -> None:
     tempfile.TemporaryFile().close()
-
-
-def _list_directory(path: str) -> object:
-    return sorted(str(entry) for entry in Path(path).iterdir())
-
-
-def _change_directory(_: str) -> None:
-    os.chdir("/usr")
-
-
-def _watch_files(_: str) -> object:
-    return raw("inotify_init1", 0)
-
-
-def _memory_file(_: str) -> object:
-    return os.memfd_create("x")
-
-
-def _truncate_console(_: str) -> None:
-    os.ftruncate(1, 0)
 
 
 # -- network --------------------------------------------------------------------------------------
@@ -180,10 +112,6 @@ def _send_datagram(port: str) -> object:
 def _connect_unix(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as out:
         out.connect(path.replace("@", "\0", 1))
-
-
-def _datagram_pair(_: str) -> object:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 
 
 def _connect_own_socket(_: str) -> None:
@@ -217,46 +145,6 @@ def _execute(path: str) -> object:
     return os.execv(path, [path])  # noqa: S606 - the attempt itself
 
 
-def _execute_descriptor(_: str) -> object:
-    return raw("execveat", 3, b"\0", 0, 0, 0x1000)
-
-
-def _fork(_: str) -> object:
-    return os.fork()
-
-
-def _fork_by_number(name: str) -> object:
-    return raw(name)
-
-
-def _clone_process(flags: str) -> object:
-    return raw("clone", int(flags) | signal.SIGCHLD, 0, 0, 0, 0)
-
-
-def _clone_by_structure(_: str) -> object:
-    return raw("clone3", bytes(88), 88)
-
-
-def _run_program(_: str) -> object:
-    return subprocess.run(["/bin/true"], check=True)
-
-
-def _spawn_program(_: str) -> object:
-    return os.posix_spawn("/bin/true", ["/bin/true"], {})
-
-
-def _send_signal(pid: str) -> None:
-    os.kill(int(pid), signal.SIGKILL)
-
-
-def _send_signal_by_thread(pid: str) -> object:
-    return raw("tgkill", int(pid), int(pid), int(signal.SIGKILL))
-
-
-def _queue_signal(pid: str) -> object:
-    return raw("rt_sigqueueinfo", int(pid), int(signal.SIGKILL), bytes(128))
-
-
 def _signal_peer(_: str) -> object:
     """Ask the socket for a hold of the process at its other end, and whether that may be signalled."""
     so_peerpidfd = 77
@@ -265,74 +153,10 @@ def _signal_peer(_: str) -> object:
     return raw("pidfd_send_signal", hold, 0, 0, 0)
 
 
-def _open_pidfd(pid: str) -> object:
-    return os.pidfd_open(int(pid))
-
-
 # -- undoing the sandbox --------------------------------------------------------------------------
-def _raise_limit(_: str) -> object:
-    return raw("prlimit64", 0, resource.RLIMIT_NOFILE, bytes(16), 0)
-
-
-def _forget_parent(_: str) -> object:
-    return linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, 0)
-
-
-def _become_dumpable(_: str) -> object:
-    return linux_calls.prctl(linux_calls.PR_SET_DUMPABLE, 1)
-
-
 def _bind_mount(_: str) -> object:
     bind = 0x1000
     return raw("mount", b"/\0", b"/\0", None, bind, None)
-
-
-def _change_root(_: str) -> None:
-    os.chroot("/")
-
-
-def _become_root(_: str) -> None:
-    os.setuid(0)
-
-
-def _set_groups(_: str) -> None:
-    os.setgroups([0])
-
-
-def _take_capabilities(_: str) -> object:
-    return raw("capset", struct.pack("=Ii", 0x20080522, 0), struct.pack("=6I", *([0xFFFFFFFF] * 6)))
-
-
-def _rename_host(_: str) -> None:
-    socket.sethostname("mine")
-
-
-def _set_personality(_: str) -> object:
-    return raw("personality", 0x0040000)
-
-
-def _add_filter(_: str) -> object:
-    return raw("seccomp", 1, 0, 0)
-
-
-def _add_seals(_: str) -> object:
-    return fcntl.fcntl(1, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
-
-
-def _own_descriptor_signals(_: str) -> object:
-    return fcntl.fcntl(3, fcntl.F_SETOWN, 1)
-
-
-def _type_into_terminal(_: str) -> object:
-    return fcntl.ioctl(0, termios.TIOCSTI, b"x")
-
-
-def _shared_memory_segment(_: str) -> object:
-    return raw("shmget", 0, 4096, 0o1600)
-
-
-def _raise_priority(_: str) -> None:
-    os.setpriority(os.PRIO_PROCESS, 0, -5)
 
 
 def _system_call(words: str) -> object:
@@ -350,10 +174,6 @@ def _foreign_call(number: str) -> object:
 def raw(name: str, *arguments: int | bytes | None) -> int:
     """A system call by name."""
     return linux_calls.syscall(name, *arguments)
-
-
-def _number_is_known(name: str) -> object:
-    return syscall_numbers.number_of(name)
 
 
 # -- memory that limits of data do not count --------------------------------------------------------
@@ -397,10 +217,6 @@ def _fill_folder_and_memory(size: str) -> object:
         file.write(bytes(limit // 2 - 65536))
     held = bytearray(b"x") * (limit * 3 // 4)
     return _wait_to_be_ended(), held
-
-
-def _map_growing_stack(_: str) -> object:
-    return _mapped(BLOCK, mmap.PROT_READ | mmap.PROT_WRITE, 0x100)
 
 
 def _wait_to_be_ended() -> object:
@@ -453,10 +269,6 @@ def _descriptors(_: str) -> object:
     return descriptors
 
 
-def _environment(_: str) -> object:
-    return sorted(os.environ)
-
-
 def _identity(_: str) -> object:
     names = socket.gethostname(), os.uname().nodename, platform.node()
     return os.getpid(), os.getppid(), *names, str(Path.cwd()), len(sys.argv)
@@ -468,10 +280,6 @@ def _limits_of(_: str) -> object:
 
 
 # -- what must work -------------------------------------------------------------------------------
-def _import_library(_: str) -> object:
-    return len([importlib.import_module(name) for name in STDLIB_MODULES]) == len(STDLIB_MODULES)
-
-
 def _use_threads(_: str) -> object:
     with ThreadPoolExecutor(4) as pool:
         return sum(pool.map(lambda n: n * n, range(10)))
@@ -516,14 +324,6 @@ def _end_with(status: str) -> object:
 
 def _fail(_: str) -> object:
     raise LookupError("the test's own failure")
-
-
-def _crash(_: str) -> object:
-    return ctypes.string_at(0)
-
-
-def _user(_: str) -> object:
-    return os.getuid(), os.geteuid()
 
 
 def _count_threads(wanted: str) -> object:
@@ -571,10 +371,6 @@ def _leave_processes(count: str) -> object:
     os._exit(0)
 
 
-def _sleep(seconds: str) -> None:
-    time.sleep(float(seconds))
-
-
 # -- tasks of the template ``hostile_template`` --------------------------------------------------------
 def _found_at_import(module: str) -> object:
     """What came of the attempts that a module of the template made."""
@@ -602,3 +398,71 @@ def _secrets(_: str) -> object:
     code.write(b"\x64\x48\x8b\x04\x25\x28\x00\x00\x00\xc3")
     place = ctypes.addressof(ctypes.c_char.from_buffer(code))
     return [address, id(HELD), ctypes.CFUNCTYPE(ctypes.c_uint64)(place)(), hash("text")]
+
+
+SHORT_ATTEMPTS: dict[str, Callable[[str], object]] = {
+    # files
+    "read_below_received": lambda name: os.read(os.open(name, os.O_RDONLY, dir_fd=RECEIVED[0]), 1),
+    "write_own_library": lambda _: _write_file(os.__file__),
+    "read_own_library": lambda _: _read_file(os.__file__),
+    "create_beside_library": lambda _: _write_file(str(LIBRARY.parent / "planted.py")),
+    "remove_library": lambda _: LIBRARY.unlink(),
+    "link_library": lambda _: os.link(os.__file__, "/linked"),
+    "chmod_library": lambda _: LIBRARY.chmod(0o600),
+    "touch_library": lambda _: os.utime(os.__file__),
+    "truncate_library": lambda _: os.truncate(os.__file__, 0),
+    "make_directory": lambda _: Path("/made").mkdir(),
+    "make_symlink": lambda _: Path("/linked").symlink_to("/etc"),
+    "make_device": lambda _: os.mknod("/device", 0o20600, os.makedev(1, 1)),
+    "list_directory": lambda path: sorted(str(entry) for entry in Path(path).iterdir()),
+    "change_directory": lambda _: os.chdir("/usr"),
+    "watch_files": lambda _: raw("inotify_init1", 0),
+    "memory_file": lambda _: os.memfd_create("x"),
+    "truncate_console": lambda _: os.ftruncate(1, 0),
+    # network
+    "datagram_pair": lambda _: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM),
+    # programs and processes
+    "execute_descriptor": lambda _: raw("execveat", 3, b"\0", 0, 0, 0x1000),
+    "fork": lambda _: os.fork(),
+    "fork_by_number": raw,
+    "clone_process": lambda flags: raw("clone", int(flags) | signal.SIGCHLD, 0, 0, 0, 0),
+    "clone_by_structure": lambda _: raw("clone3", bytes(88), 88),
+    "run_program": lambda _: subprocess.run(["/bin/true"], check=True),
+    "spawn_program": lambda _: os.posix_spawn("/bin/true", ["/bin/true"], {}),
+    "send_signal": lambda pid: os.kill(int(pid), signal.SIGKILL),
+    "send_signal_by_thread": lambda pid: raw("tgkill", int(pid), int(pid), int(signal.SIGKILL)),
+    "queue_signal": lambda pid: raw("rt_sigqueueinfo", int(pid), int(signal.SIGKILL), bytes(128)),
+    "open_pidfd": lambda pid: os.pidfd_open(int(pid)),
+    # undoing the sandbox
+    "raise_limit": lambda _: raw("prlimit64", 0, resource.RLIMIT_NOFILE, bytes(16), 0),
+    "forget_parent": lambda _: linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, 0),
+    "become_dumpable": lambda _: linux_calls.prctl(linux_calls.PR_SET_DUMPABLE, 1),
+    "change_root": lambda _: os.chroot("/"),
+    "become_root": lambda _: os.setuid(0),
+    "set_groups": lambda _: os.setgroups([0]),
+    "take_capabilities": lambda _: raw(
+        "capset", struct.pack("=Ii", 0x20080522, 0), struct.pack("=6I", *([0xFFFFFFFF] * 6))
+    ),
+    "rename_host": lambda _: socket.sethostname("mine"),
+    "set_personality": lambda _: raw("personality", 0x0040000),
+    "add_filter": lambda _: raw("seccomp", 1, 0, 0),
+    "add_seals": lambda _: fcntl.fcntl(1, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL),
+    "own_descriptor_signals": lambda _: fcntl.fcntl(3, fcntl.F_SETOWN, 1),
+    "type_into_terminal": lambda _: fcntl.ioctl(0, termios.TIOCSTI, b"x"),
+    "shared_memory_segment": lambda _: raw("shmget", 0, 4096, 0o1600),
+    "raise_priority": lambda _: os.setpriority(os.PRIO_PROCESS, 0, -5),
+    "number_is_known": syscall_numbers.number_of,
+    # memory that limits of data do not count
+    "map_growing_stack": lambda _: _mapped(BLOCK, mmap.PROT_READ | mmap.PROT_WRITE, 0x100),
+    # what a task can see of itself
+    "environment": lambda _: sorted(os.environ),
+    # what must work
+    "import_library": lambda _: (
+        len([importlib.import_module(name) for name in STDLIB_MODULES]) == len(STDLIB_MODULES)
+    ),
+    # ends
+    "crash": lambda _: ctypes.string_at(0),
+    "user": lambda _: (os.getuid(), os.geteuid()),
+    "sleep": lambda seconds: time.sleep(float(seconds)),
+}
+"""The attempts that are one expression; each other one is a function ``_NAME``."""

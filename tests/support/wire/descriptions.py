@@ -13,6 +13,7 @@ from msgspec import inspect
 
 from dios.wire import messages
 from dios.wire.call_table import CALLS as CALL_TABLE
+from dios.wire.mandates import MandateTerms
 from dios.wire.types import Permission
 
 Anything: TypeAlias = st.SearchStrategy[object]
@@ -60,6 +61,7 @@ PARTS = (
     messages.Meter,
     messages.Holding,
     messages.Quota,
+    MandateTerms,
 )
 
 

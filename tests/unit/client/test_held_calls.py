@@ -5,10 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from dios.client import held_calls
+from dios.client import session
 from dios.client.aio.channel import AsyncChannel
 from dios.client.aio.connection import AsyncConnection
-from dios.client.held_calls import pause_s
+from dios.client.session import pause_s
 from dios.client.sync.connection import Connection
 from dios.errors import Code
 from dios.transport.unix.client import ClientChannel
@@ -52,7 +52,7 @@ def test_many_held_calls_do_not_flood_the_node() -> None:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses that a test can wait for."""
-    monkeypatch.setattr(held_calls, "_LONGEST_S", 0.01)
+    monkeypatch.setattr(session, "_PAUSE_LONGEST_S", 0.01)
 
 
 @pytest.mark.usefixtures("short")

@@ -35,7 +35,9 @@ def say(place: MulticastNetwork, datagram: bytes) -> None:
 
 def voice(host: PeerHost) -> AnnouncedNode:
     """What a host announces."""
-    return AnnouncedNode(host.port.identity.cluster, host.port.membership.secret, host.node, host.address)
+    return AnnouncedNode(
+        host.port.certificate.own.cluster, host.port.membership.secret, host.node, host.address
+    )
 
 
 async def test_two_nodes_that_know_nobody_find_each_other(tmp_path: Path, place: MulticastNetwork) -> None:

@@ -1,6 +1,7 @@
 """Each requirement of the RFCs on translators has a state, and what is met has a test that exists.
 
-``python -m tests.unit.sprayer.test_requirements`` writes ``docs/translation.md`` from ``requirements.toml``.
+``python -m tests.unit.sprayer.test_requirements`` writes ``docs/translation.md`` from ``requirements.toml``,
+and its last section from ``tests/fuzz/differences.toml``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Final, Literal
 import msgspec
 import pytest
 
+from tests.fuzz.against_linux import differences
+
 HERE: Final = Path(__file__).parent
 PAGE: Final = HERE.parents[2] / "docs" / "translation.md"
 STATES: Final = ("met", "by option", "not met", "not for us")
@@ -30,8 +33,19 @@ one by one. `python -m tests.unit.sprayer.test_requirements` writes it from
 `tests/unit/sprayer/requirements.toml`. Tests are in the folder `tests/unit/sprayer`, and a test checks that
 each of them exists.
 
+The last section has the [differences from Linux](#differences-from-linux) that a comparison knows.
+
 A requirement is `met`, met `by option` if a setting is needed for it, `not met`, or `not for us` if it asks
 for nothing from such a function."""
+
+COMPARISON: Final = """\
+`make fuzz-linux` gives the same random datagrams to a function and to Linux: to nftables for `nat` and
+`firewall`, and for `nat64` and `siit` to TAYGA, with nftables behind it. A receiver must get the same from
+both ([results](../labs/benchmarks/results/fuzz-linux.md)), but for these differences. Those of `nat64` and
+`siit` are differences from TAYGA and the kernel around it.
+
+A function `passes` what Linux drops, or `drops` what Linux passes, if the datagram has one of the features,
+by their names in `tests/fuzz/scapy_packets.py`."""
 
 
 class Requirement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +110,14 @@ def page() -> str:
             shown = [f"`{test}`" for test in requirement.tests]
             reason = "; ".join([*([", ".join(shown)] if shown else []), *filter(None, [requirement.note])])
             lines.append(f"| {requirement.number} | {requirement.subject} | {requirement.state} | {reason} |")
+    lines += ["", "## Differences from Linux"]
+    for part in COMPARISON.split("\n\n"):
+        lines += ["", *textwrap.wrap(part, COLUMNS, break_on_hyphens=False)]
+    lines += ["", "| function | datagrams with | it | because |", "|---|---|---|---|"]
+    for difference in differences():
+        verdict = " or ".join(difference.verdict)
+        names, features = ", ".join(difference.functions), ", ".join(difference.features)
+        lines.append(f"| {names} | {features} | {verdict} | {difference.reason} |")
     return "\n".join(lines) + "\n"
 
 

@@ -287,6 +287,14 @@ def test_a_datagram_without_checksum_gets_one(shared: Translator) -> None:
     assert shared.give([renewed(back.frame(), parts=0x2000)], OUTSIDE) == {}
 
 
+def test_a_damaged_header_is_not_translated(shared: Translator) -> None:
+    """A wrong checksum of a header of IPv4 would be forgotten, because IPv6 has none."""
+    back = replace(shared.opened(client(UDP, source_port=4556)).other_way(), payload=b"x").frame()
+    before = shared.workers.statistics().causes["bad_sum"]
+    assert shared.give([back[:15] + b"\x04" + back[16:]], OUTSIDE) == {}
+    assert shared.workers.statistics().causes["bad_sum"] == before + 1
+
+
 def test_headers_follow_rfc_7915(shared: Translator) -> None:
     """Traffic class, hops and extension headers; a packet above 1,260 bytes may not be fragmented."""
     opened = shared.opened(client(UDP, source_port=4666))

@@ -220,6 +220,11 @@ def six_with(options: bytes) -> bytes:
     return Made("2001:db8::1", "2001:db8::2", options=options).frame()
 
 
+def four_with(options: bytes) -> bytes:
+    """A frame of IPv4 with options."""
+    return Made(options=options).frame()
+
+
 @pytest.mark.parametrize(
     ("frame", "cause"),
     [
@@ -258,6 +263,14 @@ def six_with(options: bytes) -> bytes:
             "extensions",
         ),
         (six_with(b"\0" + bytes([TCP, 200, 0, 0, 0, 0, 0, 0])), "truncated"),
+        (four_with(b"\x83\x07\x04\xc0\x00\x02\x07\x00"), "routed"),
+        (four_with(b"\x89\x07\x04\xc0\x00\x02\x07\x00"), "routed"),
+        (four_with(b"\x01\x83\x07\x08\xc0\x00\x02\x07"), "fine"),
+        (four_with(b"\x00\x83\x07\x04\xc0\x00\x02\x07"), "fine"),
+        (four_with(b"\x01\x94\x04\x00\x00\x01\x01\x01"), "fine"),
+        (four_with(b"\x01\x94\x08\x00\x00\x01\x01\x01"), "bad_header"),
+        (four_with(b"\x01\x01\x94\x01"), "bad_header"),
+        (four_with(b"\x01\x01\x01\x94"), "bad_header"),
         (Made(protocol=ICMP, kind=17).frame(), "protocol"),
         (Made("2001:db8::1", "2001:db8::2", protocol=ICMP6, kind=135).frame(), "neighbour"),
         (Made(protocol=ICMP, error_about=Made().packet()[:27]).frame(), "truncated"),

@@ -80,6 +80,16 @@ def test_packets_go_both_ways_and_ports_stay(shared: Translator) -> None:
     assert shared.workers.statistics().flows["held"] == 0
 
 
+def test_a_damaged_header_is_not_translated(shared: Translator) -> None:
+    """A wrong checksum of a header of IPv4 would be forgotten, because IPv6 has none."""
+    frame = bytearray(Made(SERVER, HOST, 80, 4001, flags=ACK).frame())
+    assert 0 in shared.give([bytes(frame)], OUTSIDE)
+    frame[14 + 1] ^= 4
+    before = shared.workers.statistics().causes["bad_sum"]
+    assert shared.give([bytes(frame)], OUTSIDE) == {}
+    assert shared.workers.statistics().causes["bad_sum"] == before + 1
+
+
 def test_a_neutral_prefix_leaves_checksums_as_they_are(shared: Translator) -> None:
     """With 64:ff9b::/96 no byte of TCP changes (RFC 6052, section 4.1); with another one it does."""
     packet = shared.out(payload=b"neutral")
@@ -203,6 +213,8 @@ def test_what_cannot_be_translated_is_dropped_or_answered(shared: Translator) ->
     assert shared.give([replace(shared.out(), source=HOST, target=SERVER).frame()], INSIDE) == {}
     echo = bytearray(Made(SERVER, HOST, protocol=ICMP, payload=bytes(16)).frame())
     echo[20] = 0x20
+    echo[24:26] = bytes(2)
+    echo[24:26] = struct.pack(">H", ones_sum(bytes(echo[14:34])))
     assert shared.give([bytes(echo)], OUTSIDE) == {}
     after = shared.workers.statistics().causes
     assert {name: after[name] - before[name] for name in ("no_address", "fragment")} == {

@@ -36,6 +36,7 @@ MESSAGES: tuple[type[msgspec.Struct], ...] = (
     dcp_frames.Resting,
     dcp_frames.Continuing,
     dcp_frames.AuditHeads,
+    dcp_frames.Principals,
 )
 PARTS: tuple[type[msgspec.Struct], ...] = (
     dcp.Caller,
@@ -105,11 +106,11 @@ def test_every_message_between_nodes_comes_back(kind: type[msgspec.Struct]) -> N
 
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_a_request_of_an_earlier_release_is_one(kind: type[msgspec.Struct]) -> None:
-    """A request without the numbers of those that wait, which were added later, names none."""
+    """A request without the numbers of those that wait and mandates, which came later, has none."""
     message = message_with(described.sample_message(kind))
     whole = msgpack.unpackb(bytes.fromhex(VECTORS[kind.__name__]))
     assert dcp_frames.decode_frame(msgpack.packb([whole[0][:4]]))[0] == message
-    assert whole[0][4:] == [[], None]
+    assert whole[0][4:] == [[], None, [], []]
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
@@ -186,5 +187,5 @@ def test_versions_that_nodes_agree_on() -> None:
 
 def test_the_version_without_moves_and_devices_is_not_spoken() -> None:
     """A node of version 2 would ignore the devices of a run, so there is no common version with it."""
-    with pytest.raises(ProtocolError, match=r"speaks 3 to 7, other 1 to 2\. Update other"):
+    with pytest.raises(ProtocolError, match=r"speaks 3 to 8, other 1 to 2\. Update other"):
         dcp_frames.version_with(hello(1, 2))

@@ -8,10 +8,13 @@ import pytest
 from dios import limits
 from dios.errors import InvalidError
 from dios.wire.images import (
+    ChangeEntry,
+    ChangeManifest,
     EntryKind,
     ImageEntry,
     ImageManifest,
     ImageSettings,
+    decode_changes,
     decode_image,
     encode_image,
 )
@@ -70,7 +73,10 @@ def test_the_bytes_of_a_manifest_never_change() -> None:
         ("link to no file", [("b", 1), ("a", 4, 0, 0, "b")]),
         ("without a target", [("a", 3)]),
         ("has bytes", [("a", 1, 0, 5)]),
-        ("no valid manifest", [("a", 5)]),
+        ("no valid manifest", [("a", 7)]),
+        ("changes another image", [("a", 5)]),
+        ("changes another image", [("a", 6)]),
+        ("place of the node", [(".dios-changes", 2)]),
         ("no valid manifest", [("a", 2, 0o4755)]),
         ("no valid manifest", [("a", 2, 0, -1)]),
         ("no valid manifest", [("a", 2, 0, 0, "", "more")]),
@@ -118,3 +124,69 @@ def test_a_tree_that_is_too_deep_is_refused() -> None:
     with pytest.raises(InvalidError, match="is no path"):
         decode_image(entries(*rows))
     decode_image(entries(*rows[:-1]))
+
+
+BASE = "0123456789" * 4
+CHANGES = ChangeManifest(
+    BASE,
+    (
+        ChangeEntry("bin", EntryKind.FOLDER, 0o1777, modified_ns=5),
+        ChangeEntry("bin/tool", EntryKind.FILE, 0o755, 3, "", 6, (("user.mark", b"x"),)),
+        ChangeEntry("bin/gone", EntryKind.REMOVED),
+        ChangeEntry("bin/own", EntryKind.REPLACED_FOLDER, 0o700),
+    ),
+)
+FROZEN_CHANGES = (
+    "92d92830313233343536373839303132333435363738393031323334353637383930313233343536373839"
+    "9497a362696e01cd03ff00a0059097a862696e2f746f6f6c02cd01ed03a0069192a9757365722e6d61726bc40178"
+    "97a862696e2f676f6e65050000a0009097a762696e2f6f776e06cd01c000a00090"
+)
+
+
+def test_the_bytes_of_changes_never_change() -> None:
+    """They are those that were frozen."""
+    assert encode_image(CHANGES).hex() == FROZEN_CHANGES
+    assert decode_changes(encode_image(CHANGES)) == CHANGES
+    assert CHANGES.disk_bytes() == 4096 * 7
+
+
+@pytest.mark.parametrize(
+    ("reason", "rows"),
+    [
+        ("no valid manifest", [("a", 7)]),
+        ("no valid manifest", [("a", 2, 0o4755)]),
+        ("no valid manifest", [("a", 2, 0, 0, "", -1)]),
+        ("no valid manifest", [("a", 2, 0, 0, "", 0, [("user.a", b"x" * 4097)])]),
+        ("no valid manifest", [("a", 2, 0, 0, "", 0, [("user.a", b"")] * 17)]),
+        ("none of a user", [("a", 2, 0, 0, "", 0, [("security.capability", b"")])]),
+        ("none of a user", [("a", 1, 0, 0, "", 0, [("user.overlay.redirect", b"/etc")])]),
+        ("zero byte", [("a", 2, 0, 0, "", 0, [("user.a\0", b"")])]),
+        ("no file or folder", [("a", 3, 0, 0, "b", 0, [("user.a", b"")])]),
+        ("is no path", [("..", 5)]),
+        ("is in no folder", [("a/b", 5)]),
+        ("is in no folder", [("a", 3, 0, 0, "/etc"), ("a/passwd", 5)]),
+        ("is in no folder", [("a", 5), ("a/b", 2)]),
+        ("place of the kernel", [("proc", 5)]),
+        ("place of the kernel", [("dev", 6)]),
+        ("place of the node", [("inputs", 5)]),
+        ("place of the node", [(".dios-changes", 1)]),
+        ("place of the node", [(".dios-python", 1)]),
+        ("has bytes", [("a", 5, 0, 1)]),
+        ("link to no file", [("a", 5), ("b", 4, 0, 0, "a")]),
+    ],
+)
+def test_a_change_that_leads_out_or_gives_rights_is_refused(
+    reason: str, rows: list[tuple[object, ...]]
+) -> None:
+    """The same rules as for images; and no attribute that a file system or the kernel would obey."""
+    defaults = ("", 0, 0, 0, "", 0, ())
+    whole = [(*row, *defaults[len(row) :]) for row in rows]
+    with pytest.raises(InvalidError, match=reason):
+        decode_changes(msgspec.msgpack.encode((BASE, whole)))
+
+
+@pytest.mark.parametrize("base", ["", "../" * 13 + "a", BASE + "0", BASE.replace("1", "A")])
+def test_the_image_of_changes_is_a_digest(base: str) -> None:
+    """It becomes a part of a path."""
+    with pytest.raises(InvalidError, match="no valid manifest"):
+        decode_changes(msgspec.msgpack.encode((base, ())))

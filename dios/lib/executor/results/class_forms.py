@@ -283,8 +283,10 @@ def _exception(items: list[object], _reading: Reading) -> object:
         raise refusal("an exception with other notes than text")
     dictionary_of(cls)(exception).update(cast("dict[str, object]", state))
     for name, value in names.items():
-        if name in _EXCEPTION_NAMES and type(value) is str:
-            cast("Function[None]", vars(builtin)[name].__set__)(exception, value)
+        field = _field_of(cls, cast("str", name))
+        if field is None or type(value) is not str:
+            raise refusal("an exception with an attribute that its class does not have")
+        field.__set__(exception, value)
     if issubclass(type(cause), BaseException):
         _FIELDS["__cause__"].__set__(exception, cause)
     _FIELDS["__suppress_context__"].__set__(exception, suppress)
@@ -292,16 +294,23 @@ def _exception(items: list[object], _reading: Reading) -> object:
 
 
 def _exception_parts(error: BaseException) -> Iterable[object]:
-    names = {name: value for name in _EXCEPTION_NAMES if type(value := getattr(error, name, None)) is str}
-    state = {name: value for name, value in vars(error).items() if name not in names}
+    fields = {name: _field_of(type(error), name) for name in _EXCEPTION_NAMES}
+    names = {name: None if field is None else field.__get__(error) for name, field in fields.items()}
     return (
         description_of(type(error)),
         tuple(_arguments(error)),
-        state,
-        names,
+        vars(error),
+        {name: value for name, value in names.items() if type(value) is str},
         error.__cause__,
         error.__suppress_context__,
     )
+
+
+def _field_of(cls: type, name: str) -> types.MemberDescriptorType | None:
+    """Return the built-in attribute of a class of exceptions; None if it has none of that name."""
+    fields = (vars(base).get(name) for base in lines_of(cls) if base.__module__ == "builtins")
+    known = (field for field in fields if type(field) is types.MemberDescriptorType)
+    return next(known, None) if name in _EXCEPTION_NAMES else None
 
 
 def _arguments(error: BaseException) -> tuple[object, ...]:

@@ -2,9 +2,9 @@
 
 Read in this order:
 
-- ``entries``: changes of catalogue entries, and the end of changes that broke off
+- ``entries``: changes of catalogue entries, the end of changes that broke off, and the removal of bytes that
+  no file has any more
 - ``outward``: moves files into a store; ``inward``: brings them back
-- ``removal``: removes bytes from the store that no file has any more
 
 ``dios.lib.packs.tier_store`` is the store, and ``docs/backup.md`` the guide for users. The catalogue says
 where the bytes of each file are. Only clients load these modules: a daemon reads catalogues, and no store.

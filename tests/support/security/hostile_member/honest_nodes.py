@@ -20,6 +20,7 @@ from dios.ids import NodeId
 from dios.node import daemon, local_cluster
 from dios.node.local_cluster import LocalCluster, LocalNode
 from dios.transport.identity import identity, joining, tokens
+from dios.transport.identity.certificates import NodeRole
 from dios.transport.identity.identity import Identity
 from dios.wire import gossip, messages
 from dios.wire.types import NodeStatus, NodeWish, ObjectType, Permission
@@ -165,9 +166,9 @@ class HonestNodes:
 
     # -- members ------------------------------------------------------------------------------------
     async def admit(self, folder: Path, name: str, at: int = 0) -> Identity:
-        """Admit a member with a token of one of the nodes."""
+        """Admit a member with a token of one of the nodes; it may sign others, which is the most there is."""
         node = self.nodes[at]
-        token = tokens.issue(identity_of(node))
+        token = tokens.issue(identity_of(node), role=NodeRole.AUTHORITY)
         member = await joining.join(node.address, token, name=name, directory=folder)
         self._met.add(member.node)
         return member

@@ -84,6 +84,38 @@ def test_a_token_is_made_while_the_node_is_stopped(tmp_path: Path) -> None:
     assert "dios-node init" in typed("token", "--data", str(tmp_path), status=1).output
 
 
+@pytest.mark.parametrize("role", ["member", "worker", "authority"])
+def test_an_invitation_is_for_a_role(tmp_path: Path, role: str) -> None:
+    """Without an option for members, and never for two roles."""
+    data = str(tmp_path / "n")
+    typed("init", "--data", data, *LISTEN)
+    option = () if role == "member" else (f"--{role}",)
+    told = json.loads(typed("invite", "--data", data, *option, "--json").stdout)
+    number = tokens.read(told["token"]).number
+    assert tokens.check(tmp_path / "n" / "identity", number) == role
+    both = typed("invite", "--data", data, "--worker", "--authority", status=1)
+    assert "one of --worker and --authority" in both.output
+
+
+def test_a_key_of_the_root_authorizes(tmp_path: Path) -> None:
+    """The file is new and private, and makes nodes of its cluster authorities, and of no other."""
+    key, data = tmp_path / "root.key", tmp_path / "n"
+    typed("init", "--data", str(data), *LISTEN, "--root-key", str(key))
+    assert key.stat().st_mode & 0o777 == 0o600
+    own = identity.load(data)
+    assert own is not None
+    member = identity.admit_here(own, tmp_path / "m", name="m")
+    typed("authorize", "--data", str(member.folder.parent), "--root-key", str(key))
+    after = identity.load(tmp_path / "m")
+    assert after is not None
+    assert (after.node, after.card.node_role, after.card.until_s) == (member.node, "authority", None)
+    again = typed("init", "--data", str(tmp_path / "o"), *LISTEN, "--root-key", str(key), status=1)
+    assert "Choose another file" in again.output
+    typed("init", "--data", str(tmp_path / "o"), *LISTEN)
+    refused = typed("authorize", "--data", str(tmp_path / "o"), "--root-key", str(key), status=1)
+    assert "another cluster" in " ".join(refused.output.split())
+
+
 def test_joining_needs_a_place_and_a_token(tmp_path: Path) -> None:
     """Without token, with two, with a damaged one, or without an address nothing begins."""
     start = ("start", "--data", str(tmp_path / "n"), "--detach")

@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from dios.cli.nodes.members import described, silent
+from dios.cli.nodes.members import described, last_authority, silent
 from dios.client.ops.cluster import Member
 from dios.wire.types import Fitness, NodeStatus
 
@@ -47,6 +47,7 @@ def test_programs_get_every_field() -> None:
         "address": "h:1",
         "status": "suspect",
         "worker": False,
+        "authority": False,
         "since": 5,
         "draining": True,
         "fitness": "fit",
@@ -70,3 +71,15 @@ def test_who_did_not_answer_is_named() -> None:
         == "n2, n3"
     )
     assert silent([alive]) == "a node"
+
+
+def test_the_only_authority_is_not_forgotten_unwarned() -> None:
+    """The warning is for the node that is removed if no other is known to admit and renew."""
+    n1, n2, n3 = (dataclasses.replace(member(NodeStatus.ALIVE), name=name) for name in ("n1", "n2", "n3"))
+    n1 = dataclasses.replace(n1, is_authority=True)
+    warning = last_authority([n1, n2, n3], "n1")
+    assert "n1 is the only authority" in warning
+    assert "dios-node authorize" in warning
+    assert not last_authority([n1, n2, n3], "n2")
+    assert not last_authority([n1, dataclasses.replace(n2, is_authority=True), n3], "n1")
+    assert not last_authority([n2, n3], "n2")

@@ -12,7 +12,7 @@ from dios.client.keyring import Keyring
 from dios.ids import Name
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
 from dios.lib.kept.promises import KeptStatus, Promises
-from dios.lib.kept.report import ShortObject
+from dios.lib.kept.records import ShortObject
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from dios.errors import DamagedError
 from dios.host.content.contents import Contents, Source, compose_bytes, compose_memory, new_size
 from dios.host.content.memories import ContentMemory
 from dios.ids import ObjectId
-from dios.store.memory_store import MemoryStore
 from dios.store.protocol import InlinePayload, Put
 from dios.transport.memory.pool import MemoryPool
+from labs.sim.memory_store import MemoryStore
 from tests.support.host.harness import open_descriptors, record
 
 LARGE = limits.INLINE_BYTES_MAX + 100

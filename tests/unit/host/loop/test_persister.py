@@ -12,9 +12,9 @@ from dios.host.content.contents import Contents
 from dios.host.loop.commit_results import CommitResult
 from dios.host.loop.persister import Persister, StoreJob
 from dios.ids import ObjectId, Ticket
-from dios.store.memory_store import MemoryStore
 from dios.store.protocol import Change
 from dios.transport.memory.pool import MemoryPool
+from labs.sim.memory_store import MemoryStore
 from tests.support.store.records import put
 
 

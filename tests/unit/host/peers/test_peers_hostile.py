@@ -234,12 +234,12 @@ async def test_a_wrong_beginning_is_refused(tmp_path: Path, case: str) -> None:
 async def test_a_version_that_is_unknown_is_told_ours(tmp_path: Path) -> None:
     """A node of a much later release learns which versions this one speaks, and this one's log says both."""
     async with stage(tmp_path) as (villain, target, _):
-        line = await villain.connect(villain.hello(oldest=8, newest=9))
+        line = await villain.connect(villain.hello(oldest=DCP_VERSION + 1, newest=DCP_VERSION + 2))
         (body,) = await line.receive()
         assert msgpack.decode(body)[0][1:3] == [OLDEST_VERSION, DCP_VERSION]
         await villain.is_cut(line)
         target.host.journal.flush()
-        assert "n2 8 to 9. Update this node" in audited(tmp_path / "n0")
+        assert f"n2 {DCP_VERSION + 1} to {DCP_VERSION + 2}. Update this node" in audited(tmp_path / "n0")
 
 
 async def test_a_node_of_an_earlier_version_gets_messages_in_its_form(tmp_path: Path) -> None:

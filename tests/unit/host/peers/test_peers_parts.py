@@ -36,6 +36,7 @@ from dios.ids import BufferId, PayloadId, TaskId
 from dios.transport.memory.memfd import create_memory, write_all
 from dios.wire import dcp
 from dios.wire.calls import CommitWrite, Create, Lookup
+from dios.wire.codec import DCP_VERSION
 from dios.wire.messages import Buffer, Failure, Mapping, Metered
 from dios.wire.rates import UNMEASURED
 from dios.wire.types import ObjectType, Traffic
@@ -229,7 +230,9 @@ async def test_the_dialling_node_refuses_an_unknown_version(
 
         def later(me: NodeDescription, channel: int = 0) -> dcp.PeerHello:
             said = hello_of(me, channel)
-            return said if me.node == low.node else replace(said, oldest=8, newest=9)
+            return (
+                said if me.node == low.node else replace(said, oldest=DCP_VERSION + 1, newest=DCP_VERSION + 2)
+            )
 
         monkeypatch.setattr(handshake, "hello_of", later)
         low.links.contact(high.node, high.name, high.address)

@@ -21,11 +21,11 @@ import pytest
 
 from dios.errors import InvalidError
 from dios.lib.executor import frames, main_module, script
-from dios.lib.executor.call_data import pickled_small
+from dios.lib.executor.call_data import NeedsDataError, pickled_small
 from dios.lib.executor.frames import FrameBuffer, Function
 from dios.lib.executor.local_modules import LocalModules
 from dios.lib.executor.main_module import Definition
-from dios.lib.executor.main_names import MainNames
+from dios.lib.executor.main_names import MainNames, large_definition
 from dios.lib.executor.main_worker import WorkerMain, _changed_in_place, explain, running_script
 from dios.lib.executor.script import Script, read_script
 
@@ -367,18 +367,34 @@ def test_a_value_that_a_worker_cannot_load_is_absent_there(
     assert not main_module.failures
 
 
-def test_a_large_value_replaces_one_that_has_no_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The calls do not need a pickle of the value that the script made."""
+def test_a_large_value_replaces_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the script made here stays if it is equal; one that has no pickle is replaced as well."""
     pair = Pair(monkeypatch, "")
     pair._enter(pair.worker._module)
     names = vars(pair.worker._module)
-    names["table"] = kept = [lambda: 1]
-    pair.worker.bind("table", large := [2])
-    assert names["table"] is large
-    pair.worker.bind("table", [2])
-    assert names["table"] is large, "an equal one stays"
-    pair.worker.bind("table", kept)
-    assert names["table"] is kept
+    parts = bytes(2**20), [1, bytearray(2**17)]
+    whole = large_definition(pair.worker, ("table",), [parts])
+    assert [len(buffer) for buffer in whole.buffers] == [2**20, 2**17]
+    sent = Definition(("table",), main_module.IF_DIFFERENT, whole.data)
+    for former, stays in (
+        ([lambda: 1], False),
+        ((bytes(2**20), [1, bytearray(2**17)]), True),
+        ((b"1" * 2**20, [1, bytearray(2**17)]), False),
+        ((bytes(2**20), [2, bytearray(2**17)]), False),
+    ):
+        names["table"] = former
+        pair.worker.define(sent, whole.buffers)
+        assert names["table"] == parts
+        assert (names["table"] is former) == stays
+
+
+def test_large_data_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their arrays and bytes lie apart and do not count; copies of parts with other names do."""
+    pair = Pair(monkeypatch, "part = list(range(50_000))\nwhole = [part, bytes(2**20)]\n")
+    whole = vars(pair.main)["whole"]
+    assert len(large_definition(pair.names, ("whole",), [whole], bytes_max=1000).data) < 100
+    with pytest.raises(NeedsDataError):
+        large_definition(pair.names, ("whole",), [whole], bytes_max=1000, by_name=False)
 
 
 def test_values_without_an_ordinary_equality_are_replaced(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+import decimal
 import pickle
 import traceback
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 import pytest
@@ -55,6 +57,65 @@ def test_a_known_class_stays_what_it_is() -> None:
     assert type(error) is FileNotFoundError
     assert (error.filename, error.__notes__) == ("a.txt", ["in row 7"])
     assert "raise error" in str(error.__cause__)
+
+
+_WITH_MORE: Final = {
+    UnicodeDecodeError: ("ascii", b"x", 0, 1, "no"),
+    UnicodeEncodeError: ("ascii", "x", 0, 1, "no"),
+    UnicodeTranslateError: ("x", 0, 1, "no"),
+    ExceptionGroup: ("x", [ValueError(1)]),
+}
+_BUILT_IN: Final = [
+    kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, Exception)
+]
+
+
+@pytest.mark.parametrize("kind", _BUILT_IN)
+def test_each_built_in_class_stays_what_it_is(kind: type[Exception]) -> None:
+    """With the attributes that the interpreter sets, which the class or one above it defines."""
+    error = kind(*_WITH_MORE.get(kind, ("x",)))
+    names = [name for name in ("name", "path") if hasattr(error, name)]
+    for name in names:
+        setattr(error, name, f"a {name}")
+    returned = sent(error)
+    assert type(returned) is kind
+    assert [getattr(returned, name) for name in names] == [f"a {name}" for name in names]
+
+
+class _NamedError(Exception):
+    def __init__(self, name: str, path: str) -> None:
+        super().__init__(f"{name} at {path}")
+        self.name, self.path = name, path
+
+
+class _NotThereError(ModuleNotFoundError):
+    pass
+
+
+def test_attributes_may_have_the_names_of_built_in_ones() -> None:
+    """Those of the class itself, and those of a built-in class above it."""
+    error = sent(_NamedError("n", "p"))
+    assert type(error) is _NamedError
+    assert (error.name, error.path, error.args) == ("n", "p", ("n at p",))
+    absent = sent(_NotThereError("x", name="n", path="p"))
+    assert type(absent) is _NotThereError
+    assert (absent.name, absent.path) == ("n", "p")
+
+
+def test_parts_that_a_caller_does_not_accept_arrive_as_text() -> None:
+    """The exception keeps its class: an error of decimal has a class as its argument."""
+    with pytest.raises(decimal.InvalidOperation) as caught:
+        decimal.Decimal("x")
+    invalid = sent(caught.value)
+    assert type(invalid) is decimal.InvalidOperation
+    assert "ConversionSyntax" in str(invalid)
+    broken = TypeError("x", object(), [1])
+    broken.connection = object()  # type: ignore[attr-defined]
+    returned = sent(broken)
+    assert type(returned) is TypeError
+    assert (returned.args[0], returned.args[2]) == ("x", [1])
+    assert returned.args[1].startswith("<object object")
+    assert vars(returned)["connection"].startswith("<object object")
 
 
 class _PickleExitsError(ValueError):

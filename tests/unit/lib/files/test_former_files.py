@@ -34,7 +34,7 @@ from dios.lib.files.downloads import copy_former, copy_out
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.sources import MemorySource
 from dios.lib.files.staging import StagedFiles
-from dios.lib.files.tier.removal import prune
+from dios.lib.files.tier.entries import prune
 from dios.lib.files.uploads import PartsUpload
 from dios.lib.packs import tier_store
 from dios.lib.packs.tier_store import packs_of

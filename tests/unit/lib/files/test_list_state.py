@@ -6,7 +6,7 @@ from typing import cast
 
 from dios.errors import DamagedError, UnreachableError
 from dios.lib.files.catalogue_record import CatalogueRecord
-from dios.lib.files.list_state import ReplicaHealth, list_state
+from dios.lib.files.list_repair import ReplicaHealth, list_state
 from dios.lib.replicated_record.frame import Member, Value
 from dios.lib.replicated_record.protocol import Reading
 

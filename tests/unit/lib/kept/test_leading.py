@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dios.lib.kept.leading import Leading
-from dios.lib.kept.report import ShortObject
+from dios.lib.kept.records import ShortObject
 
 
 def test_conflicts_are_shown_before_objects_that_are_short() -> None:

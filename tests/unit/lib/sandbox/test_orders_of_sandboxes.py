@@ -14,16 +14,19 @@ from dios.lib.sandbox.link import SessionLink
 from dios.lib.sandbox.protocol import (
     CallFunction,
     CompleteName,
+    DescribeName,
     ForkSession,
     GetFile,
     GetValue,
     ListFolder,
     MakeFolder,
+    MakeLink,
     PutFile,
     PutValue,
     RemovePath,
     RunCell,
     RunProgram,
+    SendChanges,
     SessionTask,
 )
 
@@ -40,6 +43,9 @@ RIGHT = (
     ListFolder("a"),
     RemovePath("a"),
     MakeFolder("a"),
+    DescribeName("a", source=True),
+    SendChanges(),
+    MakeLink("a", "b"),
 )
 
 
@@ -61,7 +67,7 @@ def wrong_orders() -> list[SessionTask]:
     for task in RIGHT:
         names = type(task).__struct_fields__
         values = {name: getattr(task, name) for name in names}
-        orders.extend(type(task)(**values | {name: 1}) for name in names)
+        orders.extend(type(task)(**values | {name: 1.5}) for name in names)
     return orders
 
 

@@ -10,7 +10,17 @@ import pytest
 from dios.errors import InvalidError, ProtocolError
 from dios.lib.amounts import memory_of, seconds_of
 from dios.lib.sandbox.bounds import SandboxBounds
-from dios.lib.sandbox.protocol import PNG, Answer, FailureRecord, TableRecord, decoded_answer, is_figure
+from dios.lib.sandbox.pictures import is_jpeg, is_png
+from dios.lib.sandbox.protocol import (
+    Answer,
+    DisplayRecord,
+    FailureRecord,
+    TableRecord,
+    decoded_answer,
+    decoded_display,
+)
+
+PNG = b"\x89PNG\r\n\x1a\n"
 
 BOUNDS = SandboxBounds(
     repr_chars=10,
@@ -21,6 +31,7 @@ BOUNDS = SandboxBounds(
     table_rows=2,
     table_columns=2,
     cell_chars=5,
+    display_bytes=200,
 )
 encode = msgspec.msgpack.encode
 
@@ -113,11 +124,53 @@ def test_bytes_that_are_no_answer_are_refused(data: bytes) -> None:
 
 
 def test_pictures_are_recognized() -> None:
-    """A figure begins with the signature and the size of a PNG picture."""
-    assert is_figure(picture())
-    assert not is_figure(picture()[:-1])
-    assert not is_figure(b"GIF89a" + picture())
-    assert not is_figure(PNG + struct.pack(">I4sII", 13, b"iTXt", 3, 4))
+    """A picture begins with the signature and a bounded size of its format."""
+    assert is_png(picture())
+    assert not is_png(picture()[:-1])
+    assert not is_png(picture(width=10_001))
+    assert not is_png(b"GIF89a" + picture())
+    assert not is_png(PNG + struct.pack(">I4sII", 13, b"iTXt", 3, 4))
+    assert is_jpeg(photo())
+    assert not is_jpeg(photo()[:-1])
+    assert not is_jpeg(photo(height=0))
+    assert not is_jpeg(b"\xff\xd8" + b"\xff\xe0\x00\x02" * 1_000)
+    assert not is_jpeg(b"\xff\xd8\xff\xe0\x00\x02" + bytes(100))
+
+
+def photo(width: int = 3, height: int = 4) -> bytes:
+    """Return the beginning of a JPEG picture, with another part before that of its size."""
+    return b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11" + struct.pack(">BHH", 8, height, width)
+
+
+def test_a_shown_value_within_the_bounds_is_decoded() -> None:
+    """All its forms come through, and a table is checked like one of an answer."""
+    record = DisplayRecord(1, "text", "<b>", picture(), photo(), [table()], "id-1")  # type: ignore[arg-type]  # as a session sends it
+    shown, rows = decoded_display(encode(record), BOUNDS)
+    assert (shown, rows) == (record, TableRecord(["a"], [[1]], 1, 1))
+    assert decoded_display(encode(DisplayRecord()), BOUNDS) == (DisplayRecord(), None)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        [3],
+        [0, 5],
+        [0, "t" * 11],
+        [0, "", "h" * 51],
+        [0, "", "", b"GIF89a"],
+        [0, "", "", picture(width=0)],
+        [0, "", "", b"", picture()],
+        [0, "", "", picture() + bytes(200)],
+        [0, "", "", b"", b"", [[["a"], [[1]] * 3, 1, 1]]],
+        [0, "", "", b"", b"", [[["a"], [[1]], 1, 1]], "no space"],
+        [0, "", "", b"", b"", [[["a"], [[1]], 1, 1]] * 2],
+        [0, "", "", b"", b"", [], "i" * 65],
+    ],
+)
+def test_a_shown_value_over_the_bounds_is_refused(record: object) -> None:
+    """The session that sends it is ended."""
+    with pytest.raises(ProtocolError):
+        decoded_display(encode(record), BOUNDS)
 
 
 @pytest.mark.parametrize(

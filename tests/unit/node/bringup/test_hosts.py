@@ -73,3 +73,20 @@ def test_answers_of_hosts_are_bounded(tmp_path: Path, script: str, reason: str) 
     """A host that sends something else, too much or nothing ends the step with a reason."""
     with pytest.raises(HostError, match=reason):
         answering(tmp_path, script).ask("host", {})
+
+
+FIRST_IS_NONE = GREETING + (
+    'case "$*" in\n'
+    '  *second*) echo \'{"token": {"token": "dios-join-1.x", "address": "10.0.0.2:7400"}}\' ;;\n'
+    '  *) echo \'{"failed": "made no invitation"}\' ;;\n'
+    "esac"
+)
+
+
+def test_an_authority_among_the_hosts_invites_the_others(tmp_path: Path) -> None:
+    """A member makes no invitation, so the next host is asked; the reason is told if all are members."""
+    first, second = Host("first", "first", ""), Host("second", "second", "")
+    fleet = hosts.Fleet(hosts.Wanted((first, second)), ssh=answering(tmp_path, FIRST_IS_NONE))
+    assert fleet._token([first, second], 1, is_authority=True).address == "10.0.0.2:7400"
+    with pytest.raises(HostError, match="made no invitation"):
+        fleet._token([first], 1, is_authority=False)

@@ -78,5 +78,5 @@ async def test_an_internal_error_ends_one_admission_alone(monkeypatch: pytest.Mo
         knows_name = staticmethod(lambda _: False)
 
     monkeypatch.setattr(joining, "admit", broken)
-    await cluster_port.admit(None, None, _Links(), note)  # type: ignore[arg-type] # nothing reads them
+    await cluster_port.admit(None, None, _Links(), note, 1)  # type: ignore[arg-type] # nothing reads them
     assert denied == ["join: an internal error"]

@@ -12,7 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dios import limits
 from dios.errors import DamagedError, ExistsError, InvalidError, LimitError, NotPermittedError, ProtocolError
 from dios.transport.identity import durable_files, tokens
-from dios.transport.identity.certificates import CertificateRole, cards_of, check_signatures, pem_of_key
+from dios.transport.identity.certificates import (
+    CertificateRole,
+    NodeRole,
+    cards_of,
+    check_signatures,
+    pem_of_key,
+)
 from dios.transport.identity.identity import (
     FOLDER,
     Identity,
@@ -22,10 +28,9 @@ from dios.transport.identity.identity import (
     known_of,
     load,
     next_epoch,
-    renew,
     sign_node,
 )
-from tests.support.peers.connections import make_cluster
+from tests.support.peers.connections import make_cluster, renewed
 from tests.support.peers.statements import revoke
 
 
@@ -51,7 +56,7 @@ def test_a_cluster_begins_with_one_node(tmp_path: Path) -> None:
     assert len(created.secret) == len(created.cluster) == 32
     assert [card.role for card in cards_of(created.chain)] == [
         CertificateRole.NODE,
-        CertificateRole.AUTHORITY,
+        CertificateRole.ROOT,
     ]
     check_signatures(created.chain)
 
@@ -217,7 +222,7 @@ def test_a_chain_ends_some_time_and_can_be_shortened(tmp_path: Path) -> None:
         admit_here(last, tmp_path / "next", name="next")
     first = nodes[0]
     first.trust.note(known_of(last.cards))
-    shorter = adopt(last, renew(first, last.chain[0]))
+    shorter = adopt(last, renewed(first, last))
     assert (shorter.node, shorter.name, len(shorter.chain)) == (last.node, last.name, 3)
     assert loaded(tmp_path / names[-1]).chain == shorter.chain
     assert admit_here(shorter, tmp_path / "next", name="next").name == "next"
@@ -225,13 +230,13 @@ def test_a_chain_ends_some_time_and_can_be_shortened(tmp_path: Path) -> None:
 
 def test_the_roles_in_a_chain_follow_each_other(tmp_path: Path) -> None:
     """A chain is a node or a joiner, then nodes, then one authority, and has its bounds."""
-    n1, n2 = make_cluster(tmp_path)
+    n1, n2 = make_cluster(tmp_path, role=NodeRole.AUTHORITY)
     node, _, root = n2.chain
     joiner = tokens.read(tokens.issue(n1)).certificate
     assert [card.role for card in cards_of((joiner, *n1.chain))] == [
         CertificateRole.JOIN,
         CertificateRole.NODE,
-        CertificateRole.AUTHORITY,
+        CertificateRole.ROOT,
     ]
     longest = (*[node] * (limits.CHAIN_CERTIFICATES_MAX - 1), root)
     assert len(cards_of(longest)) == limits.CHAIN_CERTIFICATES_MAX
@@ -246,7 +251,7 @@ def test_only_known_nodes_are_signed_anew(tmp_path: Path) -> None:
     n1, n2 = make_cluster(tmp_path / "a")
     stranger = create_cluster(tmp_path / "b", name="n1")
     with pytest.raises(NotPermittedError):
-        renew(n1, stranger.chain[0])
+        renewed(n1, stranger)
     with pytest.raises(ProtocolError):
         adopt(n2, n1.chain)
     with pytest.raises(ProtocolError):
@@ -257,7 +262,7 @@ def test_only_known_nodes_are_signed_anew(tmp_path: Path) -> None:
             adopt(n2, sign_node(signer, "n3", n2.key().public_key()))
     revoke(n1.trust, n2.node)
     with pytest.raises(NotPermittedError):
-        renew(n1, n2.chain[0])
+        renewed(n1, n2)
 
 
 def test_a_cluster_has_room_for_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.transport.identity import joining, tokens
+from dios.transport.identity.certificates import NodeRole
 from dios.transport.identity.identity import Identity, admit_here, load
 from dios.transport.identity.joining import admit, join
 from dios.transport.identity.trust import Known
@@ -74,10 +75,11 @@ async def test_a_token_makes_a_node(tmp_path: Path) -> None:
 
 
 async def test_who_joined_admits_others(tmp_path: Path) -> None:
-    """A node that joined makes tokens and admits, though the one that admitted it is gone."""
+    """An authority that joined makes tokens and admits, though the one that admitted it is gone."""
     (n1,) = make_cluster(tmp_path, "n1")
+    token = tokens.issue(n1, role=NodeRole.AUTHORITY)
     async with open_door(n1) as door:
-        n2 = await join(door.listener.address, tokens.issue(n1), name="n2", directory=tmp_path / "n2")
+        n2 = await join(door.listener.address, token, name="n2", directory=tmp_path / "n2")
     async with open_door(n2) as door:
         n3 = await join(door.listener.address, tokens.issue(n2), name="n3", directory=tmp_path / "n3")
     async with connected(n3, n1) as (dialled, _):
@@ -177,7 +179,8 @@ async def test_an_expired_token_opens_nothing(tmp_path: Path) -> None:
 
 async def test_a_token_is_for_its_node(tmp_path: Path) -> None:
     """Shown at another node of the cluster it is refused, with the name of the right one."""
-    for meant, asked in (make_cluster(tmp_path / "a"), reversed(make_cluster(tmp_path / "b"))):
+    here, there = (make_cluster(tmp_path / name, role=NodeRole.AUTHORITY) for name in "ab")
+    for meant, asked in (here, reversed(there)):
         text = tokens.issue(meant)
         async with open_door(asked) as door:
             with pytest.raises(NotPermittedError, match=f"this is {asked.name}, and the invitation is for"):

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from dios import limits
-from dios.transport.identity import joining, statements, tokens, trust
-from dios.transport.identity.certificates import card_of, cards_of, check_signatures, signer_of
+from dios.transport.identity import joining, renewal, statements, tokens, trust
+from dios.transport.identity.certificates import NodeRole, card_of, cards_of, check_signatures, signer_of
 from dios.transport.identity.trust import Known
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -50,6 +50,10 @@ def test_a_chain_of_this_version_is_read() -> None:
     assert [f"{card.role} {card.name} {card.number:016x}" for card in cards_of(chain)] == list(
         VECTORS["cards"]
     )
+    # It was signed before there were roles and ends: its nodes sign others, and have no end.
+    assert [(card.node_role, card.until_s) for card in cards_of(chain)[:-1]] == [
+        (NodeRole.AUTHORITY, None) for _ in chain[:-1]
+    ]
     assert {key.hex() for key in (card_of(certificate).key for certificate in chain)} == set(
         VECTORS["cards"].values()
     )
@@ -77,3 +81,17 @@ def test_the_conversation_of_this_version_is_read_and_written() -> None:
         data = msgspec.msgpack.encode(message)
         assert data.hex() == stored[type(message).__name__]
         assert msgspec.msgpack.decode(data, type=type(message)) == message
+
+
+def test_the_renewal_of_this_version_is_read_and_written() -> None:
+    """Request, answer and refusal of a renewal have these bytes."""
+    frozen = {
+        renewal.RenewalRequest(1, bytes(32)): "93a572656e657701c420" + 32 * "00",
+        renewal.RenewalAnswer(
+            (b"one", b"two"), 1_700_000_000
+        ): "93a772656e6577656492c4036f6e65c40374776fce6553f100",
+        renewal.RenewalRefusal(1, "no"): "93a77265667573656401a26e6f",
+    }
+    for message, text in frozen.items():
+        assert msgspec.msgpack.encode(message).hex() == text
+        assert msgspec.msgpack.decode(bytes.fromhex(text), type=type(message)) == message

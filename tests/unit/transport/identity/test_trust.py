@@ -14,7 +14,7 @@ from dios import limits
 from dios.errors import DamagedError, LimitError, ProtocolError
 from dios.ids import NodeId
 from dios.transport.identity import durable_files, statements
-from dios.transport.identity.certificates import cards_of
+from dios.transport.identity.certificates import NodeRole, cards_of
 from dios.transport.identity.identity import Identity, admit_here, known_of, load, sign_node
 from dios.transport.identity.trust import Known, Trust, roster_of
 from tests.support.peers.connections import make_cluster
@@ -53,7 +53,7 @@ def stated(
 
 def sleeper(below: Identity, folder: Path, name: str = "sleeper") -> Identity:
     """A node that a member admits and shows to nobody."""
-    return admit_here(below, folder / name, name=name)
+    return admit_here(below, folder / name, name=name, role=NodeRole.AUTHORITY)
 
 
 # -- removals ---------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_who_watches_is_told_once_for_each_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize("relayed_first", [False, True])
 def test_a_revoked_node_vouches_for_nobody(tmp_path: Path, *, relayed_first: bool) -> None:
     """Nodes that only a removed node has kept are refused, whenever it said so, and whoever relays it."""
-    n1, n2, n3, bad = make_cluster(tmp_path, "n1 n2 n3 bad")
+    n1, n2, n3, bad = make_cluster(tmp_path, "n1 n2 n3 bad", role=NodeRole.AUTHORITY)
     meet([n1, n2, n3, bad])
     hidden = sleeper(bad, tmp_path)
     for said in (stated(bad, 5, {}, hidden), stated(bad, 6, {9: 0}, hidden)):
@@ -183,7 +183,7 @@ def test_a_revoked_node_vouches_for_nobody(tmp_path: Path, *, relayed_first: boo
 
 def test_no_statement_counts_of_who_hangs_below_a_revoked_node(tmp_path: Path) -> None:
     """A node that a removed one had hidden cannot vouch for itself, nor remove anybody, before or after."""
-    n1, n2, bad = make_cluster(tmp_path, "n1 n2 bad")
+    n1, n2, bad = make_cluster(tmp_path, "n1 n2 bad", role=NodeRole.AUTHORITY)
     meet([n1, n2, bad])
     hidden = sleeper(bad, tmp_path)
     early = stated(hidden, 1, {bad.node: 0, n2.node: 0})
@@ -199,7 +199,7 @@ def test_no_statement_counts_of_who_hangs_below_a_revoked_node(tmp_path: Path) -
 
 def test_who_removes_its_admitter_first_is_judged_by_others(tmp_path: Path) -> None:
     """If a hidden node says at once that its admitter is removed, another member's word counts alone."""
-    n1, n2, bad = make_cluster(tmp_path, "n1 n2 bad")
+    n1, n2, bad = make_cluster(tmp_path, "n1 n2 bad", role=NodeRole.AUTHORITY)
     meet([n1, n2, bad])
     hidden = sleeper(bad, tmp_path)
     assert merge(n2.trust, stated(hidden, 1, {bad.node: 0}))
@@ -426,7 +426,7 @@ def test_one_admitter_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest
     """Nodes that one member admits, directly or through others, do not fill the table of known nodes."""
     monkeypatch.setattr(limits, "NODES_MAX", 12)
     monkeypatch.setattr(limits, "NODES_RESERVED", 4)
-    n1, n2, bad = make_cluster(tmp_path, "n1 n2 bad")
+    n1, n2, bad = make_cluster(tmp_path, "n1 n2 bad", role=NodeRole.AUTHORITY)
     meet([n1, n2, bad])
     deep = sleeper(bad, tmp_path)
     n2.trust.note(known_of(deep.cards))
@@ -457,7 +457,7 @@ def test_a_statement_without_room_for_its_signer_is_left(
 
 def test_forgetting_makes_room_to_admit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that has admitted as many as it may admits again after one of them is removed."""
-    _, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
+    _, n2, n3 = make_cluster(tmp_path, "n1 n2 n3", role=NodeRole.AUTHORITY)
     monkeypatch.setattr(limits, "NODES_MAX", 6)
     monkeypatch.setattr(limits, "NODES_RESERVED", 5)
     admitted = admit_here(n2, tmp_path / "n4", name="n4")

@@ -183,17 +183,6 @@ def test_a_memory_somebody_may_see_is_never_used_again() -> None:
     pool.close()
 
 
-def test_a_memory_whose_holders_ended_is_used_again() -> None:
-    """What only ended tasks have seen may be re-used."""
-    pool = MemoryPool()
-    first = pool.take(PAGE)
-    os.close(first.hand_out())
-    first.holders_ended()
-    pool.give_back(first)
-    assert pool.take(PAGE) is first
-    first.close()
-
-
 def test_nobody_but_the_node_writes_a_pooled_memory() -> None:
     """The descriptor of a pooled memory cannot be mapped for writing."""
     pool = MemoryPool()

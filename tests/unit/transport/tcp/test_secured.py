@@ -7,9 +7,9 @@ import trio
 from dios import limits
 from dios.errors import ProtocolError, UnreachableError, WouldBlockError
 from dios.transport.batch import BATCH
-from dios.transport.tcp.bulk import receive_into, send_all
 from dios.transport.tcp.secured import Secured, cut, frame_of
 from dios.transport.tcp.tls import dial
+from tests.support.peers.bulk import receive_into, send_all
 from tests.support.peers.connections import connected, listening, make_cluster
 
 

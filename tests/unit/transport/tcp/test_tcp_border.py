@@ -9,7 +9,7 @@ from unittest.mock import patch
 import trio
 
 from dios.errors import DiosError
-from dios.transport.identity.identity import Identity, create_cluster
+from dios.transport.identity.identity import Identity, admit_here, adopt, create_cluster, renew
 from dios.transport.identity.trusted_clusters import TrustedCluster
 from dios.transport.tcp import border
 from dios.transport.tcp.border import BorderListener, call_border
@@ -79,3 +79,30 @@ async def _is_refused(own: Identity, there: TrustedCluster, nursery: trio.Nurser
     except DiosError:
         return True
     return False
+
+
+async def test_a_border_judges_ends_and_shows_renewed_certificates(tmp_path: Path) -> None:
+    """A member of a trusted cluster is refused after its end, and reaches a border that was renewed."""
+    home, abroad = (create_cluster(tmp_path / name, name=name) for name in ("home", "abroad"))
+    here = admit_here(home, tmp_path / "here", name="here")
+    member = admit_here(abroad, tmp_path / "member", name="member")
+    key = member.key().public_key()
+    late = adopt(member, renew(abroad, member.card, key, now_s=1_000_000_000))
+    refusals = Refusals()
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            trusted = {abroad.cluster: trusted_of(abroad)}
+            listener = BorderListener(await bind(HERE), here, lambda: trusted, nursery, refusals, Bound())
+            there = trusted_of(home, listener.address)
+            assert await _is_refused(late, there, nursery)
+            assert "certificate of member ended at 2001-09-23" in refusals.reasons[-1]
+            renewed = adopt(here, renew(home, here.card, here.key().public_key(), days=30))
+            listener.adopt(renewed)
+            caller = await call_border(adopt(late, renew(abroad, member.card, key)), there, nursery)
+            accepted = await listener.accept()
+            assert accepted.peer.name == "member"
+            assert caller.peer.chain[0].until_s == renewed.card.until_s
+            caller.close()
+            accepted.close()
+            listener.close()
+            nursery.cancel_scope.cancel()

@@ -12,12 +12,12 @@ from dios import limits
 from dios.errors import InvalidError, NotPermittedError, ProtocolError, UnreachableError
 from dios.ids import NodeId
 from dios.transport.identity.certificates import CertificateRole
-from dios.transport.identity.identity import Identity, admit_here, adopt, known_of, renew
-from dios.transport.tcp.bulk import receive_into
+from dios.transport.identity.identity import Identity, admit_here, adopt, known_of
 from dios.transport.tcp.secured import frame_of
 from dios.transport.tcp.tls import Listener, SilentError, connect, dial, listen
 from dios.wire.addresses import split_address
-from tests.support.peers.connections import Refusals, connected, listening, make_cluster
+from tests.support.peers.bulk import receive_into
+from tests.support.peers.connections import Refusals, connected, listening, make_cluster, renewed
 
 
 async def plain(listener: Listener) -> trio.SocketStream:
@@ -74,7 +74,7 @@ async def test_a_long_chain_is_as_good(tmp_path: Path) -> None:
         assert accepted.peer.node == nodes[-1].node
         assert len(accepted.peer.chain) == limits.CHAIN_CERTIFICATES_MAX
     nodes[0].trust.note(known_of(nodes[-1].cards))
-    shorter = adopt(nodes[-1], renew(nodes[0], nodes[-1].chain[0]))
+    shorter = adopt(nodes[-1], renewed(nodes[0], nodes[-1]))
     async with connected(shorter, nodes[-2]) as (_, accepted):
         assert (accepted.peer.node, len(accepted.peer.chain)) == (nodes[-1].node, 3)
 
@@ -84,7 +84,7 @@ async def test_a_listener_shows_a_new_chain(tmp_path: Path) -> None:
     n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3", in_a_row=True)
     n1.trust.note(known_of(n3.cards))
     async with listening(n3) as (listener, nursery):
-        listener.adopt(adopt(n3, renew(n1, n3.chain[0])))
+        listener.adopt(adopt(n3, renewed(n1, n3)))
         dialled = await dial(listener.address, n2, nursery)
         assert [card.name for card in dialled.peer.chain] == ["n3", "n1", "dios"]
         dialled.close()

@@ -15,8 +15,7 @@ from dios.errors import InvalidError
 from dios.web.observation.cluster_view import ClusterView
 from dios.web.observation.jobs import job_tasks
 from dios.web.report.collection import JobReport
-from dios.web.report.page import page_of
-from dios.web.report.picture import timeline
+from dios.web.report.page import page_of, timeline
 from dios.wire.types import Cause, TaskState
 from tests.support.web.elements import Elements
 

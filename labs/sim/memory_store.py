@@ -1,4 +1,4 @@
-"""A store in memory with every guarantee but durability, for tests, simulation and temporary nodes.
+"""A store in memory with every guarantee but durability, for tests and simulation.
 
 It passes the same contract suite as the durable store.
 """

@@ -1,0 +1,201 @@
+"""Decide for whom another node may act.
+
+``require`` is the only place where a principal that another node names is admitted. It knows the keys of the
+enrolled principals, and the mandates that the node has sent; their signatures were checked once, when they
+arrived (``dios.wire.mandates``), so that a request costs a look at a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dios import limits
+from dios.core.events import RegisterStored
+from dios.core.remote import mandate_table, requests
+from dios.core.remote.peers import Cluster, Mandates, Peer
+from dios.core.step import Step
+from dios.errors import Code, InvalidError, NotPermittedError, ProtocolError
+from dios.ids import NodeId, Principal
+from dios.wire import dcp, messages
+from dios.wire.dcp_table import PURPOSES, REQUESTS, Naming
+from dios.wire.mandates import FOR_CHILDREN, Mandate, MandateTerms, Purpose, read_mandate
+
+_NEEDED: Final[Mapping[type, int]] = {
+    **{
+        kind: int(row.purpose)
+        for kind, row in REQUESTS.items()
+        if row.naming in {Naming.CALLER, Naming.PRINCIPAL}
+    },
+    **{kind: int(purpose) for kind, purpose in PURPOSES.items()},
+}
+"""The purposes that requests and forwarded calls need, as numbers, which cost less to add and to compare."""
+
+_MANDATE_UNITS: Final = limits.STEP_UNITS // 64
+"""The work of a step in checking the signatures of one mandate."""
+
+
+# -- other nodes ----------------------------------------------------------------------------------------
+def receive(step: Step, peer: Peer, message: dcp.Ask) -> None:
+    """Note the mandates that came with a request. Raise ProtocolError if no correct node would send them."""
+    cluster = step.require_cluster()
+    for data in message.mandates:
+        _learn(step, cluster, data, peer.mandates, peer.node)
+    for data in message.extensions:
+        mandate = _learn(step, cluster, data, cluster.mandates, cluster.here.node)
+        if mandate is not None:
+            renew(step, Principal(mandate.principal))
+
+
+def _learn(step: Step, cluster: Cluster, data: bytes, known: Mandates, node: NodeId) -> Mandate | None:
+    """Keep a mandate for a node. Return it if it is new and counts, else None."""
+    if not cluster.enrolled or any(data == kept.data for own in known.values() for kept in own):
+        return None
+    step.spend(_MANDATE_UNITS)
+    mandate = read_mandate(data)
+    if mandate.cluster != cluster.here.cluster or mandate.node != node:
+        raise ProtocolError("cannot accept a mandate of another cluster, or for another node")
+    is_enrolled = mandate.key in cluster.enrolled.get(Principal(mandate.principal), ())
+    if not is_enrolled or not mandate_table.is_timely(mandate, step.now // mandate_table.MS):
+        return None
+    _keep(step, known, mandate)
+    return mandate
+
+
+def _keep(step: Step, known: Mandates, mandate: Mandate) -> None:
+    keys = step.require_cluster().enrolled[Principal(mandate.principal)]
+    mandate_table.keep(known, mandate, keys, step.now // mandate_table.MS)
+
+
+def require(step: Step, peer: Peer, body: dcp.RequestBody) -> None:
+    """Raise NotPermittedError if the node may not act for the principal that a request names."""
+    cluster = step.require_cluster()
+    if not (cluster.enrolled or cluster.here.signed):
+        return
+    purpose = _NEEDED.get(type(body))
+    if isinstance(body, dcp.Forward):
+        purpose = _NEEDED.get(type(body.call))
+        if purpose is None:
+            purpose = 0
+            for call in messages.calls_of(body.call):
+                purpose |= _NEEDED[type(call)]
+    elif purpose is None:
+        return  # it names nobody, or several, who are checked one after the other
+    elif isinstance(body, dcp.CreateReplica) and body.home == cluster.here.node:
+        return  # for a task of this node, which waits for it
+    for principal in mandate_table.principals_of(body):
+        if peer.admitted.get((principal, purpose), 0) <= step.now:
+            _admit(step, cluster, peer, principal, Purpose(purpose))
+
+
+def _admit(step: Step, cluster: Cluster, peer: Peer, principal: Principal, purpose: Purpose) -> None:
+    """Let a node act for a principal until its mandate ends, or raise NotPermittedError."""
+    reason = why_not(step, peer, principal, purpose)
+    if reason:
+        step.audit_node("mandate", "denied", peer.name, f"{principal}: {reason}")
+        raise NotPermittedError(f"node {peer.name} may not act for {principal}: {reason}")
+    keys = cluster.enrolled.get(principal, ())
+    ends = [
+        mandate.end_ms + limits.MANDATE_SKEW_MS
+        for mandate in peer.mandates.get(principal, ())
+        if mandate.key in keys and purpose & mandate.purposes == purpose
+    ]
+    if ends:
+        peer.admitted[principal, int(purpose)] = max(ends) * mandate_table.MS
+
+
+def why_not(step: Step, peer: Peer, principal: Principal, purpose: Purpose) -> str:
+    """Return the reason why a node may not act for a principal, with the next step; empty if it may."""
+    cluster = step.require_cluster()
+    keys = cluster.enrolled.get(principal, ())
+    if not keys:
+        if not cluster.here.signed or not principal:
+            return ""
+        return (
+            'it is not enrolled, and the setting `principals` of this node is "signed". An administrator '
+            "enrols it with `dios user add`"
+        )
+    signed = [mandate for mandate in peer.mandates.get(principal, ()) if mandate.key in keys]
+    advice = f"give it one: connect to {peer.name} with the user's key, or run `dios user vouch {peer.name}`"
+    if not signed:
+        return f"the node has no mandate that is signed by an enrolled key; {advice}"
+    now_ms = step.now // mandate_table.MS
+    timely = [mandate for mandate in signed if mandate_table.is_timely(mandate, now_ms)]
+    if not timely:
+        return f"the node's mandate is over; {advice}"
+    if not any(purpose & mandate.purposes == purpose for mandate in timely):
+        words = " and ".join((member.name or "").lower() for member in purpose)
+        return f"the node's mandate is not for {words}; {advice}"
+    return ""
+
+
+def owner_of(step: Step, peer: Peer, owner: str, caller: str) -> Principal:
+    """Return the owner of a copy: the one that a node names, or the caller if it may not act for that one."""
+    is_vouched = owner == caller or not why_not(step, peer, Principal(owner), Purpose.COPIES)
+    return Principal(owner if is_vouched else caller)
+
+
+# -- this node's users ------------------------------------------------------------------------------------
+def terms(step: Step, principal: Principal) -> MandateTerms | None:
+    """Return the terms of a mandate for this node, for a program of a principal; None if it needs none."""
+    cluster = step.state.cluster
+    keys = () if cluster is None else cluster.enrolled.get(principal, ())
+    if cluster is None or not keys or not cluster.here.key:
+        return None
+    here, now_ms = cluster.here, step.now // mandate_table.MS
+    ends = [
+        mandate.end_ms
+        for mandate in cluster.mandates.get(principal, ())
+        if mandate.key in keys and FOR_CHILDREN & mandate.purposes == FOR_CHILDREN
+    ]
+    return MandateTerms(here.node, here.key, here.cluster, principal, keys, now_ms, max(ends, default=0))
+
+
+def vouch(step: Step, data: bytes) -> Mandate:
+    """Keep a mandate for this node, whoever brings it. Raise InvalidError if it does not count here."""
+    cluster = step.require_cluster()
+    step.spend(_MANDATE_UNITS)
+    try:
+        mandate = read_mandate(data)
+    except ProtocolError as error:
+        raise InvalidError(f"cannot accept the mandate: {error}") from None
+    if mandate.cluster != cluster.here.cluster or mandate.node != cluster.here.node:
+        raise InvalidError("cannot accept the mandate: it is for another node. Sign one for this node.")
+    if mandate.key not in cluster.enrolled.get(Principal(mandate.principal), ()):
+        raise InvalidError(
+            f"cannot accept the mandate: {mandate.principal} is not enrolled with this key. `dios user list` "
+            "shows the enrolled keys, and `dios user key` yours."
+        )
+    if not mandate_table.is_timely(mandate, step.now // mandate_table.MS):
+        raise InvalidError(
+            "cannot accept the mandate: it is over, or longer than 31 days, or a clock is wrong. Compare the "
+            "clocks, then sign another one."
+        )
+    _keep(step, cluster.mandates, mandate)
+    renew(step, Principal(mandate.principal))
+    return mandate
+
+
+def renew(step: Step, principal: Principal) -> None:
+    """Give the nodes with children of a principal's tasks the extensions of its present mandate."""
+    step.spend(len(step.state.tasks) // 64)
+    for node, caller in mandate_table.nodes_of_children(step.state, principal).items():
+        requests.ask(step, node, dcp.Rows(caller))
+
+
+def register_stored(step: Step, event: RegisterStored) -> None:
+    """Use the keys of a register that this node has stored, and answer the call that brought it."""
+    cluster = step.require_cluster()
+    if not event.failure:
+        cluster.register, cluster.enrolled = event.register, dict(event.keys)
+        for peer in cluster.peers.values():
+            peer.admitted.clear()
+        step.audit_node("enrol", "ok", cluster.here.name, f"{len(event.keys)} principals")
+    row = None if event.call is None else step.state.pending.find(event.call)
+    if row is None:
+        return
+    step.state.pending.remove(row)
+    if event.failure:
+        step.answer(row.task, row.seq, messages.Failure(int(Code.EINVAL), event.failure))
+    else:
+        step.answer(row.task, row.seq, messages.Done())

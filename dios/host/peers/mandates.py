@@ -1,0 +1,66 @@
+"""Signs the extensions with which other nodes act for users, and exchanges the register of principals.
+
+``dios.core.remote.mandate_table`` chooses the extensions, ``dios.core.remote.authority`` decides what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from dios.core.effects import Extension
+from dios.ids import NodeId
+from dios.wire.mandates import Register, extend
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+_SIGNED_MAX: Final = 256
+"""Extensions that are kept, because requests that start tasks of one hour have equal ones."""
+
+
+class RegisterStore(Protocol):
+    """The register of enrolled principals; ``dios.transport.identity.principals`` implements it."""
+
+    @property
+    def stored(self) -> Register | None:
+        """The stored register, None if the cluster has none."""
+
+    def is_known(self, data: bytes) -> bool:
+        """Return True if this is the stored register."""
+        ...
+
+    async def accept(self, data: bytes) -> Register | None:
+        """Store a register; return it if it is newer. Raise ProtocolError, NotPermittedError, OSError."""
+
+
+class UserKeys(NamedTuple):
+    """What a node needs to act for users: the register, and a function that reads the node's own key."""
+
+    register: RegisterStore
+    key: Callable[[], Ed25519PrivateKey]
+
+
+class MandateSigner:
+    """Signs extensions with the node's key, which is read when the first one is signed."""
+
+    def __init__(self, key: Callable[[], Ed25519PrivateKey]) -> None:
+        self._read_key: Final = key
+        self._key: Ed25519PrivateKey | None = None
+        self._signed: Final[dict[tuple[bytes, NodeId, bytes], bytes]] = {}
+
+    def sign(self, extension: Extension, node: NodeId, node_key: bytes) -> bytes:
+        """Return the mandate that an extension makes for a node, whose key has this digest.
+
+        Raise DamagedError or OSError if the node's own key cannot be read, ProtocolError if the mandate has
+        as many extensions as it can have.
+        """
+        place = extension.key, node, node_key
+        data = self._signed.get(place)
+        if data is None:
+            self._key = self._key or self._read_key()
+            data = extend(extension.mandate, self._key, node, node_key, extension.purposes, extension.end_ms)
+            self._signed[place] = data
+            if len(self._signed) > _SIGNED_MAX:
+                del self._signed[next(iter(self._signed))]
+        return data
