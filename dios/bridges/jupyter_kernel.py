@@ -149,6 +149,7 @@ class SandboxKernel(Kernel):
                 packages=given.packages,
                 wheels=given.wheels,
                 image=given.image,
+                snapshot=given.snapshot,
                 isolation=given.isolation,
                 inputs=given.inputs,
                 memory=given.memory,

@@ -33,6 +33,7 @@ class KernelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     packages: Annotated[list[_Name], msgspec.Meta(max_length=limits.ENVIRONMENT_PACKAGES_MAX)] = []
     wheels: _Path | None = None
     image: _Path = ""
+    snapshot: _Path = ""
     isolation: _Name = "kernel"
     inputs: Annotated[dict[_Name, _Path], msgspec.Meta(max_length=limits.ARGUMENTS_MAX)] = {}
     memory: _Name | None = None

@@ -352,11 +352,12 @@ def test_a_restart_is_a_fresh_session(notebook: Notebook) -> None:
 @pytest.mark.extended
 def test_kernels_are_listed_and_removed(person: Person) -> None:
     """``ls`` and ``remove`` know the kernels of dios alone, and ``install`` replaces no other one."""
-    installed = json.loads(
-        person.types("dios kernel install --user --memory 1GiB --display-name Mine --json").stdout
-    )
+    options = "--memory 1GiB --snapshot dios://tries/state --isolation gvisor --display-name Mine"
+    installed = json.loads(person.types(f"dios kernel install --user {options} --json").stdout)
     folder = person.home / ".local/share/jupyter/kernels/dios-sandbox"
     assert installed == {"name": "dios-sandbox", "display_name": "Mine", "folder": str(folder)}
+    kept = (folder / "kernel.json").read_text()
+    assert all(value in kept for value in ("1GiB", "dios://tries/state", "gvisor"))
     other = folder.with_name("other")
     other.mkdir()
     (other / "kernel.json").write_text('{"argv": ["other"], "display_name": "Other", "language": "r"}')

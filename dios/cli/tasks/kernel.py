@@ -81,6 +81,7 @@ def install(
         packages=options.packages or [],
         wheels=_lasting(options.wheels) if options.wheels else None,
         image=lasting(options.image) if options.image else "",
+        snapshot=options.snapshot,
         isolation=options.isolation,
         inputs={label: str(file) for label, file in files.items()},
         memory=options.memory,

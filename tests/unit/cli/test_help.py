@@ -132,6 +132,7 @@ OPTIONS_OF_SANDBOXES = {
     "packages": "--packages",
     "wheels": "--wheels",
     "image": "--image",
+    "snapshot": "--snapshot",
     "isolation": "--isolation",
     "inputs": "--input",
     "memory": "--memory",
@@ -169,6 +170,14 @@ def test_every_argument_of_a_sandbox_is_an_option(command: str, different: dict[
         if option and not re.search(rf"^ +(-\w, )?{option}\b", text, re.MULTILINE)
     ]
     assert missing == []
+
+
+def test_a_kernel_keeps_every_argument_of_its_sandbox() -> None:
+    """Those that an option of its installation gives."""
+    pytest.importorskip("jupyter_client", reason="the extra jupyter is missing")
+    from dios.bridges.jupyter_specs import KernelOptions
+
+    assert set(KernelOptions.__struct_fields__) == set(OPTIONS_OF_SANDBOXES) - {"forkable"}
 
 
 @pytest.mark.parametrize(("app", "command"), OWN_COMMANDS)
