@@ -52,7 +52,7 @@ def test_long_attacks_leave_the_tables_right(seed: int) -> None:
 
 def test_a_script_repeats_itself() -> None:
     """The bytes of an attack do the same to another core: a finding can be kept as a file."""
-    inputs = RandomInputs(dice(26), checked=False)
+    inputs = RandomInputs(dice(29), checked=False)
     for _ in range(LONG_MOVES):
         inputs.move()
     again = CoreHarness(checked=False)

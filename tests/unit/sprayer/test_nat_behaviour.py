@@ -41,6 +41,9 @@ from tests.support.sprayer.frames import (
 )
 from tests.unit.sprayer.test_spray_nat import OUTER, V6, Harness, clients_of, opened
 
+pytestmark = pytest.mark.timeout(900)
+"""The first test compiles a function of the network, which takes a minute of processor time."""
+
 INNER, INNER_6 = ("10.0.0.5", "10.0.0.6"), ("2001:db8::5", "2001:db8::6")
 TARGET, TARGET_6 = "203.0.113.1", "2001:db8:9::1"
 
