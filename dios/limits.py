@@ -361,6 +361,7 @@ MANDATES_PRESENTED_MAX: Final = 4_096  # that another node is known to have
 ENROLLED_MAX: Final = 1_024
 KEYS_PER_PRINCIPAL_MAX: Final = 16
 REGISTER_BYTES_MAX: Final = 128 * KIB
+USER_ANSWER_BYTES_MAX: Final = 4 * KIB  # that root reads of a program which makes the key of another user
 TRUST_BYTES_MAX: Final = 512 * KIB  # of the statements that a joining node gets with its certificate
 TOKENS_MAX: Final = 256
 TOKEN_USES_MAX: Final = NODES_MAX

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from cryptography import x509
@@ -189,18 +188,24 @@ def test_a_node_wants_its_admission_in_the_answer(nodes: Nodes) -> None:
 
 
 # -- forgeries --------------------------------------------------------------------------------------
-def forged(nodes: Nodes, admission: tuple[bytes, ...], **changed: Any) -> tuple[bytes, ...]:
+def forged(
+    nodes: Nodes,
+    admission: tuple[bytes, ...],
+    *,
+    number: int | None = None,
+    name: str = "evil",
+    role: NodeRole = NodeRole.MEMBER,
+) -> tuple[bytes, ...]:
     """A chain of evil's that the authority a signs with an admission of its choice."""
-    evil = nodes.evil
-    details = {
-        "number": evil.node,
-        "name": "evil",
-        "key": evil.key().public_key(),
-        "role": NodeRole.MEMBER,
-        **changed,
-    }
     certificate = make_node(
-        **details, signer=nodes.a.chain[0], signer_key=nodes.a.key(), life=life_of(10), admission=admission
+        number or nodes.evil.node,
+        name,
+        nodes.evil.key().public_key(),
+        nodes.a.chain[0],
+        nodes.a.key(),
+        role=role,
+        life=life_of(10),
+        admission=admission,
     )
     return (certificate, *nodes.a.chain)
 
