@@ -37,7 +37,7 @@ HOSTILE = {
 
 def answer(uid: int, key: str = KEY) -> bytes:
     """A true answer of a user's program."""
-    return json.dumps({"principal": f"uid:{uid}", "key": key, "path": "/home/x/user.key"}).encode()
+    return json.dumps({"principal": f"uid:{uid}", "key": key, "path": "user.key"}).encode()
 
 
 # -- the program of a user --------------------------------------------------------------------------
