@@ -25,7 +25,7 @@ from dios.cli.nodes.programs_of_users import output_of_user
 from dios.cli.nodes.setting_options import seconds_of
 from dios.client.sync.node import Node
 from dios.client.user_keys import key_path, own_key, read_key, sign
-from dios.errors import DiosError, InvalidError, LimitError, NotPermittedError, ProtocolError
+from dios.errors import DiosError, InvalidError, NotPermittedError, ProtocolError
 from dios.wire.mandates import EVERY_PURPOSE, Purpose, make_register, public_bytes, read_register
 from dios.wire.types import Scope
 
@@ -161,7 +161,8 @@ def remove(
         listed = _read(place.node)
         gone = {_key(key)} if key else set(listed.keys.get(principal, ()))
         if not gone & set(listed.keys.get(principal, ())):
-            raise InvalidError(f"{name} is not enrolled with this key. `dios user ls` lists the keys.")
+            suffix = " with this key" if key else ""
+            raise InvalidError(f"{name} is not enrolled{suffix}. `dios user ls` lists the users and keys.")
         left = tuple(kept for kept in listed.keys[principal] if kept not in gone)
         keys = {**listed.keys, principal: left}
         changed = _store(place.node, listed, {user: kept for user, kept in keys.items() if kept})
@@ -311,10 +312,10 @@ def _read(node: Node) -> _Listed:
 
 
 def _with_key(listed: _Listed, principal: str, key: bytes) -> tuple[bytes, ...]:
-    """Return a user's keys with one more; raises LimitError."""
+    """Return a user's keys with one more; raises InvalidError."""
     keys = tuple(dict.fromkeys((*listed.keys.get(principal, ()), key)))
     if len(keys) > limits.KEYS_PER_PRINCIPAL_MAX:
-        raise LimitError(
+        raise InvalidError(
             f"{principal} has {limits.KEYS_PER_PRINCIPAL_MAX} keys, the maximum. `dios user rm {principal} "
             "KEY` removes one that is not in use."
         )
@@ -331,7 +332,7 @@ def _enrol(node: Node, listed: _Listed, fresh: Mapping[str, bytes]) -> _Listed:
 
 
 def _store(node: Node, listed: _Listed, keys: Mapping[str, tuple[bytes, ...]]) -> _Listed:
-    """Sign and store a register; raises LimitError for one that no node would read."""
+    """Sign and store a register; raises InvalidError for one that no node would read."""
     path = key_path(administrator=True)
     key = read_key(path) if listed.administrator else own_key(path)
     if key is None or (listed.administrator and public_bytes(key) != listed.administrator):
@@ -340,12 +341,14 @@ def _store(node: Node, listed: _Listed, keys: Mapping[str, tuple[bytes, ...]]) -
             f"{path} has the key {listed.administrator.hex()}."
         )
     if len(keys) > limits.ENROLLED_MAX:
-        raise LimitError(f"a cluster enrols at most {limits.ENROLLED_MAX} users. `dios user rm` some.")
+        raise InvalidError(f"a cluster enrols at most {limits.ENROLLED_MAX} users. `dios user rm` some.")
     register = make_register(key, listed.cluster, listed.number + 1, keys)
     if len(register.data) > limits.REGISTER_BYTES_MAX:
-        raise LimitError(
+        raise InvalidError(
             f"the list of users would have {len(register.data)} bytes, and at most "
             f"{limits.REGISTER_BYTES_MAX} are possible. `dios user rm` keys that are not in use."
         )
     node.enrol(register.data)
+    if not listed.administrator:
+        say(f"this made the key of the cluster's administrator: {path}; keep a copy in a safe place")
     return _Listed(listed.cluster, register.number, register.administrator, register.keys)

@@ -17,7 +17,7 @@ from dios import limits
 from dios.cli.common.failures import Failures
 from dios.cli.nodes import users
 from dios.cli.nodes.programs_of_users import output_of_user
-from dios.errors import DiosError, LimitError, NotPermittedError, TimeLimitError
+from dios.errors import DiosError, InvalidError, LimitError, NotPermittedError, TimeLimitError
 from dios.wire.mandates import read_register
 from dios.wire.types import Scope
 
@@ -216,10 +216,10 @@ def test_a_register_that_no_node_reads_is_not_stored(
     """Too many users, or too many bytes: an error, and the register stays."""
     monkeypatch.setattr(limits, "ENROLLED_MAX", 2)
     node = FakeNode([0, 1, 2])
-    with pytest.raises(LimitError, match="at most 2 users"):
+    with pytest.raises(InvalidError, match="at most 2 users"):
         enrol_all(node, {1: answer(1), 2: answer(2)})
     monkeypatch.setattr(limits, "ENROLLED_MAX", 10)
     monkeypatch.setattr(limits, "REGISTER_BYTES_MAX", 100)
-    with pytest.raises(LimitError, match="at most 100 are possible"):
+    with pytest.raises(InvalidError, match="at most 100 are possible"):
         enrol_all(node, {1: answer(1), 2: answer(2)})
     assert not node.register
