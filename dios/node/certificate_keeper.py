@@ -21,7 +21,7 @@ from dios import limits
 from dios.errors import DiosError
 from dios.host.peers.handshake import jittered_s
 from dios.transport.identity import durable_files, identity, renewal
-from dios.transport.identity.certificates import utc_text
+from dios.transport.identity.certificates import card_of, utc_text
 from dios.transport.identity.identity import FOLDER, Identity
 from dios.trusted_files import require_trusted
 
@@ -163,7 +163,7 @@ class CertificateKeeper:
 
     def _asked(self, known: Iterable[Address]) -> list[str]:
         """Return addresses to ask: of the last signer, of others that have signed, and of some others."""
-        signers = [card.number for card in self._own.cards[1:-1]]
+        signers = [card_of(certificate).number for certificate in self._own.chain[1:-1]]
         signed = {admitter for member in self._own.trust.known for admitter in member.admitters}
         others = list(known)
         random.shuffle(others)

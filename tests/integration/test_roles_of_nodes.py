@@ -19,7 +19,7 @@ def age(signer: Path, node: Path, days: int) -> int:
     first, own = load(signer), load(node)
     assert first is not None
     assert own is not None
-    chain = renew(first, own.card, own.key().public_key(), days=10, now_s=time.time() - days * DAY_S)
+    chain = renew(first, own.chain, own.key().public_key(), days=10, now_s=time.time() - days * DAY_S)
     return end_of(adopt(own, chain).folder.parent)
 
 

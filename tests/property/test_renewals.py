@@ -47,6 +47,9 @@ class Cluster:
         self.members = [
             CertificateKeeper(admit_here(first, folder / name, name=name)) for name in ("n1", "n2", "bad")
         ]
+        self.laundered = CertificateKeeper(admit_here(second, folder / "evil", name="evil"))
+        self.stranger = admit_here(first, folder / "stranger", name="stranger", days=0)
+        self.members.append(self.laundered)
         self.everybody = [*self.authorities, *(keeper.own for keeper in self.members)]
         for node, other in itertools.permutations(self.everybody, 2):
             node.trust.note(known_of(other.cards))
@@ -139,6 +142,15 @@ async def test_members_are_valid_again_when_an_authority_answers(tmp_path: Path,
                 for authority in cluster.authorities:
                     async with trio.open_nursery() as nursery:
                         (await dial(cluster.addresses[authority.name], keeper.own, nursery)).close()
+            # A node that met none of them removes the second authority: the one that it admitted falls with
+            # it, wherever it was renewed, and none of those that it renewed.
+            assert await cluster.laundered.renew(cluster.reach(cluster.laundered))
+            await cluster.stranger.trust.remove(cluster.authorities[1].node)
+            async with listening(cluster.stranger) as (listener, nursery):
+                for keeper in cluster.members[:2]:
+                    (await dial(listener.address, keeper.own, nursery)).close()
+                with pytest.raises(NotPermittedError, match="evil was admitted by a2, which was revoked"):
+                    await dial(listener.address, cluster.laundered.own, nursery)
             async with listening(cluster.members[0].own) as (listener, nursery):
                 (await dial(listener.address, cluster.members[1].own, nursery)).close()
                 with pytest.raises(NotPermittedError, match="revoked"):

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dios import limits
 from dios.errors import DiosError, LimitError, ProtocolError
 from dios.transport.identity import durable_files, identity, statements
-from dios.transport.identity.certificates import NodeRole, make_node
+from dios.transport.identity.certificates import NodeRight, NodeRole, make_node
 from dios.transport.identity.identity import Identity, admit_here, adopt, known_of, load
 from tests.support.peers.connections import make_cluster, renewed
 from tests.support.peers.stable_statements import Belief, Said, stable_beliefs
@@ -30,6 +30,7 @@ HONEST_MAX = 4
 SLEEPERS_MAX = 3
 ROUNDS_MAX = 200
 PLACES = st.integers(0, 50)
+ROLES = st.sampled_from([NodeRole.AUTHORITY, NodeRole.MEMBER])
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -47,6 +48,11 @@ def _said(data: bytes, authority: bytes) -> Said:
     path = tuple((card.number, card.key) for card in statement.chain[:-1])
     kept = frozenset(statement.kept.items())
     return Said(data, statement.order, path, frozenset(statement.removed), kept)
+
+
+def _one_that_signs(nodes: list[Identity], number: int) -> Identity:
+    signers = [node for node in nodes if node.card.may(NodeRight.SIGN)]
+    return signers[number % len(signers)]
 
 
 class StatementMachine(RuleBasedStateMachine):
@@ -87,49 +93,47 @@ class StatementMachine(RuleBasedStateMachine):
         return [*self.honest, *self.false]
 
     # -- members ------------------------------------------------------------------------------------
-    @rule(place=PLACES)
-    def admit(self, place: int) -> None:
+    @rule(place=PLACES, role=ROLES)
+    def admit(self, place: int, role: NodeRole) -> None:
         """An honest node admits another; the others meet it unless they refuse it."""
         if len(self.honest) >= HONEST_MAX:
             return
-        above = self.honest[place % len(self.honest)]
+        above = _one_that_signs(self.honest, place)
         name = self._fresh("late")
-        new = admit_here(above, self.folder / name, name=name, role=NodeRole.AUTHORITY)
+        new = admit_here(above, self.folder / name, name=name, role=role)
         for other in self.honest:
             if not other.trust.refusal(new.cards):
                 other.trust.note(known_of(new.cards))
         self.honest.append(new)
 
-    @rule(place=PLACES)
-    def hide(self, place: int) -> None:
+    @rule(place=PLACES, role=ROLES)
+    def hide(self, place: int, role: NodeRole) -> None:
         """A false node is admitted by another one, or by an honest one that knows no better."""
         if len(self.false) <= SLEEPERS_MAX:
-            name, everybody = self._fresh("sleeper"), self._everybody()
-            above = everybody[place % len(everybody)]
-            self.false.append(admit_here(above, self.folder / name, name=name, role=NodeRole.AUTHORITY))
+            name, above = self._fresh("sleeper"), _one_that_signs(self._everybody(), place)
+            self.false.append(admit_here(above, self.folder / name, name=name, role=role))
 
     @rule(whose=PLACES, by=PLACES)
     def renew_certificate(self, whose: int, by: int) -> None:
-        """A node gets a certificate of another admitter, with the same id and key."""
-        place = whose % len(self.honest)
-        node, signer = self.honest[place], self._everybody()[by % (len(self.honest) + len(self.false))]
-        if signer.node == node.node or node.node in {card.number for card in signer.cards}:
+        """A node renews at any authority that it reaches, and is judged as before."""
+        nodes = self.honest if whose % 2 else self.false
+        place = whose // 2 % len(nodes)
+        node, signer = nodes[place], _one_that_signs(self._everybody(), by)
+        if signer.node == node.node or signer.trust.refusal(node.cards):
             return
         with contextlib.suppress(LimitError):
-            certificate = make_node(
-                node.node,
-                node.name,
-                node.key().public_key(),
-                signer.chain[0],
-                signer.key(),
-                role=NodeRole.AUTHORITY,
-            )
-            self.honest[place] = adopt(node, (certificate, *signer.chain))
+            signer.trust.note(known_of(node.cards))
+        try:
+            after = adopt(node, renewed(signer, node))
+        except DiosError:
+            return
+        assert after.cards[1:] == node.cards[1:]
+        nodes[place] = after
 
     @rule(whose=PLACES, by=PLACES, at=PLACES)
     def take_the_id_of_another(self, whose: int, by: int, at: int) -> None:
         """A statement under the id of a known node, with another key, changes nothing."""
-        victim, signer = self.honest[whose % len(self.honest)], self.false[by % len(self.false)]
+        victim, signer = self.honest[whose % len(self.honest)], _one_that_signs(self.false, by)
         node = self.honest[at % len(self.honest)]
         if victim.node not in {known.node for known in node.trust.known}:
             return
@@ -146,12 +150,14 @@ class StatementMachine(RuleBasedStateMachine):
     @rule(whose=PLACES, by=PLACES)
     def ask_for_renewal(self, whose: int, by: int) -> None:
         """An honest node renews the certificates of nodes that it knows, and of no other."""
-        node, signer = self._everybody()[whose % len(self._everybody())], self.honest[by % len(self.honest)]
+        node = self._everybody()[whose % len(self._everybody())]
+        signer = _one_that_signs(self.honest, by)
         known = {(member.node, member.key) for member in signer.trust.known}
         try:
             renewed(signer, node)
         except DiosError:
-            if (node.node, node.card.key) in known and len(signer.chain) < limits.CHAIN_CERTIFICATES_MAX - 1:
+            is_renewed = (node.node, node.card.key) in known and node.card.node_role is NodeRole.MEMBER
+            if is_renewed and len(signer.chain) < limits.CHAIN_CERTIFICATES_MAX - 1:
                 raise
         else:
             assert (node.node, node.card.key) in known

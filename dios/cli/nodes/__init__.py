@@ -7,7 +7,7 @@
 - ``check``: ``dios-node check``; ``orphans``: ``dios-node orphans``.
 - ``local_cluster``: ``dios up`` and ``dios down``; ``machines``: their options; ``compose``: the same with
   containers.
-- ``users``: ``dios user``.
+- ``users``: ``dios user``; ``programs_of_users``: programs that root runs as another user for it.
 - ``members``: ``dios node``; ``node_logs``: ``dios node logs``; ``limits``: ``dios limits``; ``audit``:
   ``dios audit``; ``doctor``: ``dios doctor``; ``metrics``: ``dios metrics``; ``dashboard``: ``dios ui``.
 - ``fitness``: waits until nodes that were started know if they can run pure tasks.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import subprocess
 import sys
 from collections.abc import Mapping
 from functools import reduce
@@ -13,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from dios import limits
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
 from dios.cli.common.failures import Failures
@@ -21,11 +21,11 @@ from dios.cli.common.output import Cells, say, time_text
 from dios.cli.common.principals import principal_of, principal_text
 from dios.cli.common.results import CommonOptions, OutputOptions
 from dios.cli.common.rows import Row
+from dios.cli.nodes.programs_of_users import output_of_user
 from dios.cli.nodes.setting_options import seconds_of
 from dios.client.sync.node import Node
 from dios.client.user_keys import key_path, own_key, read_key, sign
-from dios.errors import InvalidError, NotPermittedError
-from dios.limits import KEYS_PER_PRINCIPAL_MAX
+from dios.errors import DiosError, InvalidError, NotPermittedError, ProtocolError
 from dios.wire.mandates import EVERY_PURPOSE, Purpose, make_register, public_bytes, read_register
 from dios.wire.types import Scope
 
@@ -141,7 +141,7 @@ def add(
     principal = _principal(name)
     with opened(common.node, ()) as place:
         listed = _read(place.node)
-        changed = _enrol(place.node, listed, {principal: [_key(key)]})
+        changed = _enrol(place.node, listed, {principal: _key(key)})
         common.print_rows(changed.rows(), _cells, [f"{principal_text(principal)} is enrolled"])
 
 
@@ -161,7 +161,8 @@ def remove(
         listed = _read(place.node)
         gone = {_key(key)} if key else set(listed.keys.get(principal, ()))
         if not gone & set(listed.keys.get(principal, ())):
-            raise InvalidError(f"{name} is not enrolled with this key. `dios user ls` lists the keys.")
+            suffix = " with this key" if key else ""
+            raise InvalidError(f"{name} is not enrolled{suffix}. `dios user ls` lists the users and keys.")
         left = tuple(kept for kept in listed.keys[principal] if kept not in gone)
         keys = {**listed.keys, principal: left}
         changed = _store(place.node, listed, {user: kept for user, kept in keys.items() if kept})
@@ -183,15 +184,18 @@ def enrol_all(common: CommonOptions) -> None:
         listed = _read(place.node)
         users = {row.subject for row in place.node.limits() if row.scope is Scope.PRINCIPAL}
         own = f"uid:{os.getuid()}"
-        fresh: dict[str, list[bytes]] = {own: [public_bytes(own_key(key_path()))]}
+        fresh = {own: public_bytes(own_key(key_path()))}
         for principal in sorted(users - {own}):
             if os.getuid():
                 failures.note(principal_text(principal), _not_yours(principal))
                 continue
             try:
-                fresh[principal] = [_key_of(principal)]
-            except (NotPermittedError, OSError) as error:
+                key = _key_of(principal)
+                _with_key(listed, principal, key)
+            except (DiosError, OSError) as error:
                 failures.note(principal_text(principal), str(error))
+            else:
+                fresh[principal] = key
         changed = _enrol(place.node, listed, fresh)
         common.print_rows(changed.rows(), _cells, failures=failures)
 
@@ -201,34 +205,33 @@ def _not_yours(principal: str) -> str:
 
 
 def _key_of(principal: str) -> bytes:
-    """Return the public key of another user of this machine, whose own process makes it."""
-    uid = int(principal.partition(":")[2])
+    """Return the public key of another user of this machine, whose own process makes it.
+
+    That process runs as the user, who can make it say anything. Raises DiosError or OSError.
+    """
+    if principal_of(principal) != principal:
+        raise NotPermittedError("no user of this machine")
+    uid = int(principal.removeprefix("uid:"))
     try:
         user = pwd.getpwuid(uid)
-    except KeyError:
+    except (KeyError, OverflowError):
         raise NotPermittedError(
             "no user of this machine has this number. Run `dios user key` where the user is known."
         ) from None
-    environment = {"HOME": user.pw_dir, "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
-    command = [sys.executable, "-m", "dios.cli.main", "user", "key", "--json"]
+    answer = output_of_user(
+        [sys.executable, "-I", "-m", "dios.cli.main", "user", "key", "--json"],
+        user,
+        {"HOME": user.pw_dir, "PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+        seconds=_KEY_S_MAX,
+        bytes_max=limits.USER_ANSWER_BYTES_MAX,
+    )
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            check=False,
-            cwd="/",
-            env=environment,
-            extra_groups=[],
-            group=user.pw_gid,
-            timeout=_KEY_S_MAX,
-            user=uid,
-        )
-    except subprocess.TimeoutExpired:
-        raise NotPermittedError("making the key took too long. Let the user run `dios user key`.") from None
-    if done.returncode:
-        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise NotPermittedError(f"the user's key cannot be made: {reason}. Let the user run `dios user key`.")
-    return bytes.fromhex(msgspec.json.decode(done.stdout, type=UserKeyRow).key)
+        row = msgspec.json.decode(answer, type=UserKeyRow)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise ProtocolError("the user's program printed no key. Let the user run `dios user key`.") from None
+    if row.principal != principal:
+        raise ProtocolError(f"the user's program printed a key of {row.principal[:80]!r}")
+    return _key(row.key)
 
 
 @app.command(
@@ -292,7 +295,7 @@ def _key(text: str) -> bytes:
     except ValueError:
         key = b""
     if len(key) != 32:
-        raise InvalidError(f"{text!r} is no key: `dios user key` prints one of 64 hexadecimal digits")
+        raise InvalidError(f"{text[:80]!r} is no key: `dios user key` prints one of 64 hexadecimal digits")
     return key
 
 
@@ -308,20 +311,28 @@ def _read(node: Node) -> _Listed:
     return _Listed(register.cluster, register.number, register.administrator, register.keys)
 
 
-def _enrol(node: Node, listed: _Listed, fresh: Mapping[str, list[bytes]]) -> _Listed:
-    """Add keys to the register; one without a change is not stored again."""
-    keys = dict(listed.keys)
-    for principal, added in fresh.items():
-        keys[principal] = tuple(dict.fromkeys((*keys.get(principal, ()), *added)))
-        if len(keys[principal]) > KEYS_PER_PRINCIPAL_MAX:
-            raise InvalidError(
-                f"{principal} has {KEYS_PER_PRINCIPAL_MAX} keys, the maximum. `dios user rm` those that are "
-                "not in use."
-            )
+def _with_key(listed: _Listed, principal: str, key: bytes) -> tuple[bytes, ...]:
+    """Return a user's keys with one more; raises InvalidError."""
+    keys = tuple(dict.fromkeys((*listed.keys.get(principal, ()), key)))
+    if len(keys) > limits.KEYS_PER_PRINCIPAL_MAX:
+        raise InvalidError(
+            f"{principal} has {limits.KEYS_PER_PRINCIPAL_MAX} keys, the maximum. `dios user rm {principal} "
+            "KEY` removes one that is not in use."
+        )
+    return keys
+
+
+def _enrol(node: Node, listed: _Listed, fresh: Mapping[str, bytes]) -> _Listed:
+    """Add a key of each user to the register; one without a change is not stored again."""
+    keys = {
+        **listed.keys,
+        **{principal: _with_key(listed, principal, key) for principal, key in fresh.items()},
+    }
     return listed if keys == dict(listed.keys) else _store(node, listed, keys)
 
 
 def _store(node: Node, listed: _Listed, keys: Mapping[str, tuple[bytes, ...]]) -> _Listed:
+    """Sign and store a register; raises InvalidError for one that no node would read."""
     path = key_path(administrator=True)
     key = read_key(path) if listed.administrator else own_key(path)
     if key is None or (listed.administrator and public_bytes(key) != listed.administrator):
@@ -329,6 +340,15 @@ def _store(node: Node, listed: _Listed, keys: Mapping[str, tuple[bytes, ...]]) -
             "only the administrator of this cluster enrols users. Give the command where "
             f"{path} has the key {listed.administrator.hex()}."
         )
+    if len(keys) > limits.ENROLLED_MAX:
+        raise InvalidError(f"a cluster enrols at most {limits.ENROLLED_MAX} users. `dios user rm` some.")
     register = make_register(key, listed.cluster, listed.number + 1, keys)
+    if len(register.data) > limits.REGISTER_BYTES_MAX:
+        raise InvalidError(
+            f"the list of users would have {len(register.data)} bytes, and at most "
+            f"{limits.REGISTER_BYTES_MAX} are possible. `dios user rm` keys that are not in use."
+        )
     node.enrol(register.data)
+    if not listed.administrator:
+        say(f"this made the key of the cluster's administrator: {path}; keep a copy in a safe place")
     return _Listed(listed.cluster, register.number, register.administrator, register.keys)

@@ -3,7 +3,8 @@
 Three kinds: the *root* of the cluster signs its first node; *nodes* have a role, which says if they sign
 others; *join* certificates are part of a token and sign nothing. Certificates of nodes that sign have no end,
 because nobody else could renew the first. All others end. TLS does not judge times, because clocks differ:
-``end_of`` does, with a tolerance and with a reason for the operator.
+``end_of`` does, with a tolerance and with a reason for the operator. A certificate that another authority
+than the first one signed again contains the admission, and the admission is judged (``admission_of``).
 ``dios.transport.identity.trust`` has the trusted nodes, ``dios.transport.identity.identity`` stores the
 certificates.
 """
@@ -38,6 +39,10 @@ _FOR_EVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _LABEL: Final = re.compile(r"dios:(authority|node|join):([0-9a-f]{16})")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CARDS_KEPT: Final = 4 * limits.NODES_MAX
+_ADMISSION: Final = x509.ObjectIdentifier("2.25.164985442046512543004708155346357492292")
+"""The extension of a certificate that was signed again; its number is a UUID (X.667)."""
+_LONG: Final = b"\x30\x82"
+"""The beginning of a sequence of 256 to 65,535 bytes in DER; the number of bytes follows in two."""
 
 
 class CertificateRole(enum.StrEnum):
@@ -97,6 +102,8 @@ class CertificateDetails(NamedTuple):
     """The time at which it was signed, seconds since 1970 by its signer's clock; 0 if it has no end."""
     until_s: int | None = None
     """The time at which it ends, by the same clock; None for no end."""
+    admission: tuple[bytes, ...] = ()
+    """The certificates (DER) of a renewed node's admission that its chain does not have, its own first."""
 
     def may(self, right: NodeRight) -> bool:
         """Return True if it is the certificate of a node with this right."""
@@ -114,7 +121,10 @@ class CertificateDetails(NamedTuple):
 
     def is_same_node(self, other: CertificateDetails) -> bool:
         """Return True if another certificate is for the same node, name, key and role."""
-        return self._replace(since_s=0, until_s=None) == other._replace(since_s=0, until_s=None)
+        return self._undated() == other._undated()
+
+    def _undated(self) -> CertificateDetails:
+        return self._replace(since_s=0, until_s=None, admission=())
 
 
 def is_name(name: str) -> bool:
@@ -192,6 +202,7 @@ def card_of(certificate: bytes) -> CertificateDetails:
         signs = read.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         since_s, until_s = _life(read)
         node_role = _node_role(units, signs=signs)
+        admission = _admission_in(read)
     except Exception as error:  # noqa: BLE001 - the parser's exceptions have no common base
         raise ProtocolError(f"the certificate is not of a cluster: {error}") from None
     match = _LABEL.fullmatch(label)
@@ -206,7 +217,10 @@ def card_of(certificate: bytes) -> CertificateDetails:
         node_role if role is CertificateRole.NODE else NodeRole.MEMBER,
         since_s,
         until_s,
+        admission,
     )
+    if admission and (role is not CertificateRole.NODE or card.may(NodeRight.SIGN)):
+        raise ProtocolError("the certificate is not of a cluster: its owner is never renewed")
     if card.role is CertificateRole.NODE and not (0 < card.number < 2**63 and is_name(card.name)):
         raise ProtocolError("the certificate is not of a cluster: a node has another kind of id and name")
     return card
@@ -221,6 +235,38 @@ def _node_role(units: Sequence[str], *, signs: bool) -> NodeRole:
     if signs and NodeRight.SIGN not in RIGHTS[role]:
         raise ProtocolError(f"a certificate for the role {role} signs others")
     return role
+
+
+def _admission_in(certificate: x509.Certificate) -> tuple[bytes, ...]:
+    """Return the certificates in the extension of a renewed certificate; none without it."""
+    try:
+        extension = certificate.extensions.get_extension_for_oid(_ADMISSION).value
+    except x509.ExtensionNotFound:
+        return ()
+    if not isinstance(extension, x509.UnrecognizedExtension):
+        raise ProtocolError("the extension with the admission cannot be read")
+    (admission,) = _sequences(extension.value)
+    inner = tuple(_sequences(admission[len(_LONG) + 2 :]))
+    if not 0 < len(inner) < limits.CHAIN_CERTIFICATES_MAX:
+        raise ProtocolError(f"an admission of {len(inner)} certificates is too short, or too long")
+    return inner
+
+
+def _sequences(data: bytes) -> list[bytes]:
+    """Divide bytes into sequences (DER), each with its head; raises ProtocolError."""
+    sequences, place, head = [], 0, len(_LONG) + 2
+    while place < len(data):
+        end = place + head + int.from_bytes(data[place + len(_LONG) : place + head], "big")
+        if not data.startswith(_LONG, place) or end > len(data):
+            raise ProtocolError("the extension with the admission is malformed")
+        sequences.append(data[place:end])
+        place = end
+    return sequences
+
+
+def _sequence(parts: Sequence[bytes]) -> bytes:
+    body = b"".join(parts)
+    return _LONG + len(body).to_bytes(2, "big") + body
 
 
 def _life(certificate: x509.Certificate) -> tuple[int, int | None]:
@@ -269,8 +315,38 @@ def signer_of(certificate: bytes) -> tuple[int, str]:
 def cards_of(chain: Sequence[bytes]) -> tuple[CertificateDetails, ...]:
     """Read a chain, from the peer's certificate to the root's; raises ProtocolError.
 
-    The caller must have checked the signatures.
+    Of a node that was renewed, these are its present certificate, and then those above it when it was
+    admitted: a signer that renewed it answers for nothing. The caller must have checked the signatures of
+    ``chain``.
     """
+    return (_cards(chain)[0], *_cards(admission_of(tuple(chain)))[1:])
+
+
+@lru_cache(maxsize=limits.NODES_MAX)
+def admission_of(chain: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return the chain with which the owner of a chain was admitted; the same if nobody else renewed it.
+
+    Raises ProtocolError if it contains an admission that is not one of this node, in this role.
+    """
+    inner = card_of(chain[0]).admission
+    if not inner:
+        return chain
+    try:
+        signer, _ = signer_of(inner[-1])
+    except Exception as error:  # noqa: BLE001 - the parser's exceptions have no common base
+        raise ProtocolError(f"the admission in a certificate cannot be read: {error}") from None
+    above = [place for place in range(1, len(chain)) if card_of(chain[place]).number == signer]
+    if not above:
+        raise ProtocolError("the admission in a certificate has a signer that is not in the chain")
+    admission = (*inner, *chain[above[0] :])
+    check_signatures(admission)
+    card = _cards(admission)[0]
+    if card.admission or not card.is_same_node(card_of(chain[0])):
+        raise ProtocolError("the admission in a certificate is of another node, name, key or role")
+    return admission
+
+
+def _cards(chain: Sequence[bytes]) -> tuple[CertificateDetails, ...]:
     if not 2 <= len(chain) <= limits.CHAIN_CERTIFICATES_MAX:
         raise ProtocolError(f"a chain of {len(chain)} certificates is too short, or too long")
     cards = tuple(card_of(certificate) for certificate in chain)
@@ -339,10 +415,12 @@ def make_node(
     *,
     role: NodeRole = NodeRole.MEMBER,
     life: Life | None = None,
+    admission: Sequence[bytes] = (),
 ) -> bytes:
     """Return a node's certificate; LimitError if the signer is too far from the root to sign.
 
-    It has no end without a ``life``, and for a role that signs.
+    It has no end without a ``life``, and for a role that signs. ``admission`` has the certificates of a
+    renewed node's admission that are not in the new chain.
     """
     issuer, room = _signer(signer)
     builder = _builder(_subject(name, number, role), CertificateRole.NODE, number, key)
@@ -355,7 +433,12 @@ def make_node(
         begin = datetime.fromtimestamp(int(life.since_s) - limits.CERTIFICATE_SKEW_S, UTC)
         builder = _as_no_signer(builder.not_valid_before(begin), datetime.fromtimestamp(life.until_s, UTC))
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    return _signed(builder.add_extension(usage, critical=False), issuer, signer_key)
+    builder = builder.add_extension(usage, critical=False)
+    if admission:
+        builder = builder.add_extension(
+            x509.UnrecognizedExtension(_ADMISSION, _sequence(admission)), critical=False
+        )
+    return _signed(builder, issuer, signer_key)
 
 
 def make_join(

@@ -25,8 +25,9 @@ from dios.transport.identity import durable_files
 from dios.transport.identity.certificates import (
     CertificateDetails,
     CertificateRole,
-    Life,
+    NodeRight,
     NodeRole,
+    admission_of,
     card_of,
     cards_of,
     chain_of_pem,
@@ -73,7 +74,7 @@ class Identity:
 
     @property
     def cards(self) -> tuple[CertificateDetails, ...]:
-        """Return the contents of the certificates in ``chain``."""
+        """Return the content of this node's certificate, and of those above it when it was admitted."""
         return cards_of(self.chain)
 
     @property
@@ -349,13 +350,9 @@ def prepare_node(
     if any(member.name == name for member in identity.trust.known):
         raise name_taken(name)
     identity.trust.check_room()
-    return _signed(identity, _random_id(), name, key, role, life_of(days))
-
-
-def _signed(
-    identity: Identity, number: int, name: str, key: Ed25519PublicKey, role: NodeRole, life: Life | None
-) -> tuple[bytes, ...]:
-    certificate = make_node(number, name, key, identity.chain[0], identity.key(), role=role, life=life)
+    certificate = make_node(
+        _random_id(), name, key, identity.chain[0], identity.key(), role=role, life=life_of(days)
+    )
     return (certificate, *identity.chain)
 
 
@@ -389,7 +386,7 @@ def admit_here(
 
 def renew(
     identity: Identity,
-    card: CertificateDetails,
+    chain: Sequence[bytes],
     key: Ed25519PublicKey,
     *,
     days: int = limits.CERTIFICATE_DAYS,
@@ -397,26 +394,49 @@ def renew(
 ) -> tuple[bytes, ...]:
     """Sign a known node's certificate again, with the same id, name, key and role; return its new chain.
 
-    ``card`` must come from a chain that was verified. The new certificate ends ``days`` after ``now_s``, this
-    machine's clock in seconds since 1970. Raises NotPermittedError if that node is not known here or this
-    node's role does not let it sign, LimitError if this node can sign no more.
+    ``chain`` must be verified. The new certificate ends ``days`` after ``now_s``, this machine's clock in
+    seconds since 1970, and contains the certificates with which the node was admitted, as far as they are
+    not this node's as well. Raises NotPermittedError if that node is not known here, signs others itself,
+    or this node's role does not let it sign, LimitError if this node can sign no more.
     """
+    card, admission = card_of(chain[0]), admission_of(tuple(chain))
     if (card.number, card.key) not in {(known.node, known.key) for known in identity.trust.known}:
         raise NotPermittedError(f"{card.name} is not known here, or was revoked")
     if key_digest(key) != card.key:
         raise ProtocolError(f"{card.name} asked for a certificate for another key than its own")
-    return _signed(identity, card.number, card.name, key, card.node_role, life_of(days, now_s))
+    if card.may(NodeRight.SIGN):
+        raise NotPermittedError(f"{card.name} is an authority, whose certificate has no end")
+    shared = 0
+    for its, own in zip(reversed(admission), reversed(identity.chain), strict=False):
+        if its != own:
+            break
+        shared += 1
+    foreign = admission[: len(admission) - shared]
+    certificate = make_node(
+        card.number,
+        card.name,
+        key,
+        identity.chain[0],
+        identity.key(),
+        role=card.node_role,
+        life=life_of(days, now_s),
+        # Its first signer renews it: the new chain says all.
+        admission=() if admission[1:] == identity.chain else foreign,
+    )
+    return (certificate, *identity.chain)
 
 
 def adopt(identity: Identity, chain: tuple[bytes, ...]) -> Identity:
     """Store a chain that ``renew`` made at another node, durably; return the identity with it.
 
     The list of known nodes stays the same object, so that connections go on. Raises ProtocolError for another
-    node's chain.
+    node's chain, or one with another admission.
     """
     card = _check_chain(chain, identity.key().public_key())
     if not card.is_same_node(identity.card) or chain[-1] != identity.chain[-1]:
         raise ProtocolError("the new chain is of another node or another cluster")
+    if admission_of(chain)[1:] != admission_of(identity.chain)[1:]:
+        raise ProtocolError("the new chain does not say who admitted this node")
     return _stored(identity, chain)
 
 

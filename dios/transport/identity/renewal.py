@@ -175,7 +175,7 @@ async def _renewed(own: Identity, connection: Secured, days: int, now_s: float |
         )
     # The role comes from the chain that TLS has verified, never from the request.
     key = Ed25519PublicKey.from_public_bytes(asked.key)
-    return renew(own, connection.peer.chain[0], key, days=days, now_s=now_s)
+    return renew(own, connection.peer.certificates, key, days=days, now_s=now_s)
 
 
 async def _send(connection: Secured, message: RenewalAnswer | RenewalRefusal) -> None:

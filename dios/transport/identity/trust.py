@@ -28,6 +28,7 @@ from dios.transport.identity.certificates import (
     CertificateRole,
     NodeRight,
     card_of,
+    cards_of,
     key_of_pem,
 )
 from dios.transport.identity.statements import Digest, Id, Statement
@@ -202,7 +203,7 @@ class Trust:
             raise LimitError(
                 f"a cluster has at most {limits.NODES_MAX} nodes. `dios node forget` those that are gone."
             )
-        above = admitters_of(self._chain, own=True) if admitters is None else admitters
+        above = tuple(card.number for card in cards_of(self._chain)[:-1]) if admitters is None else admitters
         for admitter in above[:-1]:
             count = sum(admitter in known.admitters for known in self._known.values())
             if count >= limits.NODES_MAX - limits.NODES_RESERVED:
@@ -436,11 +437,6 @@ class Trust:
 def _step_of(card: CertificateDetails) -> _Step:
     # The number of a token is no node's.
     return _Step(card.number if card.role is CertificateRole.NODE else 0, card.name, card.key)
-
-
-def admitters_of(chain: Sequence[bytes], *, own: bool = False) -> tuple[int, ...]:
-    """Return the nodes in a chain above its first node, or with it if ``own`` is set."""
-    return tuple(card_of(certificate).number for certificate in chain[0 if own else 1 : -1])
 
 
 def _numbers(statement: Statement) -> tuple[int, ...]:

@@ -45,6 +45,8 @@ class PeerIdentity(NamedTuple):
     chain: tuple[CertificateDetails, ...]
     renews: bool = False
     """True on a connection on which the peer gets its next certificate and nothing else."""
+    certificates: tuple[bytes, ...] = ()
+    """The verified certificates (DER) of that connection, from the peer's to the root's; else none."""
 
     @property
     def key(self) -> bytes:

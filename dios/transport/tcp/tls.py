@@ -435,7 +435,8 @@ def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> PeerIdentity:
     if hashlib.sha256(chain[-1]).digest() != cluster:
         raise NotPermittedError("the certificate is of another cluster")
     renews = cards[0].role is CertificateRole.NODE and tls.selected_alpn_protocol() == RENEWAL_PROTOCOL
-    return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards, renews)
+    certificates = tuple(chain) if renews else ()
+    return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards, renews, certificates)
 
 
 def verified_chain(tls: ssl.SSLSocket) -> list[bytes]:

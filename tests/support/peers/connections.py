@@ -34,7 +34,7 @@ def make_cluster(
 
 def renewed(signer: Identity, node: Identity) -> tuple[bytes, ...]:
     """The next chain of a node, as another one signs it."""
-    return renew(signer, node.card, node.key().public_key())
+    return renew(signer, node.chain, node.key().public_key())
 
 
 class Refusals:

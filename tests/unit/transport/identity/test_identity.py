@@ -24,6 +24,7 @@ from dios.transport.identity.identity import (
     Identity,
     admit_here,
     adopt,
+    authorize,
     create_cluster,
     known_of,
     load,
@@ -212,18 +213,21 @@ def test_two_nodes_have_two_names(tmp_path: Path) -> None:
     assert load(tmp_path / "other") is None
 
 
-def test_a_chain_ends_some_time_and_can_be_shortened(tmp_path: Path) -> None:
-    """The last node of the longest chain admits nobody, until a node that stands nearer signs it anew."""
+def test_a_chain_ends_some_time_and_the_key_of_the_root_shortens_it(tmp_path: Path) -> None:
+    """The last node of the longest chain admits nobody; no other authority puts it nearer to the root."""
     names = [f"n{number}" for number in range(1, limits.CHAIN_CERTIFICATES_MAX)]
-    nodes = make_cluster(tmp_path, " ".join(names), in_a_row=True)
-    last = nodes[-1]
+    key = tmp_path / "root.key"
+    last = first = create_cluster(tmp_path / names[0], name=names[0], root_key_file=key)
+    for name in names[1:]:
+        last = admit_here(last, tmp_path / name, name=name, role=NodeRole.AUTHORITY)
     assert len(last.chain) == limits.CHAIN_CERTIFICATES_MAX
     with pytest.raises(LimitError, match="earlier"):
         admit_here(last, tmp_path / "next", name="next")
-    first = nodes[0]
     first.trust.note(known_of(last.cards))
-    shorter = adopt(last, renewed(first, last))
-    assert (shorter.node, shorter.name, len(shorter.chain)) == (last.node, last.name, 3)
+    with pytest.raises(NotPermittedError, match="no end"):
+        renewed(first, last)
+    shorter = authorize(tmp_path / names[-1], key)
+    assert (shorter.node, shorter.name, len(shorter.chain)) == (last.node, last.name, 2)
     assert loaded(tmp_path / names[-1]).chain == shorter.chain
     assert admit_here(shorter, tmp_path / "next", name="next").name == "next"
 

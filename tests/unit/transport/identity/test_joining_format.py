@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography import x509
 
 from dios import limits
 from dios.transport.identity import joining, renewal, statements, tokens, trust
@@ -57,6 +58,20 @@ def test_a_chain_of_this_version_is_read() -> None:
     assert {key.hex() for key in (card_of(certificate).key for certificate in chain)} == set(
         VECTORS["cards"].values()
     )
+
+
+def test_a_renewed_chain_of_this_version_is_read() -> None:
+    """A certificate with an admission still holds, says the same, and has the extension of the page."""
+    chain = tuple(bytes.fromhex(text) for text in VECTORS["renewed"].values())
+    check_signatures(chain)
+    assert [card_of(certificate).name for certificate in chain] == ["n3", "b", "r", "dios"]
+    assert [card.name for card in cards_of(chain)] == ["n3", "a", "r", "dios"]
+    assert cards_of(chain)[0].until_s == 1_801_209_600
+    extensions = x509.load_der_x509_certificate(chain[0]).extensions
+    unknown = [
+        extension for extension in extensions if isinstance(extension.value, x509.UnrecognizedExtension)
+    ]
+    assert [f"`{extension.oid.dotted_string}`" in PAGE for extension in unknown] == [True]
 
 
 def test_lists_of_this_version_are_read_and_written() -> None:

@@ -36,7 +36,7 @@ DAY_S = 86_400
 def aged(signer: Identity, node: Identity, days: float, life_days: int = 10) -> Identity:
     """The node with a certificate that was signed so many days ago."""
     chain = renew(
-        signer, node.card, node.key().public_key(), days=life_days, now_s=time.time() - days * DAY_S
+        signer, node.chain, node.key().public_key(), days=life_days, now_s=time.time() - days * DAY_S
     )
     return adopt(node, chain)
 
@@ -126,7 +126,7 @@ async def test_a_role_does_not_grow_by_renewal(tmp_path: Path) -> None:
         chain = (await renewal.ask(listener.address, worker)).chain
     assert card_of(chain[0]).node_role is NodeRole.WORKER
     with pytest.raises(DiosError, match="another key"):
-        renew(n1, worker.card, n1.key().public_key())
+        renew(n1, worker.chain, n1.key().public_key())
 
 
 async def test_a_wrong_clock_is_said(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ async def test_another_authority_renews_when_the_first_is_lost(tmp_path: Path) -
         nursery.start_soon(serve, n2, listener)
         keeper = CertificateKeeper(aged(n1, n3, 6))
         assert await keeper.renew([Address(n2.node, listener.address)])
-    assert [card.name for card in keeper.own.cards] == ["n3", "n2", "n1", "dios"]
+    assert [card_of(certificate).name for certificate in keeper.own.chain] == ["n3", "n2", "n1", "dios"]
 
 
 # -- clusters of before -----------------------------------------------------------------------------
@@ -303,7 +303,7 @@ async def test_a_cluster_of_before_goes_on(old: list[Identity], tmp_path: Path) 
         nursery.start_soon(serve, old[2], listener)
         late = aged(old[1], n4, 400)
         renewed = adopt(late, (await renewal.ask(listener.address, late)).chain)
-    assert [card.name for card in renewed.cards] == ["n4", "n3", "n2", "n1", "dios"]
+    assert [card_of(certificate).name for certificate in renewed.chain] == ["n4", "n3", "n2", "n1", "dios"]
 
 
 async def test_a_keeper_leaves_a_certificate_without_an_end(old: list[Identity]) -> None:
@@ -328,7 +328,7 @@ async def test_the_key_of_the_cluster_makes_an_authority(tmp_path: Path) -> None
         nursery.start_soon(serve, after, listener)
         late = aged(n1, n3, 400)
         renewed = adopt(late, (await renewal.ask(listener.address, late)).chain)
-    assert [card.name for card in renewed.cards] == ["n3", "n2", "dios"]
+    assert [card_of(certificate).name for certificate in renewed.chain] == ["n3", "n2", "dios"]
     assert admit_here(after, tmp_path / "n4", name="n4").name == "n4"
 
 

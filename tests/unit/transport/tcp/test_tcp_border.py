@@ -87,7 +87,7 @@ async def test_a_border_judges_ends_and_shows_renewed_certificates(tmp_path: Pat
     here = admit_here(home, tmp_path / "here", name="here")
     member = admit_here(abroad, tmp_path / "member", name="member")
     key = member.key().public_key()
-    late = adopt(member, renew(abroad, member.card, key, now_s=1_000_000_000))
+    late = adopt(member, renew(abroad, member.chain, key, now_s=1_000_000_000))
     refusals = Refusals()
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
@@ -96,9 +96,9 @@ async def test_a_border_judges_ends_and_shows_renewed_certificates(tmp_path: Pat
             there = trusted_of(home, listener.address)
             assert await _is_refused(late, there, nursery)
             assert "certificate of member ended at 2001-09-23" in refusals.reasons[-1]
-            renewed = adopt(here, renew(home, here.card, here.key().public_key(), days=30))
+            renewed = adopt(here, renew(home, here.chain, here.key().public_key(), days=30))
             listener.adopt(renewed)
-            caller = await call_border(adopt(late, renew(abroad, member.card, key)), there, nursery)
+            caller = await call_border(adopt(late, renew(abroad, member.chain, key)), there, nursery)
             accepted = await listener.accept()
             assert accepted.peer.name == "member"
             assert caller.peer.chain[0].until_s == renewed.card.until_s

@@ -68,25 +68,31 @@ async def test_who_connects_is_remembered(tmp_path: Path) -> None:
 
 async def test_a_long_chain_is_as_good(tmp_path: Path) -> None:
     """Nodes at the end of the longest chain reach each other, and are the same after being signed anew."""
-    names = " ".join(f"n{number}" for number in range(1, limits.CHAIN_CERTIFICATES_MAX))
+    names = " ".join(f"n{number}" for number in range(1, limits.CHAIN_CERTIFICATES_MAX - 1))
     nodes = make_cluster(tmp_path, names, in_a_row=True)
+    nodes.append(admit_here(nodes[-1], tmp_path / "last", name="last"))
     async with connected(nodes[-1], nodes[-2]) as (_, accepted):
         assert accepted.peer.node == nodes[-1].node
         assert len(accepted.peer.chain) == limits.CHAIN_CERTIFICATES_MAX
     nodes[0].trust.note(known_of(nodes[-1].cards))
     shorter = adopt(nodes[-1], renewed(nodes[0], nodes[-1]))
+    assert len(shorter.chain) == 3
     async with connected(shorter, nodes[-2]) as (_, accepted):
-        assert (accepted.peer.node, len(accepted.peer.chain)) == (nodes[-1].node, 3)
+        assert accepted.peer.chain[1:] == nodes[-1].cards[1:]
 
 
 async def test_a_listener_shows_a_new_chain(tmp_path: Path) -> None:
     """A listener that was given a renewed identity shows it to the next peer."""
-    n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3", in_a_row=True)
+    n1, n2 = make_cluster(tmp_path, in_a_row=True)
+    n3 = admit_here(n2, tmp_path / "n3", name="n3")
     n1.trust.note(known_of(n3.cards))
     async with listening(n3) as (listener, nursery):
-        listener.adopt(adopt(n3, renewed(n1, n3)))
+        after = adopt(n3, renewed(n1, n3))
+        listener.adopt(after)
         dialled = await dial(listener.address, n2, nursery)
-        assert [card.name for card in dialled.peer.chain] == ["n3", "n1", "dios"]
+        assert dialled.peer.chain == after.cards
+        assert dialled.peer.chain[0] != n3.card
+        assert [card.name for card in dialled.peer.chain] == ["n3", "n2", "n1", "dios"]
         dialled.close()
         (await listener.accept()).close()
 
