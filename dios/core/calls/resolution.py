@@ -47,6 +47,8 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
         names = tuple(internal_name(name, group) for group in searched)
         step.spend(len(names) // 16)
         targets = _reachable(step, task, names, call.limit, shared=share is not None)
+        if records is not None:
+            targets = tuple(target for target in targets if target.owner == task.principal)
         further = step.state.cluster is not None and not flags & Flag.LOCAL_ONLY
         if further and len(targets) < call.limit:
             if step.parts is None and not flags & Flag.NON_BLOCKING:

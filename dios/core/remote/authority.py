@@ -12,6 +12,7 @@ from typing import Final
 
 from dios import limits
 from dios.core.events import RegisterStored
+from dios.core.model.names import belongs_to
 from dios.core.remote import mandate_table, requests
 from dios.core.remote.peers import Cluster, Mandates, Peer
 from dios.core.step import Step
@@ -109,7 +110,7 @@ def why_not(step: Step, peer: Peer, principal: Principal, purpose: Purpose) -> s
     cluster = step.require_cluster()
     keys = cluster.enrolled.get(principal, ())
     if not keys:
-        if not cluster.here.signed or not principal:
+        if not cluster.here.signed:
             return ""
         return (
             'it is not enrolled, and the setting `principals` of this node is "signed". An administrator '
@@ -129,10 +130,60 @@ def why_not(step: Step, peer: Peer, principal: Principal, purpose: Purpose) -> s
     return ""
 
 
+def why_not_of(step: Step, peer: Peer, owner: str, caller: str, purpose: Purpose) -> str:
+    """Return why a request of a node for ``caller`` may not concern what is ``owner``'s; empty if it may.
+
+    Every other principal than the caller's passes here that another node names, or whose object it names.
+    Nobody's objects are for all.
+    """
+    return "" if owner in {"", caller} else why_not(step, peer, Principal(owner), purpose)
+
+
 def owner_of(step: Step, peer: Peer, owner: str, caller: str) -> Principal:
     """Return the owner of a copy: the one that a node names, or the caller if it may not act for that one."""
-    is_vouched = owner == caller or not why_not(step, peer, Principal(owner), Purpose.COPIES)
-    return Principal(owner if is_vouched else caller)
+    return Principal(caller if why_not_of(step, peer, owner, caller, Purpose.COPIES) else owner)
+
+
+def require_groups(
+    step: Step, peer: Peer, described: dcp.GroupNames, caller: Principal, purpose: Purpose
+) -> None:
+    """Raise NotPermittedError if a request of a node for ``caller`` may not use one of these groups."""
+    for group in described:
+        reason = _why_not_group(step, peer, group, caller, purpose)
+        if reason:
+            step.audit_node("mandate", "denied", peer.name, f"a group of another user: {reason}")
+            raise NotPermittedError(f"node {peer.name} may not act for the owner of a group: {reason}")
+
+
+def groups_of_copy(step: Step, peer: Peer, described: dcp.GroupNames, caller: Principal) -> dcp.GroupNames:
+    """Return the groups of a copy without those for whose owners the node may not act."""
+    return tuple(
+        group for group in described if not _why_not_group(step, peer, group, caller, Purpose.COPIES)
+    )
+
+
+def _why_not_group(
+    step: Step, peer: Peer, described: dcp.GroupName, caller: Principal, purpose: Purpose
+) -> str:
+    cluster = step.require_cluster()
+    if not (cluster.enrolled or cluster.here.signed):
+        return ""
+    owner = _owner_of_group(step, described, caller)
+    if owner or not cluster.here.signed:
+        return why_not_of(step, peer, owner, caller, purpose)
+    return 'nobody can tell whose group it is, and the setting `principals` of this node is "signed"'
+
+
+def _owner_of_group(step: Step, described: dcp.GroupName, caller: Principal) -> str:
+    """Return the owner of a group as this node or the group's name has it, whoever a node says it is."""
+    group = step.state.groups.get(described.name)
+    if group is not None and group.owner:
+        return group.owner
+    enrolled = step.require_cluster().enrolled
+    step.spend(len(enrolled) // 64)
+    candidates = dict.fromkeys((caller, described.owner, *enrolled))
+    secret = step.state.secret
+    return next((owner for owner in candidates if belongs_to(secret, described.name, owner)), "")
 
 
 # -- this node's users ------------------------------------------------------------------------------------

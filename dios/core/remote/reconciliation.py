@@ -260,7 +260,7 @@ def _compare_some(step: Step, peer: Peer, item: ReceivedReport) -> bool:
                 lifetimes.drop_reference(step, reference)
         elif item.claims:
             step.spend(1)
-            _compare_claim(step, item, *item.claims.pop())
+            _compare_claim(step, peer, item, *item.claims.pop())
         elif item.holdings:
             _compare_holding(step, peer, item, item.holdings.pop())
         elif item.body.tasks is None:
@@ -309,7 +309,11 @@ def _is_judged(peer: Peer, item: ReceivedReport, reference: Reference) -> bool:
 
 
 def _compare_claim(
-    step: Step, item: ReceivedReport, remote_task: RemoteTask, entry: tuple[RefId, ObjectId, int, bool]
+    step: Step,
+    peer: Peer,
+    item: ReceivedReport,
+    remote_task: RemoteTask,
+    entry: tuple[RefId, ObjectId, int, bool],
 ) -> None:
     ref, object_id, permissions, own = entry
     if ref in remote_task.table:
@@ -318,7 +322,12 @@ def _compare_claim(
     if target is None:
         item.objects[object_id] = None
         item.refs.append(ref)
-    elif item.restarted and own and remote_tasks.can_restore(remote_task, target, ref):
+    elif (
+        item.restarted
+        and own
+        and remote_tasks.can_restore(remote_task, target, ref)
+        and not authority.why_not_of(step, peer, target.owner, remote_task.principal, Purpose.OBJECTS)
+    ):
         rights = Permission(permissions) & Permission.EVERY
         remote_tasks.restore(step, remote_task, target, ref, rights)
     else:
