@@ -123,6 +123,11 @@ def _report_holder(
     rest: list[tuple[RefId, ObjectId, int, bool]],
 ) -> None:
     """Add a task's references to the next messages; the pieces of a task cover all reference ids."""
+    if step.require_cluster().mandates and item.part and item.part[-1].caller.principal != caller.principal:
+        principals = {holding.caller.principal for holding in item.part}
+        if len(principals | {caller.principal}) > limits.MANDATES_PER_REQUEST_MAX:
+            peer.reconcile_missing += 1
+            _send_report(step, peer, item)  # so that the mandates of all of them fit
     first = 0
     while rest or not first:
         room = limits.RECONCILE_REFERENCES_MAX - item.references
