@@ -68,8 +68,8 @@ _EXTENDING: Final = frozenset({dcp.Start, dcp.Delegate, dcp.Rows})
 def attach(step: Step, cluster: Cluster, request: PendingRequest) -> tuple[effects.Extension, ...]:
     """Set the mandates that go with a request; return the extensions that the host signs for its node.
 
-    Both are those that the node does not have yet. An extension that the host cannot sign counts as sent until
-    the node refuses a request, or the next hour begins.
+    Both are those that the node does not have yet. An extension that the host cannot sign counts as sent
+    until the node refuses a request, or the next hour begins.
     """
     if not cluster.mandates:
         return ()

@@ -38,7 +38,7 @@ def terms(*keys: bytes, end_ms: int = 0, cluster: bytes = b"c" * 32) -> MandateT
 
 @pytest.fixture(autouse=True)
 def _own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_keys.time, "time", lambda: NOW_MS / 1000)
+    monkeypatch.setattr(time, "time", lambda: NOW_MS / 1000)
 
 
 def test_a_key_is_made_once_and_for_its_owner_alone() -> None:
