@@ -303,12 +303,12 @@ def test_each_cell_of_the_table_of_a_member_that_was_taken_over(act: str, column
             enrol(cluster, user)
         state_of(there).here = replace(state_of(there).here, signed=standing.signed)
         mandates = standing.mandates(cluster, user)
-        made = body(user, held)
-        answer = answer_to(cluster, made, mandates)
+        request = body(user, held)
+        answer = answer_to(cluster, request, mandates)
         if cells[act, column]:
-            assert is_served(made, answer), (made, answer)
+            assert is_served(request, answer), (request, answer)
         else:
-            assert is_refused(answer, REASONS[column]), (made, answer)
+            assert is_refused(answer, REASONS[column]), (request, answer)
 
 
 @pytest.mark.parametrize("kind", BODIES)
