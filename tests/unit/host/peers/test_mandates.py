@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from dios.core.effects import Extension
 from dios.errors import InvalidError
+from dios.host.peers.links import PeerLinks
 from dios.host.peers.mandates import MandateSigner
 from dios.ids import NodeId
-from dios.wire.mandates import EVERY_PURPOSE, FOR_CHILDREN, MandateTerms, make_mandate, read_mandate
+from dios.wire.mandates import EVERY_PURPOSE, FOR_CHILDREN, MandateTerms, Register, make_mandate, read_mandate
 from tests.support.core.cluster import AUTHORITY, key_digest_of, node_key
 from tests.support.core.user_keys import ALICE, key_of
 
@@ -34,3 +37,24 @@ def test_nothing_is_signed_with_another_key_than_the_mandates() -> None:
     signer = MandateSigner(lambda: node_key(1))
     with pytest.raises(InvalidError, match="another key than this node's"):
         signer.sign(Extension(mandate(3), FOR_CHILDREN, 5_000), NodeId(2), key_digest_of(2))
+
+
+class _OnFullDisk:
+    """A register that cannot be stored."""
+
+    stored: Register | None = None
+
+    def is_known(self, data: bytes) -> bool:
+        """It was never stored."""
+        return data == b""
+
+    async def accept(self, data: bytes) -> Register | None:
+        """There is no room for it."""
+        raise OSError(errno.ENOSPC, "no room for a register", str(len(data)))
+
+
+async def test_a_register_that_cannot_be_stored_ends_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection serves all users; the node that sent it sends it again when it connects."""
+    links = PeerLinks.__new__(PeerLinks)
+    monkeypatch.setattr(links, "_register", _OnFullDisk(), raising=False)
+    assert await links._passed_on(NodeId(2), b"a register")
