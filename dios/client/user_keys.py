@@ -1,11 +1,13 @@
 """A user's key, and the mandates that it signs: with them a node acts for the user at other nodes.
 
 The key is a file in the user's configuration directory. A program of an enrolled user signs a mandate when it
-connects, unless the node has one that lasts, and renews it while its connection is open.
+connects, unless the node has one that lasts, and renews it while its connection is open. It does so in the
+first cluster in which the key was used, and in those where the user has signed by hand.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -18,7 +20,7 @@ from dios.client.locate import config_directory
 from dios.client.written_files import make_folder, naming, sync_folder
 from dios.errors import DiosError, InvalidError, NotPermittedError
 from dios.forks import give_up_in_child
-from dios.limits import MANDATE_MS
+from dios.limits import MANDATE_MS, MANDATE_SKEW_MS
 from dios.trusted_files import require_trusted
 from dios.wire.mandates import EVERY_PURPOSE, MandateTerms, Purpose, make_mandate, public_bytes
 
@@ -29,7 +31,12 @@ if TYPE_CHECKING:
 
 _KEY_FILE: Final = "user.key"
 _ADMINISTRATOR_FILE: Final = "administrator.key"
+_CLUSTERS_FILE: Final = "user.clusters"
+"""The clusters in which programs sign by themselves, each as a line of hexadecimal digits."""
+
 _RETRY_S: Final = 60.0
+
+_log: Final = logging.getLogger(__name__)
 
 
 # -- the key ------------------------------------------------------------------------------------------
@@ -100,19 +107,55 @@ def own_key(path: Path) -> Ed25519PrivateKey:
 def mandate_for(terms: MandateTerms) -> bytes:
     """Return a mandate for the node of a connection, or b"" if it has one that lasts or the key is not here.
 
-    Raises the errors of ``read_key``.
+    Neither is one signed for statements of the node that ``sign`` refuses, or in a cluster where the user has
+    signed none; a warning says so. Raises the errors of ``read_key``.
     """
     if terms.end_ms - terms.now_ms > MANDATE_MS // 2:
         return b""
     key = read_key(key_path())
     if key is None or public_bytes(key) not in terms.keys:
         return b""
-    return sign(key, terms, EVERY_PURPOSE, MANDATE_MS)
+    if terms.cluster.hex() not in (_clusters() or [terms.cluster.hex()]):
+        _log.warning(
+            "your key was used in other clusters so far, so nothing is signed for this node. If you trust "
+            "it, give `dios user vouch` with its name."
+        )
+        return b""
+    try:
+        return sign(key, terms, EVERY_PURPOSE, MANDATE_MS)
+    except (NotPermittedError, OSError) as error:
+        _log.warning("%s", error)
+        return b""
 
 
 def sign(key: Ed25519PrivateKey, terms: MandateTerms, purposes: Purpose, lasts_ms: int) -> bytes:
-    """Return a mandate that begins now, by the clock of the node."""
+    """Return a mandate that begins now, by the clock of the node, and remember the cluster.
+
+    Raises NotPermittedError if the node states the time of another day or another user, OSError if the
+    cluster cannot be remembered.
+    """
+    if abs(terms.now_ms - time.time() * 1000) > MANDATE_SKEW_MS:
+        raise NotPermittedError(
+            "the clock of the node differs from this program's by more than five minutes, so nothing is "
+            "signed for it. Set the clocks."
+        )
+    if terms.principal != f"uid:{os.geteuid()}":
+        raise NotPermittedError(f"the node takes you for {terms.principal}, so nothing is signed for it")
+    clusters = _clusters()
+    if terms.cluster.hex() not in clusters:
+        path = config_directory() / _CLUSTERS_FILE
+        make_folder(path.parent)
+        with path.open("a", encoding="ascii") as file:
+            file.write(f"{terms.cluster.hex()}\n")
     return make_mandate(key, terms, purposes, terms.now_ms, terms.now_ms + lasts_ms)
+
+
+def _clusters() -> list[str]:
+    """Return the clusters in which the user's key was used, in hexadecimal digits."""
+    try:
+        return (config_directory() / _CLUSTERS_FILE).read_text(encoding="ascii").split()
+    except FileNotFoundError:
+        return []
 
 
 # -- renewal ------------------------------------------------------------------------------------------

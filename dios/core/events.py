@@ -181,7 +181,7 @@ class PeerUp(Struct, frozen=True, tag=13):
     """An authenticated control connection to another node is open; the fields are its own statements.
 
     ``version`` is that of the messages, the highest that both nodes speak. ``is_worker`` and
-    ``is_authority`` follow from the node's certificate.
+    ``is_authority`` follow from the node's certificate, and ``key`` is the SHA-256 of its public key.
     """
 
     now: int
@@ -193,6 +193,7 @@ class PeerUp(Struct, frozen=True, tag=13):
     version: int = DCP_VERSION
     is_worker: bool = False
     is_authority: bool = False
+    key: bytes = b""
 
 
 class PeerDown(Struct, frozen=True, tag=14):

@@ -46,7 +46,7 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
             call, searched = replace(call, name=name), (group,)
         names = tuple(internal_name(name, group) for group in searched)
         step.spend(len(names) // 16)
-        targets = _reachable(step, task, names, call.limit, shared=share is not None)
+        targets = (_reachable if records is None else _own_records)(step, task, names, call.limit, share)
         further = step.state.cluster is not None and not flags & Flag.LOCAL_ONLY
         if further and len(targets) < call.limit:
             if step.parts is None and not flags & Flag.NON_BLOCKING:
@@ -73,7 +73,7 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
 
 
 def _reachable(
-    step: Step, task: Holder, names: tuple[InternalName, ...], limit: int, *, shared: bool
+    step: Step, task: Holder, names: tuple[InternalName, ...], limit: int, share: Reference | None
 ) -> tuple[PhysicalObject, ...]:
     """Return at most ``limit`` objects that the task may find.
 
@@ -83,13 +83,21 @@ def _reachable(
     for looked, target in enumerate(step.state.find_named(names)):
         if not looked % 16:
             step.spend(1)
-        if shared and not may_be_shared(target.type):
+        if share is not None and not may_be_shared(target.type):
             continue
         if target.type is not ObjectType.PRIVMEM_BLOB or any(target.held_by(task)):
             every[target.id] = target
             if len(every) >= limit:
                 break
     return tuple(every.values())
+
+
+def _own_records(
+    step: Step, task: Holder, names: tuple[InternalName, ...], limit: int, share: Reference | None
+) -> tuple[PhysicalObject, ...]:
+    """Return the records of the caller's own, and nothing that another node has put under their name."""
+    targets = _reachable(step, task, names, limit, share)
+    return tuple(target for target in targets if target.owner == task.principal)
 
 
 def _groups_to_search(task: Holder, group_ref: int) -> tuple[tuple[Name, ...], Reference | None]:

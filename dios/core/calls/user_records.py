@@ -81,4 +81,6 @@ def principals(state: State, kind: int) -> Iterator[Principal]:
 def _found(state: State, home: PhysicalObject, principal: Principal, kind: int) -> Iterator[PhysicalObject]:
     if home.name is not None:
         name = internal_name(_NAMES[kind](state.secret, principal), home.name)
-        yield from (record for record in state.find_named((name,)) if not record.zombie)
+        for record in state.find_named((name,)):
+            if record.owner == principal and not record.zombie:
+                yield record

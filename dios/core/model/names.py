@@ -86,6 +86,14 @@ def is_signed(secret: bytes, name: bytes, owner: str) -> bool:
     return bool(secret) and compare_digest(name[half:], _seal(secret, name[:half], owner))
 
 
+def belongs_to(secret: bytes, name: Name, owner: str) -> bool:
+    """Return True if a holder of the secret sees from the name of a group that it is this owner's."""
+    if not secret or not owner:
+        return False
+    home = home_name(secret, owner)
+    return name in {home, logs_group(home)} or is_signed(secret, name, owner)
+
+
 def _seal(secret: bytes, random: bytes, owner: str) -> bytes:
     return blake3(_GROUP + random + owner.encode(), key=secret).digest(NAME_BYTES // 2)
 

@@ -27,6 +27,7 @@ from dios.core.membership.swim import Change, Decision
 from dios.core.model.records import LocalHolder, RemoteTask
 from dios.core.model.work_items import LostPeer
 from dios.core.remote import (
+    authority,
     cached_reads,
     granted_leases,
     held_leases,
@@ -71,7 +72,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
     requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
     peer.version = event.version
-    peer.is_worker, peer.is_authority = event.is_worker, event.is_authority
+    peer.is_worker, peer.is_authority, peer.key = event.is_worker, event.is_authority, event.key
     row = gossip.MemberRow(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
     known = cluster.membership.members.get(event.node)
@@ -395,6 +396,7 @@ def nodes_removed(step: Step, event: NodesRemoved) -> None:
     """Drop the removed nodes, and continue the call that removed one."""
     cluster = step.require_cluster()
     follow(step, cluster, cluster.membership.remove(step.now, event.nodes))
+    authority.forget_admitted(cluster)
     removals.stored(step, event)
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from dios import limits
@@ -32,20 +32,33 @@ def is_timely(mandate: Mandate, now_ms: int) -> bool:
     )
 
 
-def keep(known: Mandates, mandate: Mandate, keys: Collection[bytes], now_ms: int) -> None:
+def is_whole(cluster: Cluster, mandate: Mandate) -> bool:
+    """Return True if the key of a mandate is enrolled, and no node in it was removed from the cluster."""
+    return mandate.key in cluster.enrolled.get(Principal(mandate.principal), ()) and not any(
+        cluster.membership.is_forgotten(NodeId(node)) for node in mandate.nodes
+    )
+
+
+def keep(cluster: Cluster, known: Mandates, mandate: Mandate, now_ms: int) -> None:
     """Keep a mandate in place of those that it covers and of those that are over, unless it is covered.
 
-    ``keys`` are those of its principal. So there is at most one for each set of purposes.
+    So there is at most one for each set of purposes and number of nodes. One that is not timely is kept only
+    if there is no other: a clock may be put right.
     """
     principal = Principal(mandate.principal)
-    valid = [kept for kept in known.get(principal, ()) if kept.key in keys and is_timely(kept, now_ms)]
-    if not any(_covers(kept, mandate) for kept in valid):
+    valid = [kept for kept in known.get(principal, ()) if is_whole(cluster, kept) and is_timely(kept, now_ms)]
+    if not any(_covers(kept, mandate) for kept in valid) and (is_timely(mandate, now_ms) or not valid):
         valid = [mandate, *(kept for kept in valid if not _covers(mandate, kept))]
     known[principal] = tuple(valid)
 
 
 def _covers(mandate: Mandate, other: Mandate) -> bool:
-    return mandate.purposes & other.purposes == other.purposes and mandate.end_ms >= other.end_ms
+    """Return True if a mandate does all that another one does, and can be extended as often."""
+    return (
+        mandate.purposes & other.purposes == other.purposes
+        and mandate.end_ms >= other.end_ms
+        and len(mandate.nodes) <= len(other.nodes)
+    )
 
 
 _EXTENDING: Final = frozenset({dcp.Start, dcp.Delegate, dcp.Rows})
@@ -55,7 +68,8 @@ _EXTENDING: Final = frozenset({dcp.Start, dcp.Delegate, dcp.Rows})
 def attach(step: Step, cluster: Cluster, request: PendingRequest) -> tuple[effects.Extension, ...]:
     """Set the mandates that go with a request; return the extensions that the host signs for its node.
 
-    Both are those that the node does not have yet.
+    Both are those that the node does not have yet. An extension that the host cannot sign counts as sent
+    until the node refuses a request, or the next hour begins.
     """
     if not cluster.mandates:
         return ()
@@ -66,7 +80,9 @@ def attach(step: Step, cluster: Cluster, request: PendingRequest) -> tuple[effec
         kept = cluster.mandates.get(principal, ())
         if type(body) not in _EXTENDING and all(mandate.data in peer.presented for mandate in kept):
             continue
-        own = [mandate for mandate in kept if is_timely(mandate, step.now // MS)]
+        own = [
+            mandate for mandate in kept if is_timely(mandate, step.now // MS) and is_whole(cluster, mandate)
+        ]
         request.mandates += tuple(mandate.data for mandate in own if mandate.data not in peer.presented)
         extension = _extension(step, peer, body, own)
         if extension is not None and extension.key not in peer.presented:
@@ -103,7 +119,11 @@ def _extension(step: Step, peer: Peer, body: dcp.RequestBody, own: list[Mandate]
         step.state, Principal(body.caller.principal)
     ):
         return None
-    best = max(own, key=lambda kept: ((kept.purposes & purposes).bit_count(), kept.end_ms), default=None)
+    best = max(
+        (kept for kept in own if len(kept.nodes) <= limits.MANDATE_EXTENSIONS_MAX),
+        key=lambda kept: ((kept.purposes & purposes).bit_count(), kept.end_ms),
+        default=None,
+    )
     if best is None or not best.purposes & purposes:
         return None
     # In whole hours, so that the same bytes serve the tasks of an hour and are checked once.

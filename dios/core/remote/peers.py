@@ -289,6 +289,7 @@ class Peer:
         "heard_ns",
         "is_authority",
         "is_worker",
+        "key",
         "lasting",
         "link",
         "lost",
@@ -324,6 +325,7 @@ class Peer:
         "admitted": {},
         "is_authority": False,
         "is_worker": False,
+        "key": b"",
         "mandates": {},
         "presented": {},
     }
@@ -343,6 +345,7 @@ class Peer:
         self.version = 0  # of the messages that both nodes speak; 0 before the first contact
         self.is_worker = False  # True for a node that administers nothing, by its certificate
         self.is_authority = False  # True for a node that admits others, by its certificate
+        self.key = b""  # the SHA-256 of its public key, by its certificate
         self.connected = False
         self.met = False  # True if the node itself reported its epoch on a connection
         self.cut_off = False  # True if nothing arrives from it, although it may be alive

@@ -123,6 +123,11 @@ def _report_holder(
     rest: list[tuple[RefId, ObjectId, int, bool]],
 ) -> None:
     """Add a task's references to the next messages; the pieces of a task cover all reference ids."""
+    if step.require_cluster().mandates and item.part and item.part[-1].caller.principal != caller.principal:
+        principals = {holding.caller.principal for holding in item.part}
+        if len(principals | {caller.principal}) > limits.MANDATES_PER_REQUEST_MAX:
+            peer.reconcile_missing += 1
+            _send_report(step, peer, item)  # so that the mandates of all of them fit
     first = 0
     while rest or not first:
         room = limits.RECONCILE_REFERENCES_MAX - item.references
@@ -260,7 +265,7 @@ def _compare_some(step: Step, peer: Peer, item: ReceivedReport) -> bool:
                 lifetimes.drop_reference(step, reference)
         elif item.claims:
             step.spend(1)
-            _compare_claim(step, item, *item.claims.pop())
+            _compare_claim(step, peer, item, *item.claims.pop())
         elif item.holdings:
             _compare_holding(step, peer, item, item.holdings.pop())
         elif item.body.tasks is None:
@@ -309,7 +314,11 @@ def _is_judged(peer: Peer, item: ReceivedReport, reference: Reference) -> bool:
 
 
 def _compare_claim(
-    step: Step, item: ReceivedReport, remote_task: RemoteTask, entry: tuple[RefId, ObjectId, int, bool]
+    step: Step,
+    peer: Peer,
+    item: ReceivedReport,
+    remote_task: RemoteTask,
+    entry: tuple[RefId, ObjectId, int, bool],
 ) -> None:
     ref, object_id, permissions, own = entry
     if ref in remote_task.table:
@@ -318,7 +327,12 @@ def _compare_claim(
     if target is None:
         item.objects[object_id] = None
         item.refs.append(ref)
-    elif item.restarted and own and remote_tasks.can_restore(remote_task, target, ref):
+    elif (
+        item.restarted
+        and own
+        and remote_tasks.can_restore(remote_task, target, ref)
+        and not authority.why_not_of(step, peer, target.owner, remote_task.principal, Purpose.OBJECTS)
+    ):
         rights = Permission(permissions) & Permission.EVERY
         remote_tasks.restore(step, remote_task, target, ref, rights)
     else:

@@ -36,7 +36,7 @@ from dios.core.model.records import (
     narrowed,
 )
 from dios.core.model.type_rules import RULES
-from dios.core.remote import proxies, remote_tasks, requests
+from dios.core.remote import authority, proxies, remote_tasks, requests
 from dios.core.remote.continuations import OfferAnswer, StartAnswer, StartProgress
 from dios.core.remote.peers import Cluster, Peer, Proxy
 from dios.core.step import Step
@@ -54,6 +54,7 @@ from dios.errors import (
 )
 from dios.ids import NodeId, ObjectId, RefId
 from dios.wire import dcp, messages
+from dios.wire.mandates import Purpose
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Flag, Permission, Resource
 
@@ -464,6 +465,8 @@ def start_for_node(
     ``waited`` is the call if it has waited for room. It remains waiting if this raises an error.
     """
     cluster = step.require_cluster()
+    if waited is not None:
+        authority.require(step, peer, body)  # the mandate may have ended meanwhile
     if step.state.chose_id(body.child):
         raise ProtocolError("cannot start the task: its id is already in use")
     if step.state.find_object(ObjectId(body.child)) is not None:
@@ -477,6 +480,7 @@ def start_for_node(
     for origin in origins[1:]:
         if origin is not None:
             rights.delegable(parent, origin.id)
+    authority.require_groups(step, peer, body.groups, parent.principal, Purpose.TASKS)
     brand = run_orders.brand_for(step, parent, body.call.brand)
     targets = _targets(step, cluster, parent, all_held, origins)
     names = groups.names_for(step, body.groups)

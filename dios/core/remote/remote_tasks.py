@@ -18,7 +18,7 @@ from dios.core.model.work_items import EndingHolder
 from dios.core.remote import authority
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
-from dios.errors import DiosError, LimitError, UnreachableError
+from dios.errors import DiosError, LimitError, ProtocolError, UnreachableError
 from dios.ids import NodeId, ObjectId, Principal, RefId
 from dios.wire import dcp
 from dios.wire.mandates import Purpose
@@ -31,13 +31,16 @@ GUESSES_MAX: Final = limits.REMOTE_TASKS_PER_NODE_MAX // 4
 def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = False) -> RemoteTask:
     """Return the record of another node's task. Create it on first use.
 
-    With ``guessed``, the caller's principal is not known yet; the task's own node will report it.
+    With ``guessed``, the caller's principal is not known yet; the task's own node will report it. Raise
+    ProtocolError if the task's own node names another principal than before: its record acts for that one.
     """
     state = step.state
     known = peer.remote_tasks.get(caller.task)
     if known is not None:
         if known.guessed and not guessed:
             _set_principal(step, known, caller)
+        elif not guessed and known.principal != caller.principal:
+            raise ProtocolError("cannot accept the request: its task has another principal")
         if state.expiries.due(step.now) is not None:
             known.table.now = step.now  # its own references may be among those that wait for a step
         return known

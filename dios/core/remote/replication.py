@@ -74,16 +74,18 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
         raise NoSuchTaskError("cannot make the copy: the task that asked for it has ended")
     if task is not None and not _waits_for_copy_from(peer, task):
         raise NotPermittedError("cannot make the copy: the task that it is for did not ask for it")
+    if task is not None and task.principal != body.caller.principal:
+        raise ProtocolError("cannot make the copy: the task that it is for has another principal")
     if task is None:
         home = remote_tasks.peer_named(cluster, body.home or peer.node)
         guessed = home is not peer
         caller = replace(body.caller, brand=Brand.PURE, label="") if guessed else body.caller
         task = remote_tasks.remote_task_for(step, home, caller, guessed=guessed)
-    owner = authority.owner_of(step, peer, body.owner, body.caller.principal)
+    owner = authority.owner_of(step, peer, body.owner, task.principal)
     if user_records.is_record(step.state, body.name, owner):
         # A home group is stored, so that the node finds the record again after its restart.
         groups.home_of(step, owner)
-    names = groups.names_for(step, body.groups)
+    names = groups.names_for(step, authority.groups_of_copy(step, peer, body.groups, task.principal))
     accounts = (task.account, *step.state.accounts_of_groups(names))
     task.table.require_room()
     require_all(accounts, Resource.OBJECTS, 1)

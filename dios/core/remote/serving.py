@@ -11,7 +11,17 @@ from typing import Final, Never, TypeAlias, cast
 
 from dios import limits
 from dios.core import containment, lifetimes
-from dios.core.calls import delegation, dispatch, flows, groups, logs, object_calls, rights, submissions
+from dios.core.calls import (
+    delegation,
+    dispatch,
+    flows,
+    groups,
+    logs,
+    object_calls,
+    rights,
+    submissions,
+    user_records,
+)
 from dios.core.model import disclosure
 from dios.core.model.accounts import require_each
 from dios.core.model.names import logs_group
@@ -39,6 +49,7 @@ from dios.errors import DiosError, NoSuchTaskError, NotPermittedError, ProtocolE
 from dios.ids import ObjectId, Principal, RefId, TaskId
 from dios.wire import dcp, messages
 from dios.wire.dcp_table import for_each_request
+from dios.wire.mandates import Purpose
 from dios.wire.types import ObjectType, Permission, Resource
 
 Handler: TypeAlias = Callable[[Step, Peer, int, Never], None]
@@ -85,6 +96,7 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
     if isinstance(call, messages.Create):
         if call.data is not None:
             step.payload_size = len(call.data)
+        authority.require_groups(step, peer, body.groups, remote_task.principal, Purpose.OBJECTS)
         names = groups.names_for(step, body.groups)
         if len(names) < len(body.groups):
             raise StaleError("cannot create the object: one of its groups was destroyed. Use another group.")
@@ -97,9 +109,14 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
     remote_task = remote_tasks.remote_task_for(step, peer, body.caller)
     most = min(body.limit, limits.LOOKUP_REFERENCES_MAX)
     candidates: dict[ObjectId, PhysicalObject] = {}
+    refused = ""
     permissions = narrowed(Permission.ALL, body.permissions)
     for target in step.state.find_named(body.names):
         if target.secrecy and not flows.knows_labels(peer):
+            continue
+        reason = _why_not_found(step, peer, remote_task.principal, target, body)
+        if reason:
+            refused = refused or f"{target.owner}: {reason}"
             continue
         if target.type is not ObjectType.PRIVMEM_BLOB and (
             permissions is Permission.ALL or may_be_shared(target.type)
@@ -107,6 +124,8 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
             candidates[target.id] = target
             if len(candidates) >= most:
                 break
+    if refused:
+        step.audit_node("mandate", "denied", peer.name, refused)
     targets = list(candidates.values())
     expires_ns = delegation.end_of(step, body.lifetime_ns)
     remote_task.table.require_room(len(targets))
@@ -124,6 +143,24 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
     if references:
         step.audit(remote_task, "lookup", "ok", references[0].fingerprint, f"for node {peer.name}")
     requests.reply(step, peer, number, dcp.Found(tuple(references), tuple(owners)))
+
+
+def _why_not_found(
+    step: Step, peer: Peer, caller: Principal, target: PhysicalObject, body: dcp.Resolve
+) -> str:
+    """Return why a request of a node for one user may not find an object, of another one; else nothing.
+
+    Who reads by a share has the right to read alone, for a time. The names of the group and of the record of
+    the share are random, so that no secret gives them away, unlike those of records of services and replicas.
+    """
+    cluster = step.require_cluster()
+    if target.owner == caller or not (cluster.enrolled or cluster.here.signed):
+        return ""
+    if user_records.is_record(step.state, target.name, target.owner):
+        return "only the user's own sessions find these records"
+    if body.permissions == Permission.READ and body.lifetime_ns and may_be_shared(target.type):
+        return ""
+    return authority.why_not_of(step, peer, target.owner, caller, Purpose.OBJECTS)
 
 
 def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:

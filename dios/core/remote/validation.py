@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from dios.core.model.state import State
+from dios.core.remote.mandate_table import principals_of
 from dios.core.remote.peers import Cluster, Peer, PendingRequest
 from dios.errors import ProtocolError
 from dios.ids import NodeId, TaskId
@@ -28,6 +29,8 @@ _RESULTS: Final[dict[type, Kinds]] = {
 def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.RequestBody) -> None:
     """Raise ProtocolError unless a correct node could make this request."""
     here = cluster.here.node
+    if not all(principals_of(body)):
+        raise ProtocolError("cannot accept the request: it is made for nobody")
     if isinstance(body, dcp.CreateReplica):
         home = body.home or peer.node
         if home != here:  # a task of this node may have ended since

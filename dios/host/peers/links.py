@@ -226,7 +226,8 @@ class PeerLinks:
     async def _passed_on(self, source: NodeId, data: bytes) -> bool:
         """Store the register that a node has sent, and pass it on; return False if it is known.
 
-        Raise ProtocolError if nobody has made it, OSError if it cannot be stored.
+        One that cannot be stored is not used: the nodes send it again with their next connections. Raise
+        ProtocolError if nobody has made it.
         """
         if self._register.is_known(data):
             return False
@@ -235,6 +236,9 @@ class PeerLinks:
         except NotPermittedError as error:
             link = self._links.get(source)
             self._deny("" if link is None else link.name, error)
+            return True
+        except OSError as error:
+            _log.warning("cannot store the register of principals", extra={"why": str(error)})
             return True
         if register is not None:
             self._use_register(register, source)
@@ -258,18 +262,17 @@ class PeerLinks:
         return RegisterStored(self._parts.clock.now(), register.data, keys, call)
 
     def extended(self, node: NodeId, asked: dcp.Ask, extensions: tuple[Extension, ...]) -> dcp.Ask:
-        """Return a request with the signed extensions for its node; without them if they cannot be signed."""
+        """Return a request with the signed extensions for its node, but for those that cannot be signed."""
         session = self.session_of(node)
         if session is None or session.version < MANDATES_VERSION:
             return asked
-        try:
-            signed = tuple(
-                self._signer.sign(extension, node, session.line.peer.key) for extension in extensions
-            )
-        except (DiosError, OSError) as error:
-            _log.warning("cannot extend a mandate for a node", extra={"why": str(error)})
-            return asked
-        return replace(asked, extensions=signed)
+        signed: list[bytes] = []
+        for extension in extensions:
+            try:
+                signed.append(self._signer.sign(extension, node, session.line.peer.key))
+            except (DiosError, OSError) as error:
+                _log.warning("cannot extend a mandate for a node", extra={"why": str(error)})
+        return replace(asked, extensions=tuple(signed))
 
     def _restated(self, source: NodeId, statement: bytes, *, report: bool = True) -> None:
         """Send a statement that is new here to every connected node except its source."""
@@ -620,6 +623,7 @@ class PeerLinks:
                 session.version,
                 line.peer.is_worker,
                 line.peer.is_authority,
+                line.peer.key,
             )
         )
         self.streamer.met(node, session)

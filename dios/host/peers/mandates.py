@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from dios.core.effects import Extension
+from dios.errors import InvalidError
 from dios.ids import NodeId
-from dios.wire.mandates import Register, extend
+from dios.wire.mandates import Register, extend, key_digest, public_bytes, stated_mandate
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -53,12 +54,14 @@ class MandateSigner:
         """Return the mandate that an extension makes for a node, whose key has this digest.
 
         Raise DamagedError or OSError if the node's own key cannot be read, ProtocolError if the mandate has
-        as many extensions as it can have.
+        as many extensions as it can have, InvalidError if it is not for the node's own key.
         """
         place = extension.key, node, node_key
         data = self._signed.get(place)
         if data is None:
             self._key = self._key or self._read_key()
+            if stated_mandate(extension.mandate).node_key != key_digest(public_bytes(self._key)):
+                raise InvalidError("the mandate is for another key than this node's")
             data = extend(extension.mandate, self._key, node, node_key, extension.purposes, extension.end_ms)
             self._signed[place] = data
             if len(self._signed) > _SIGNED_MAX:

@@ -410,7 +410,16 @@ class Cluster:
         name, address = f"n{other.node}", f"10.0.0.{other.node}:7117"
         is_worker = other.node in self.workers
         node.step(
-            events.PeerUp(node.now, other.node, other.epoch, name, other.rack, address, is_worker=is_worker)
+            events.PeerUp(
+                node.now,
+                other.node,
+                other.epoch,
+                name,
+                other.rack,
+                address,
+                is_worker=is_worker,
+                key=key_digest_of(other.node),
+            )
         )
         if node.removed:
             self.post(node, other.node, Removal(tuple(sorted(node.removed))))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dios.client import user_keys
-from dios.client.user_keys import Renewal, key_path, mandate_for, own_key, read_key
+from dios.client.user_keys import Renewal, key_path, mandate_for, own_key, read_key, sign
 from dios.errors import InvalidError, NotPermittedError
-from dios.limits import MANDATE_MS
-from dios.wire.mandates import MandateTerms, public_bytes, read_mandate
+from dios.limits import MANDATE_MS, MANDATE_SKEW_MS
+from dios.wire.mandates import EVERY_PURPOSE, MandateTerms, public_bytes, read_mandate
 
 WAIT_S = 20.0
 
@@ -24,9 +27,18 @@ def _own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
-def terms(*keys: bytes, end_ms: int = 0) -> MandateTerms:
+OWN = f"uid:{os.geteuid()}"
+NOW_MS = int(time.time() * 1000)
+
+
+def terms(*keys: bytes, end_ms: int = 0, cluster: bytes = b"c" * 32) -> MandateTerms:
     """What a node tells a program of a user with these keys."""
-    return MandateTerms(7, b"n" * 32, b"c" * 32, "uid:1000", keys, 1_000_000, end_ms)
+    return MandateTerms(7, b"n" * 32, cluster, OWN, keys, NOW_MS, end_ms)
+
+
+@pytest.fixture(autouse=True)
+def _own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW_MS / 1000)
 
 
 def test_a_key_is_made_once_and_for_its_owner_alone() -> None:
@@ -77,10 +89,10 @@ def test_a_mandate_is_signed_when_less_than_half_of_one_is_left() -> None:
     """It is for the node, by the node's clock, if the key is one of the user's."""
     key = public_bytes(own_key(key_path()))
     mandate = read_mandate(mandate_for(terms(b"k" * 32, key)))
-    assert (mandate.node, mandate.principal, mandate.key) == (7, "uid:1000", key)
-    assert (mandate.made_ms, mandate.end_ms) == (1_000_000, 1_000_000 + MANDATE_MS)
-    assert mandate_for(terms(key, end_ms=1_000_000 + MANDATE_MS // 2))
-    assert not mandate_for(terms(key, end_ms=1_000_000 + MANDATE_MS // 2 + 1))
+    assert (mandate.node, mandate.principal, mandate.key) == (7, OWN, key)
+    assert (mandate.made_ms, mandate.end_ms) == (NOW_MS, NOW_MS + MANDATE_MS)
+    assert mandate_for(terms(key, end_ms=NOW_MS + MANDATE_MS // 2))
+    assert not mandate_for(terms(key, end_ms=NOW_MS + MANDATE_MS // 2 + 1))
     assert not mandate_for(terms(b"k" * 32))
 
 
@@ -88,6 +100,33 @@ def test_without_a_key_nothing_is_signed() -> None:
     """A program of a user whose key is elsewhere goes on without, and makes none."""
     assert not mandate_for(terms(b"k" * 32))
     assert not key_path().exists()
+
+
+def test_nothing_is_signed_for_the_time_or_the_user_that_a_node_makes_up() -> None:
+    """A mandate that begins in a year would outlive the key's removal, and another user's is not ours."""
+    key = own_key(key_path())
+    stated = terms(public_bytes(key))
+    for other in (
+        replace(stated, now_ms=NOW_MS + 365 * 86_400_000),
+        replace(stated, now_ms=NOW_MS - MANDATE_SKEW_MS - 1),
+        replace(stated, principal="uid:4000000000"),
+    ):
+        assert not mandate_for(other)
+        with pytest.raises(NotPermittedError, match="nothing is signed"):
+            sign(key, other, EVERY_PURPOSE, MANDATE_MS)
+    assert mandate_for(replace(stated, now_ms=NOW_MS + MANDATE_SKEW_MS))
+
+
+def test_programs_sign_in_the_first_cluster_and_where_the_user_did() -> None:
+    """Another cluster's node gets nothing by itself, and a mandate that the user asks for."""
+    key = own_key(key_path())
+    public = public_bytes(key)
+    assert mandate_for(terms(public))
+    other = terms(public, cluster=b"d" * 32)
+    assert not mandate_for(other)
+    assert sign(key, other, EVERY_PURPOSE, MANDATE_MS)
+    assert mandate_for(other)
+    assert mandate_for(terms(public))
 
 
 def test_mandates_are_renewed_while_connections_are_open(monkeypatch: pytest.MonkeyPatch) -> None:

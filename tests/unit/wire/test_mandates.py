@@ -25,6 +25,7 @@ from dios.wire.mandates import (
     public_bytes,
     read_mandate,
     read_register,
+    stated_mandate,
 )
 
 USER, HOME, SECOND, THIRD = (Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32) for n in range(1, 5))
@@ -125,8 +126,24 @@ def test_a_register_names_each_principal_once() -> None:
     changed = register.data.replace(b"uid:1000", b"uid:1001")
     with pytest.raises(ProtocolError, match="signature"):
         read_register(changed)
-    with pytest.raises(ProtocolError, match="without a key"):
-        read_register(make_register(USER, CLUSTER, 3, {"uid:1000": ()}).data)
+    with pytest.raises(ProtocolError, match="or none"):
+        read_register(make_register(USER, CLUSTER, 3, {"": (b"k" * 32,)}).data)
+
+
+def test_a_register_may_have_a_principal_without_keys() -> None:
+    """Nobody acts for it at other nodes then."""
+    register = make_register(USER, CLUSTER, 3, {"uid:1000": ()})
+    assert read_register(register.data).keys == {"uid:1000": ()}
+
+
+def test_what_a_mandate_states_is_read_without_its_signatures() -> None:
+    """It is the same as with them, and a forged one says the same but for its bytes."""
+    data = extend(mandate(), SECOND, 9, digest_of(THIRD), FOR_CHILDREN, 8_000)
+    assert stated_mandate(data) == read_mandate(data)
+    assert stated_mandate(data).nodes == (7, 8, 9)
+    forged = bytearray(mandate())
+    forged[-2] ^= 1
+    assert replace(stated_mandate(bytes(forged)), data=mandate()) == read_mandate(mandate())
 
 
 def test_a_full_register_fits_its_message() -> None:
