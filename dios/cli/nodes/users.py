@@ -48,7 +48,10 @@ class UserKeyRow(Row):
 
 
 class EnrolledRow(Row):
-    """An enrolled user with one of the user's keys, and the key of the administrator who signed that."""
+    """An enrolled user with one of the user's keys, and the key of the administrator who signed that.
+
+    ``key`` is empty for a user without a key.
+    """
 
     principal: str
     key: str
@@ -73,11 +76,11 @@ class _Listed(msgspec.Struct):
     keys: Mapping[str, tuple[bytes, ...]] = {}
 
     def rows(self) -> list[EnrolledRow]:
-        """Return a row for each key."""
+        """Return a row for each key, and one for each user without a key."""
         return [
             EnrolledRow(principal, key.hex(), self.administrator.hex())
             for principal, keys in sorted(self.keys.items())
-            for key in keys
+            for key in keys or (b"",)
         ]
 
 
@@ -119,7 +122,11 @@ def list_users(common: CommonOptions) -> None:
 
 
 def _cells(row: EnrolledRow) -> Cells:
-    return {"USER": principal_text(row.principal), "KEY": row.key, "ADMINISTRATOR": row.administrator[:16]}
+    return {
+        "USER": principal_text(row.principal),
+        "KEY": row.key or "none: locked",
+        "ADMINISTRATOR": row.administrator[:16],
+    }
 
 
 @app.command(
@@ -145,27 +152,29 @@ def add(
         common.print_rows(changed.rows(), _cells, [f"{principal_text(principal)} is enrolled"])
 
 
-@app.command("rm", examples="dios user rm uid:1000", json=list[EnrolledRow])
+@app.command("rm", examples="dios user rm uid:1000 $KEY\ndios user rm uid:1000", json=list[EnrolledRow])
 def remove(
     name: str = NAME_ARGUMENT,
-    key: str = argument("[KEY]", "Only this key of the user; default: all keys."),
+    key: str = argument("[KEY]", "Only this key of the user; default: the user, with all keys."),
     *,
     common: CommonOptions,
 ) -> None:
-    """Remove a user, or one key: of a user without a key, nodes may again name the user without a mandate.
+    """Remove a key of a user, or the user.
 
-    To replace a key, add the new one first.
+    A user whose last key is removed stays enrolled and is locked: no node acts for the user at another one.
+    A user who is removed is served as one who was never enrolled: nodes name the user without a mandate.
     """
     principal = _principal(name)
     with opened(common.node, ()) as place:
         listed = _read(place.node)
-        gone = {_key(key)} if key else set(listed.keys.get(principal, ()))
-        if not gone & set(listed.keys.get(principal, ())):
+        keys = dict(listed.keys)
+        own = keys.pop(principal, None)
+        if own is None or (key and _key(key) not in own):
             suffix = " with this key" if key else ""
             raise InvalidError(f"{name} is not enrolled{suffix}. `dios user ls` lists the users and keys.")
-        left = tuple(kept for kept in listed.keys[principal] if kept not in gone)
-        keys = {**listed.keys, principal: left}
-        changed = _store(place.node, listed, {user: kept for user, kept in keys.items() if kept})
+        if key:
+            keys[principal] = tuple(kept for kept in own if kept != _key(key))
+        changed = _store(place.node, listed, keys)
         common.print_rows(
             changed.rows(), _cells, empty=f"{principal_text(principal)} is removed; no user is enrolled"
         )

@@ -223,3 +223,22 @@ def test_a_register_that_no_node_reads_is_not_stored(
     with pytest.raises(InvalidError, match="at most 100 are possible"):
         enrol_all(node, {1: answer(1), 2: answer(2)})
     assert not node.register
+
+
+# -- removal -----------------------------------------------------------------------------------------
+def test_a_user_without_the_last_key_is_locked(enrol_all: EnrolAll) -> None:
+    """Only the removal of the user, not that of a key, opens what the key protected."""
+    node = FakeNode([0, 1])
+    enrol_all(node, {1: answer(1, KEY)})
+    rows: list[users.EnrolledRow] = []
+    common = SimpleNamespace(node="", print_rows=lambda listed, *_, **__: rows.extend(listed))
+    users.remove("uid:1", KEY, common=common)  # type: ignore[arg-type]
+    assert read_register(node.register).keys["uid:1"] == ()
+    assert [row.key for row in rows if row.principal == "uid:1"] == [""]
+    for key in (KEY, "00" * 32):
+        with pytest.raises(InvalidError, match="not enrolled with this key"):
+            users.remove("uid:1", key, common=common)  # type: ignore[arg-type]
+    users.remove("uid:1", "", common=common)  # type: ignore[arg-type]
+    assert set(read_register(node.register).keys) == {"uid:0"}
+    with pytest.raises(InvalidError, match="is not enrolled"):
+        users.remove("uid:1", "", common=common)  # type: ignore[arg-type]
