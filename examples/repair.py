@@ -39,7 +39,7 @@ PATCHES: Final = {
     "start with the first": f"largest=$1\n{LOOP}",
     "delete it": "rm -r /srv/repository\n",
 }
-"""What a model might propose; the last one is not helpful."""
+"""Proposals as of a model; the last one is not helpful."""
 
 
 class Try(NamedTuple):

@@ -562,6 +562,6 @@ class Vouch(Call, frozen=True, tag=76):
 
 
 class ReadMandateTerms(Call, frozen=True, tag=77):
-    """What the caller's principal signs a mandate for a node with."""
+    """The terms on which the caller's principal signs a mandate for a node."""
 
     host: Text = ""

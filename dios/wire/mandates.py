@@ -146,7 +146,7 @@ class Mandate(Struct, frozen=True, array_like=True):
 
 
 class MandateTerms(Struct, frozen=True, array_like=True):
-    """What a node tells a user's program that may sign a mandate for it.
+    """The terms of a mandate, as a node states them to a user's program that may sign it.
 
     ``node_key`` is the SHA-256 of the node's public key, ``cluster`` that of the authority's certificate, and
     ``keys`` are the user's keys in the register. ``now_ms`` is the node's clock, and ``end_ms`` the end of
