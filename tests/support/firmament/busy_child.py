@@ -20,8 +20,11 @@ BUSY = "import sys; sys.stdin.readline(); [sum(range(1000)) for _ in iter(int, 1
 
 @contextmanager
 def idle_child() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that waits for a line and then computes for ever; killed at the end."""
-    with subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE) as child:
+    """A process that has started, waits for a line and then computes for ever; killed at the end."""
+    program = [sys.executable, "-c", f"print(flush=True); {BUSY}"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
         yield child
         child.kill()
 
