@@ -205,17 +205,23 @@ def test_errors_and_the_packets_in_them_are_translated(shared: Translator) -> No
         assert got[62:] == replace(back, source=SERVER, target=HOST).packet()[20:]
 
 
+def with_flags(frame: bytes, flags: int) -> bytes:
+    """Return a frame with these flags of fragments, and the right sum of its header."""
+    changed = bytearray(frame)
+    changed[20] = flags
+    changed[24:26] = bytes(2)
+    changed[24:26] = struct.pack(">H", ones_sum(bytes(changed[14:34])))
+    return bytes(changed)
+
+
 def test_what_cannot_be_translated_is_dropped_or_answered(shared: Translator) -> None:
     """Other addresses, wrong sides and fragments of echoes are dropped; others are answered with an error."""
     before = shared.workers.statistics().causes
     assert shared.give([shared.out(source="2001:db8::5").frame()], INSIDE) == {}
     assert shared.give([shared.out().frame()], OUTSIDE) == {}
     assert shared.give([replace(shared.out(), source=HOST, target=SERVER).frame()], INSIDE) == {}
-    echo = bytearray(Made(SERVER, HOST, protocol=ICMP, payload=bytes(16)).frame())
-    echo[20] = 0x20
-    echo[24:26] = bytes(2)
-    echo[24:26] = struct.pack(">H", ones_sum(bytes(echo[14:34])))
-    assert shared.give([bytes(echo)], OUTSIDE) == {}
+    echo = with_flags(Made(SERVER, HOST, protocol=ICMP, payload=bytes(16)).frame(), 0x20)
+    assert shared.give([echo], OUTSIDE) == {}
     after = shared.workers.statistics().causes
     assert {name: after[name] - before[name] for name in ("no_address", "fragment")} == {
         "no_address": 3,
@@ -229,9 +235,8 @@ def test_what_cannot_be_translated_is_dropped_or_answered(shared: Translator) ->
         b"\x03\x00",
         ipaddress.ip_address(six(OWN)).packed,
     )
-    large = bytearray(Made(SERVER, HOST, protocol=UDP, payload=bytes(1460)).frame())
-    large[20] = 0x40
-    sent = shared.give([bytes(large)], OUTSIDE)[0]
+    large = with_flags(Made(SERVER, HOST, protocol=UDP, payload=bytes(1460)).frame(), 0x40)
+    sent = shared.give([large], OUTSIDE)[0]
     assert (sent.back, sent.data[34:36], sent.data[38:42]) == (True, b"\x03\x04", struct.pack(">I", 1480))
 
 
