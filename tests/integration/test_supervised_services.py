@@ -16,6 +16,7 @@ from dios.lib.services import Followed, create_service
 from dios.lib.supervised.services import ServiceProgram, Services, ServiceStatus
 from dios.node import daemon, local_cluster
 from dios.node.local_cluster import LocalCluster
+from dios.wire.types import Fitness
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import exists, wait_until
 
@@ -50,6 +51,15 @@ class Site:
         place = next(node for node in self.local.nodes if node.name in running and at in {"", node.name})
         with dios.connect(str(place.socket), groups=()) as node:
             return work(Services(node))
+
+    def fit_at(self, at: str) -> list[str]:
+        """The nodes of which the node called ``at`` knows that they live and run pure tasks."""
+        place = next(node for node in self.local.nodes if node.name == at)
+        with dios.connect(str(place.socket), groups=()) as node:
+            rows = node.nodes()
+        return sorted(
+            row.name for row in rows if row.status is dios.NodeStatus.ALIVE and row.fitness is Fitness.FIT
+        )
 
     def status(self) -> ServiceStatus:
         """The status of the service."""
@@ -128,6 +138,9 @@ def single_node(tmp_path: Path) -> Iterator[Site]:
 
 def test_a_service_outlives_replicas_nodes_and_the_leader(three: Site) -> None:
     """A killed replica comes back; so do those of a killed node, of the leader, and of all nodes at once."""
+    wait_until(
+        lambda: three.fit_at("n2") == ["n1", "n2", "n3"], "n2 knows that all nodes are fit", PATIENCE_S
+    )
     three.use(lambda services: services.create("web", ServiceProgram(STAYS), replicas=3), at="n2")
     status = three.until(is_whole, "three replicas run")
     assert sorted(run_on(status)) == ["n1", "n2", "n3"]
