@@ -238,7 +238,7 @@ ARRAYS: Final[Mapping[str, object]] = {
     "big endian": np.zeros((2, 2), dtype=">i4"),
     "structured": np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8", (2,))]),
     "record array": np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
-    "matrix": np.matrix([[1, 2]]),
+    "matrix": np.array([[1, 2]]).view(np.matrix),  # its constructor warns
     "masked": np.ma.array([1, 2], mask=[False, True]),
     "masked with a fill value": np.ma.array([1.0, 2.0], fill_value=7.5),
     "masked objects": np.ma.array([1, "a"], mask=[False, True], dtype=object),
