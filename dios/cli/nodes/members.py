@@ -71,7 +71,7 @@ class NodeRow(Row, kw_only=True):
     """A node as the asked node sees it. ``since`` is when its status began, in nanoseconds since 1970.
 
     ``fitness`` is its ability to run pure tasks: fit, unknown or unfit. ``worker`` is true if it administers
-    no other node, and ``authority`` if it admits others; both are known of nodes that were connected.
+    no other node, and ``authority`` if it admits others; a node that never connected shows neither.
     """
 
     name: str
@@ -542,11 +542,11 @@ def forget(
 
 
 def last_authority(members: list[Member], name: str) -> str:
-    """Return a warning if the node of this name is the only authority that is known; empty if it is not."""
+    """Return a warning if the node of this name is the only known authority, else an empty text."""
     if [member.name for member in members if member.is_authority] != [name]:
         return ""
     return (
-        f"{name} is the only authority that is known here: without one nobody admits nodes or renews "
+        f"{name} is the only known authority: without one nobody admits nodes or renews "
         "certificates. Make another one first with `dios-node invite --authority`, or with "
         "`dios-node authorize` and the key of the cluster's root."
     )

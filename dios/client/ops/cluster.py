@@ -65,7 +65,7 @@ class Member:
     known; ``here`` is True for the asked node itself. ``tasks``, ``cpus`` and free ``memory_bytes`` are its
     last report. ``fitness`` is its ability to run pure tasks. ``barred`` are the nodes whose schedulers have
     lost their lease on its queue, because they placed no run. ``is_worker`` is True if it administers no
-    other node, and ``is_authority`` if it admits others; both are known of nodes that were connected.
+    other node, and ``is_authority`` if it admits others; a node that never connected shows neither.
     Its clock is ahead of the asked node's by ``clock_offset_ns``, give or take
     ``clock_error_ns``, both None if that was not measured.
     """

@@ -1,4 +1,4 @@
-"""Decide for whom another node may act.
+"""Decide which users another node may act for.
 
 ``require`` is the only place where a principal that another node names is admitted. It knows the keys of the
 enrolled principals, and the mandates that the node has sent; their signatures were checked once, when they
@@ -62,7 +62,7 @@ def _learn(
         mandate = stated_mandate(data)
         _require_for(cluster, mandate, node)
         if not mandate_table.is_whole(cluster, mandate):
-            return None  # this node may hear of the key later, or the other one of a removal
+            return None  # the key may reach this node later, or a removal the other node
         step.spend(_MANDATE_UNITS)
         read_mandate(data)  # the signatures last: each takes as long as many requests
     except ProtocolError as error:
@@ -156,7 +156,7 @@ def why_not_of(step: Step, peer: Peer, owner: str, caller: str, purpose: Purpose
 
 
 def owner_of(step: Step, peer: Peer, owner: str, caller: str) -> Principal:
-    """Return the owner of a copy: the one that a node names, or the caller if it may not act for that one."""
+    """Return the owner of a copy: the user that a node names if it may act for that user, else the caller."""
     return Principal(caller if why_not_of(step, peer, owner, caller, Purpose.COPIES) else owner)
 
 
@@ -172,7 +172,7 @@ def require_groups(
 
 
 def groups_of_copy(step: Step, peer: Peer, described: dcp.GroupNames, caller: Principal) -> dcp.GroupNames:
-    """Return the groups of a copy without those for whose owners the node may not act."""
+    """Return the groups of a copy, except those with owners that the node may not act for."""
     return tuple(
         group for group in described if not _why_not_group(step, peer, group, caller, Purpose.COPIES)
     )
@@ -187,7 +187,7 @@ def _why_not_group(
     owner = _owner_of_group(step, described, caller)
     if owner or not cluster.here.signed:
         return why_not_of(step, peer, owner, caller, purpose)
-    return 'nobody can tell whose group it is, and the setting `principals` of this node is "signed"'
+    return 'the owner of the group is not known, and the setting `principals` of this node is "signed"'
 
 
 def _owner_of_group(step: Step, described: dcp.GroupName, caller: Principal) -> str:
@@ -204,7 +204,7 @@ def _owner_of_group(step: Step, described: dcp.GroupName, caller: Principal) -> 
 
 # -- this node's users ------------------------------------------------------------------------------------
 def terms(step: Step, principal: Principal) -> MandateTerms | None:
-    """Return the terms of a mandate for this node, for a program of a principal; None if it needs none."""
+    """Return the terms on which a principal signs a mandate for this node; None if it needs no mandate."""
     cluster = step.state.cluster
     keys = () if cluster is None else cluster.enrolled.get(principal, ())
     if cluster is None or not keys or not cluster.here.key:
@@ -257,7 +257,7 @@ def renew(step: Step, principal: Principal) -> None:
 
 
 def forget_admitted(cluster: Cluster) -> None:
-    """Have the next request of each node judged anew: the register or the members have changed."""
+    """Judge the next request of each node again: the register or the members have changed."""
     for peer in cluster.peers.values():
         peer.admitted.clear()
 

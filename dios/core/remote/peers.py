@@ -88,7 +88,7 @@ class Here(Struct, frozen=True):
 class PendingRequest:
     """A request without an answer so far. ``then`` is None if the answer does not matter.
 
-    ``mandates`` go with it, and ``presented`` is what its node is known to have once it has answered.
+    ``mandates`` go with it, and ``presented`` are those that its node has after its answer.
 
     ``call`` is the waiting call that it is for, or None. A request that ``is_lasting`` may wait at the other
     node for as long as a task runs. The number is negative until the request is opened.

@@ -32,7 +32,7 @@ def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool
     """Return the record of another node's task. Create it on first use.
 
     With ``guessed``, the caller's principal is not known yet; the task's own node will report it. Raise
-    ProtocolError if the task's own node names another principal than before: its record acts for that one.
+    ProtocolError if the task's own node names another principal than before, whom its record acts for.
     """
     state = step.state
     known = peer.remote_tasks.get(caller.task)

@@ -150,7 +150,7 @@ def _why_not_found(
 ) -> str:
     """Return why a request of a node for one user may not find an object, of another one; else nothing.
 
-    Who reads by a share has the right to read alone, for a time. The names of the group and of the record of
+    A reader of a share may only read, for a time. The names of the group and of the record of
     the share are random, so that no secret gives them away, unlike those of records of services and replicas.
     """
     cluster = step.require_cluster()

@@ -1,4 +1,4 @@
-"""Whether a network can carry its supplies: a largest flow by blocking flows, without costs.
+"""The test that a network can carry its supplies: a largest flow by blocking flows, without costs.
 
 The flow grows along shortest paths to vertices that still receive, level by level (Dinic 1970). It takes a
 fraction of the time of a cheapest flow, which learns that nothing more can be sent only with its last pivot.

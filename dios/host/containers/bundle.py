@@ -118,7 +118,7 @@ def _bounds(bounds: LimitsOfTask, *, own_kernel: bool) -> dict[str, int]:
         # Descriptors on their way count for the user of all tasks. A process that sends one is refused when
         # there are more than its own limit.
         "NOFILE": limits.CONTAINER_OPEN_FILES_MAX,
-        # gVisor does not compare with the limit of data: this one refuses what is far too much at once.
+        # gVisor ignores the limit of data. The limit of addresses refuses one request that is too large.
         "AS": bounds.memory_bytes + limits.OWN_KERNEL_MAPPED_BYTES if own_kernel else 0,
     }
     # A program that locks memory, or keeps messages in the kernel, would hold what no group gives back.

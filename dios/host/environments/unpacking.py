@@ -87,7 +87,7 @@ class ArchiveReader:
 
 
 class _Form(NamedTuple):
-    """How the manifest of an archive is validated, and its greatest length in bytes."""
+    """The validation of an archive's manifest, and its greatest length in bytes."""
 
     decode: Callable[[bytes], AnyManifest]
     bytes_max: int

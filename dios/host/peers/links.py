@@ -224,7 +224,7 @@ class PeerLinks:
             self._use_register(register, self._me.node, call)
 
     async def _passed_on(self, source: NodeId, data: bytes) -> bool:
-        """Store the register that a node has sent, and pass it on; return False if it is known.
+        """Store the register that a node has sent, and pass it on. Return False for a known register.
 
         One that cannot be stored is not used: the nodes send it again with their next connections. Raise
         ProtocolError if nobody has made it.

@@ -36,7 +36,7 @@ class RegisterStore(Protocol):
 
 
 class UserKeys(NamedTuple):
-    """What a node needs to act for users: the register, and a function that reads the node's own key."""
+    """The register of users, and a function that reads the node's own key, with which it acts for them."""
 
     register: RegisterStore
     key: Callable[[], Ed25519PrivateKey]
@@ -54,7 +54,7 @@ class MandateSigner:
         """Return the mandate that an extension makes for a node, whose key has this digest.
 
         Raise DamagedError or OSError if the node's own key cannot be read, ProtocolError if the mandate has
-        as many extensions as it can have, InvalidError if it is not for the node's own key.
+        the maximum of extensions, InvalidError if it is not for the node's own key.
         """
         place = extension.key, node, node_key
         data = self._signed.get(place)

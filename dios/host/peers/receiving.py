@@ -69,7 +69,7 @@ class MessageReader:
 
     ``restated`` is called with a node and a statement that is new, ``continued`` with a node that replaces
     its program, or does not after all, and ``enrolled`` with a node and a register of principals; it returns
-    False if the register is known.
+    False for a known register.
     """
 
     def __init__(

@@ -95,7 +95,7 @@ class _Sent:
     """This name and those that were defined together with it."""
     is_large: bool = False
     is_searched: bool = False
-    """True for large data whose parts are known."""
+    """True for large data with known parts."""
     blob: StoredBlob | None = None
 
 
