@@ -281,12 +281,12 @@ class Running:
 def main() -> None:
     """Serve until Ctrl-C."""
     address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8080"
-    with dios.connect() as node, serving(node, address, hosts=sys.argv[2:] or [""]) as server:
-        print(f"http://{server.address}/ with {len(server.tasks)} tasks; press Ctrl-C to stop", flush=True)
-        try:
+    try:
+        with dios.connect() as node, serving(node, address, hosts=sys.argv[2:] or [""]) as server:
+            print(f"http://{server.address}/ with {len(server.tasks)} tasks; press Ctrl-C to stop", flush=True)
             server.wait()
-        except KeyboardInterrupt:
-            print("good bye")
+    except KeyboardInterrupt:
+        print("good bye")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def test_the_only_authority_is_not_forgotten_unwarned() -> None:
     n1, n2, n3 = (dataclasses.replace(member(NodeStatus.ALIVE), name=name) for name in ("n1", "n2", "n3"))
     n1 = dataclasses.replace(n1, is_authority=True)
     warning = last_authority([n1, n2, n3], "n1")
-    assert "n1 is the only authority" in warning
+    assert "n1 is the only known authority" in warning
     assert "dios-node authorize" in warning
     assert not last_authority([n1, n2, n3], "n2")
     assert not last_authority([n1, dataclasses.replace(n2, is_authority=True), n3], "n1")
