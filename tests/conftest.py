@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# A helper that fails says which values it compared, as a test does.
+pytest.register_assert_rewrite("tests.support")
+
 sys.path.insert(0, str(Path(__file__).parent / "support" / "programs"))
 
 # A busy machine takes long for an example without any fault in it.

@@ -3,6 +3,9 @@
 A notebook shows the HTML of its cells without further checks: a script there could start programs with the
 rights of the user, an address could send data away, and a style could cover the page. The result has no
 scripts, no addresses, no classes of the page, and nothing outside its own place.
+
+It is no parser of the HTML standard, such as that of ``nh3``: these open formatting elements again in each
+paragraph, and so take time in the square of a hostile text's length (0.5 s for 80 KB).
 """
 
 from __future__ import annotations
