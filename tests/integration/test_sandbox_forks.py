@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -282,3 +286,21 @@ async def test_async_sandboxes_are_forked(node: RunningNode) -> None:
         assert (await box.run("x")).value_repr == "[1]"
     assert (await again.run("x")).value_repr == "[1, 2]"
     await again.close()
+
+
+def test_rollouts_have_rewards_and_failures(node: RunningNode) -> None:
+    """examples/rollouts.py: a try that hangs or leaves its session costs its own reward alone."""
+    script = Path(__file__).parents[2] / "examples" / "rollouts.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script, "--tries", "24", "--together", "6", "--seed", "4", "--json"],
+        env={**os.environ, "DIOS_NODE": node.place},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["tries"] == sum(outcome["rewards"].values()) == 24
+    assert "total += number\n    return total\n" in outcome["best"]
+    assert set(outcome["failures"]) == {"TimeoutError", "session ended"}
