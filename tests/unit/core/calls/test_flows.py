@@ -225,6 +225,34 @@ def test_labels_travel_with_references() -> None:
     two.cluster.check()
 
 
+@pytest.mark.parametrize("way", ["read", "describe", "ended, lost", "lost"])
+def test_what_a_task_learns_of_a_labelled_task_elsewhere_raises_it(way: str) -> None:
+    """Its status, its description, and a reported end after the loss of its node: each has its label.
+
+    That its node is lost is no word of the task.
+    """
+    cluster = Cluster(("r1", "r1"))
+    owner = cluster.session(cluster.nodes[0])
+    secret = labelled(owner, "payroll")
+    program = owner.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+    handed = (messages.Handed(secret.ref, READ),)
+    flags = int(Flag.NON_BLOCKING)
+    created = owner.ask(messages.Created, messages.Run(program, inputs=handed, host="n2", flags=flags))
+    (child,) = cluster.start_spawned()
+    assert isinstance(cluster.call(child, messages.ReadOnce(child.welcome.inputs[0].ref)), messages.Buffer)
+    watcher = owner.run()
+    cluster.call(owner, messages.Copy(created.reference.ref, watcher.reference.ref, READ))
+    seen = watcher.given().ref
+    if way in {"read", "ended, lost"}:
+        cluster.end(child)
+    if "lost" in way:
+        cluster.part(*cluster.nodes)
+        cluster.advance(6_000, 100)
+    answer = cluster.call(watcher, messages.Describe(seen) if way == "describe" else messages.ReadOnce(seen))
+    assert not isinstance(answer, messages.Failure), answer
+    assert cluster.nodes[0].core.state.tasks[watcher.task].secrecy == (() if way == "lost" else SECRET)
+
+
 def test_a_node_without_labels_gets_nothing_labelled() -> None:
     """A node of an earlier release finds no labelled object, and cannot be given one."""
     two = Two()
