@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import pairwise
 
 import pytest
 
@@ -30,6 +31,28 @@ def scene() -> tuple[Cluster, ClusterNode, Client, messages.Reference]:
 def _silence(cluster: Cluster, there: ClusterNode) -> None:
     """Cut the way between the first node and another, without a word from the system."""
     cluster.cut.add(frozenset({cluster.nodes[0].node, there.node}))
+
+
+def test_repeats_come_less_and_less_often(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """The pause doubles with each repeat of a request, up to a bound."""
+    cluster, there, session, reference = scene
+    sent_at: list[int] = []
+
+    def note(parcel: Parcel) -> bool:
+        is_request = parcel.to == there.node and isinstance(parcel.message, dcp.Ask)
+        if is_request:
+            sent_at.append(cluster.now)
+        return is_request
+
+    cluster.drop = note
+    session.send(messages.ReadOnce(reference.ref))
+    cluster.settle()
+    cluster.advance(3 * limits.DCP_REPEAT_MS_MAX, 10)
+    pauses = [(later - sooner) // MS for sooner, later in pairwise(sent_at)]
+    ideal = [min(limits.DCP_REPEAT_MS_MIN << number, limits.DCP_REPEAT_MS_MAX) for number in range(4)]
+    assert pauses[:4] == pytest.approx(ideal, abs=20)
 
 
 def test_who_is_not_heard_is_waited_for_once(
