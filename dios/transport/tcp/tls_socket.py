@@ -150,8 +150,8 @@ class TlsSocket(socket.socket):
         while True:
             if not self._unsent:
                 if self._plain:
-                    self.tls.write(self._plain[: limits.TLS_PIECE_BYTES])
-                    self._plain = self._plain[limits.TLS_PIECE_BYTES :]
+                    encrypted = self.tls.write(self._plain[: limits.TLS_PIECE_BYTES])
+                    self._plain = self._plain[encrypted:]
                 elif not self._outgoing.pending:
                     return True
                 self._unsent = memoryview(self._outgoing.read())
