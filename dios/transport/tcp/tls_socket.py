@@ -147,19 +147,18 @@ class TlsSocket(socket.socket):
 
     def flush(self) -> bool:
         """Go on sending; return True if the kernel has accepted everything. Raises OSError."""
-        while True:
+        while self._plain or self._unsent or self._outgoing.pending:
             if not self._unsent:
                 if self._plain:
                     encrypted = self.tls.write(self._plain[: limits.TLS_PIECE_BYTES])
                     self._plain = self._plain[encrypted:]
-                elif not self._outgoing.pending:
-                    return True
                 self._unsent = memoryview(self._outgoing.read())
             try:
                 sent = super().send(self._unsent)
             except BlockingIOError:
                 return False
             self._unsent = self._unsent[sent:]
+        return True
 
     def say_end(self) -> None:
         """Let the peer know that nothing is missing, if the kernel accepts that at once."""
