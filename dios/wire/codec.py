@@ -33,7 +33,6 @@ _unpack_length: Final = _LENGTH.unpack_from
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _encode: Final = _encoder.encode
-_encode_into: Final = _encoder.encode_into
 _request_decoder: Final = msgspec.msgpack.Decoder(Request)
 _reply_decoder: Final = msgspec.msgpack.Decoder(Reply)
 _event_decoder: Final[msgspec.msgpack.Decoder[SelfEvent]] = msgspec.msgpack.Decoder(SelfEvent)

@@ -25,6 +25,10 @@ from labs.benchmarks.nodes import private_environment, workspace
 
 NO_COMPILED: Final = "PYTHONDONTWRITEBYTECODE"
 
+QUIET: Final = {"pool_size": "0", "measure": "no"}
+"""Settings of nodes that do nothing by themselves. Otherwise a node starts tasks for its pool, and measures
+its disk by writing to it, for seconds at its start and repeatedly if the machine is busy."""
+
 
 @dataclass(frozen=True, slots=True)
 class BenchCluster:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import dios
-from labs.benchmarks.cluster import BenchCluster, blobs, lookup_all, processor_ns, running_cluster
+from labs.benchmarks.cluster import QUIET, BenchCluster, blobs, lookup_all, processor_ns, running_cluster
 from labs.benchmarks.measure import CLIENT_CPU, SERVER_CPU, clock, interleaved, median, once, pin, unpin
 from labs.benchmarks.nodes import workspace
 from labs.benchmarks.peers.tls_stream import echo_round_trips, ends, tls_echo
@@ -40,7 +40,7 @@ def run(section: Section) -> None:
 def _round_trips(section: Section) -> None:
     """Measure with the client and its node on one processor and the other node on another, then unpinned."""
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(running_cluster(2, pool_size="0"))
+        cluster = stack.enter_context(running_cluster(2, **QUIET))
         shown = ends(stack.enter_context(workspace()))
         node = stack.enter_context(cluster.at(0))
         (far,) = lookup_all(node, blobs(stack.enter_context(cluster.at(1)), [b"x"]))
@@ -107,7 +107,7 @@ def _lookups(section: Section, nodes: int, limit: float) -> None:
         name: [] for name in ("stat", "find", "find again", "lookup", "lookup of no name")
     }
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(running_cluster(nodes, pool_size="0"))
+        cluster = stack.enter_context(running_cluster(nodes, **QUIET))
         node = stack.enter_context(cluster.at(0))
         section.figure(f"start of {nodes} nodes until each sees all", cluster.start_seconds, "s")
         others = [stack.enter_context(cluster.at(index)) for index in range(1, nodes)]
@@ -176,7 +176,11 @@ def _starts(section: Section) -> None:
     """Measure from the call to the first line of output, at both nodes, without pauses between calls."""
     first: dict[str, list[float]] = {"n1": [], "n2": []}
     trips: list[float] = []
-    with running_cluster(2, pool_size="4") as cluster, cluster.at(0) as node, cluster.at(1) as other:
+    with (
+        running_cluster(2, pool_size="4", measure="no") as cluster,
+        cluster.at(0) as node,
+        cluster.at(1) as other,
+    ):
         (far,) = lookup_all(node, blobs(other, [b"x"]))
         program = node.create_program(_FIRST_LINE)
         for turn in range(STARTS + 3):

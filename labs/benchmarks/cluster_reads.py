@@ -19,6 +19,7 @@ from typing import NamedTuple
 from dios.limits import KIB, MIB
 from dios.wire.messages import PlainCall, ReadOnce
 from labs.benchmarks.cluster import (
+    QUIET,
     BenchCluster,
     Pipeline,
     blobs,
@@ -76,7 +77,7 @@ def run(section: Section) -> None:
 def _ours(section: Section) -> Rates:
     rates: Rates = {}
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(running_cluster(2, pool_size="0", remote_cache_bytes="0"))
+        cluster = stack.enter_context(running_cluster(2, **QUIET, remote_cache_bytes="0"))
         other = stack.enter_context(cluster.at(1))
         shown = ends(stack.enter_context(workspace()))
         port, echo_port = stack.enter_context(tls_bulk(shown)), stack.enter_context(tls_echo(shown, None))
@@ -189,7 +190,7 @@ def _processor_time(
 def _kept_row(section: Section, fresh: dict[str, float]) -> None:
     """Measure repeated reads of 64 KB whose version the asking node has kept."""
     size = SIZES["64 KB"]
-    with running_cluster(2, pool_size="0", leases="no") as cluster, cluster.at(1) as other:
+    with running_cluster(2, **QUIET, leases="no") as cluster, cluster.at(1) as other:
         pipe = Pipeline(cluster.local.nodes[0].socket)
         with contextlib.closing(pipe.node):
             references = lookup_all(pipe.node, blobs(other, [os.urandom(size) for _ in range(IN_FLIGHT)]))
@@ -243,7 +244,7 @@ def _leased_row(section: Section, name: str) -> None:
 
 
 def _repeated(size: int, leases: str) -> RepeatedReads:
-    with running_cluster(2, pool_size="0", leases=leases) as cluster, cluster.at(1) as other:
+    with running_cluster(2, **QUIET, leases=leases) as cluster, cluster.at(1) as other:
         pipe = Pipeline(cluster.local.nodes[0].socket)
         with contextlib.closing(pipe.node):
             calls: list[PlainCall] = [
@@ -273,7 +274,7 @@ def _ten_readers(section: Section, way: str, **settings: str) -> SharedReads:
     seconds: dict[bool, list[float]] = {False: [], True: []}
     received: dict[bool, list[float]] = {False: [], True: []}
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(running_cluster(2, pool_size="0", **settings))
+        cluster = stack.enter_context(running_cluster(2, **QUIET, **settings))
         other = stack.enter_context(cluster.at(1))
         pipes = [Pipeline(cluster.local.nodes[0].socket) for _ in range(READERS)]
         for pipe in pipes:

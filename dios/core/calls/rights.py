@@ -37,7 +37,7 @@ def held(task: Holder, ref_id: int, right: Permission = Permission.NONE) -> Refe
         NotPermittedError: the reference lacks ``right``.
     """
     reference = task.table.get(ref_id)
-    if right and not reference.permissions & right:
+    if right and right not in reference.permissions:
         raise NotPermittedError(
             f"the reference lacks the right to {right.name.lower() if right.name else right}; "
             "ask its giver to delegate one that has it",
@@ -158,7 +158,7 @@ def may_delete(task: Holder, reference: Reference) -> bool:
 
     A task that only resolved a group's name may not destroy the group (Table 4.2).
     """
-    if not reference.permissions & Permission.DELETE:
+    if Permission.DELETE not in reference.permissions:
         return False
     return reference.object.type is not ObjectType.GROUP or may_grant(task, reference)
 

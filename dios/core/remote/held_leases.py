@@ -74,7 +74,7 @@ def _may_serve(task: Holder, call: messages.ReadOnce, lease: HeldLease) -> bool:
     return (
         reference is not None
         and reference.object.id == lease.object
-        and bool(reference.permissions & Permission.READ)
+        and Permission.READ in reference.permissions
         and call.semantics in _LEVELS
         and not call.flags & ~int(Flag.NON_BLOCKING)
         and lease.reads + call.counted < DIRECT_READS_MAX

@@ -108,6 +108,7 @@ class ClusterService(ABC):
             self.cluster.release_submissions(name, now)
         for name in before.machines - after.machines:
             self.cluster.remove_node(name, now)
+            self._knowledge.places.forget(name)
             self.noted.pop(name, None)
 
     def note(self, problem: str) -> None:

@@ -25,9 +25,7 @@ from dios.firmament.knowledge.profiles import (
     Profiles,
     ReceivedNumbers,
     Recent,
-    by_identity,
     by_time,
-    keep_newest,
 )
 from dios.firmament.knowledge.samples import (
     BATCH_HEAD_BYTES,
@@ -63,18 +61,6 @@ too expensive (§7.2.1), and the very best score may be a measuring error."""
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredInterference:
-    """The slow-down of a class on one machine, by its latest samples there."""
-
-    metric: Metric
-    slow_down: float
-    """The time divided by that of its best profile on that type of machine; 1 is undisturbed."""
-    against_best: float
-    """The time divided by that of its best profile on any type; this includes the machine's slowness."""
-    samples: int
-
-
-@dataclass(frozen=True, slots=True)
 class Merged:
     """The result of merging a batch."""
 
@@ -100,7 +86,6 @@ class KnowledgeBase:
         self.sequence = 0
         self.profiles = Profiles()
         self.pairs: Recent[tuple[str, str, str], dict[Metric, Moments]] = Recent(limits.KNOWLEDGE_PAIRS_MAX)
-        self.latest: Recent[tuple[str, str], list[KnowledgeEntry]] = Recent(limits.KNOWLEDGE_MACHINES_MAX)
         self.reports: Recent[int, KnowledgeEntry] = Recent(limits.KNOWLEDGE_REPORTS_MAX)
         self.places = BlockLocations()
         self.usage_profiles = UsageProfiles()
@@ -171,8 +156,6 @@ class KnowledgeBase:
 
     def _take_sample(self, entry: KnowledgeEntry, sample: Sample) -> None:
         self.profiles.at(sample.task_class, sample.machine_type).add(entry, sample)
-        latest = self.latest.touch((sample.task_class, sample.machine), [])
-        keep_newest(latest, entry, limits.KNOWLEDGE_LATEST_MAX, by_identity)
         metrics = sample.metrics
         scores = {m: metrics[m] for m in SCORES if m in metrics and sample.completed}
         for beside in sorted(set(sample.beside)) or [ALONE]:
@@ -241,39 +224,9 @@ class KnowledgeBase:
         alone = self.score_beside(task_class, (), machine_type)
         return together / alone if together is not None and alone else None
 
-    def interference(self, task_class: str, machine: str, window_ns: int) -> MeasuredInterference | None:
-        """Return how much a class is disturbed on a machine: its latest samples against its best profile.
-
-        Args:
-            task_class: the class.
-            machine: the machine's name.
-            window_ns: samples that are older than the newest there by more than this do not count.
-
-        Returns:
-            None if nothing was measured there, or nothing that has a score.
-        """
-        entries = [entry.content for entry in self.latest.get((task_class, machine), ())]
-        samples = [content for content in entries if isinstance(content, Sample)]
-        samples = [sample for sample in samples if sample.at_ns >= samples[-1].at_ns - window_ns]
-        for metric in SCORES:
-            values = [value for sample in samples if (value := sample.metrics.get(metric))]
-            here = self._best(task_class, metric, samples[-1].machine_type) if values else 0
-            anywhere = self._best(task_class, metric, None) if here else 0
-            if here and anywhere:
-                mean = sum(values) / len(values)
-                return MeasuredInterference(
-                    metric, max(mean / here, 1.0), max(mean / anywhere, 1.0), len(values)
-                )
-        return None
-
     def _pair(self, task_class: str, beside: str, machine_type: str, metric: Metric) -> float | None:
         moments = self.pairs.get((task_class, beside, machine_type), {}).get(metric)
         return moments.mean if moments else None
-
-    def _best(self, task_class: str, metric: Metric, machine_type: str | None) -> int:
-        """Return the bound of the best tenth on one type of machine, or on the best type; 0 for nothing."""
-        profiles = [p for p in self.profiles_of(task_class) if machine_type in {None, p.machine_type}]
-        return min((q for p in profiles if (q := p.quantile(metric, _BEST_SHARE))), default=0)
 
     # Forwarding -----------------------------------------------------------------------------------------
 
@@ -325,9 +278,7 @@ class KnowledgeBase:
                 (*key, {int(metric): moments.pack() for metric, moments in by_metric.items()})
                 for key, by_metric in self.pairs.items()
             ],
-            latest=[
-                (*key, [table.index(entry) for entry in entries]) for key, entries in self.latest.items()
-            ],
+            unused=[],
             reports=[table.index(entry) for entry in self.reports.values()],
             places=[table.index(entry) for entry in self.places.entries()],
             heard=[(*key, heard.below, sorted(heard.above)) for key, heard in self.heard.items()],
@@ -377,9 +328,6 @@ class KnowledgeBase:
             for number, summary in packed_moments.items():
                 if number in METRICS:
                     moments[Metric(number)] = Moments.unpack(summary)
-        for task_class, machine, indexes in stored.latest:
-            kept = self.latest.touch((task_class, machine), [])
-            kept += table.at(indexes)[-limits.KNOWLEDGE_LATEST_MAX :]
         for entry in table.at(stored.reports):
             if isinstance(entry.content, Sample):
                 self.reports.touch(entry.content.task, entry)

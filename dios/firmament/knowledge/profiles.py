@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from dios import limits
@@ -84,7 +83,7 @@ class Profile:
             if aggregate is None:
                 aggregate = self.aggregates[metric] = Aggregate()
             aggregate.add(value)
-        keep_newest(self.recent, entry, limits.PROFILE_SAMPLES_MAX, by_time)
+        keep_newest(self.recent, entry, limits.PROFILE_SAMPLES_MAX)
 
     def merge(self, other: Profile) -> None:
         """Add all that another profile of the class holds."""
@@ -93,7 +92,7 @@ class Profile:
         for metric, aggregate in other.aggregates.items():
             self.aggregates.setdefault(metric, Aggregate()).merge(aggregate)
         for entry in other.recent:
-            keep_newest(self.recent, entry, limits.PROFILE_SAMPLES_MAX, by_time)
+            keep_newest(self.recent, entry, limits.PROFILE_SAMPLES_MAX)
 
     def mean(self, metric: Metric) -> float | None:
         """Return the mean of a metric, in its unit; None if it was never measured."""
@@ -131,12 +130,10 @@ class Profiles(Recent[tuple[str, str], Profile]):
             del self.by_class[key[0]]
 
 
-def keep_newest(
-    entries: list[KnowledgeEntry], entry: KnowledgeEntry, most: int, order: Callable[[KnowledgeEntry], Order]
-) -> None:
-    """Insert an entry at its place in the order; drop the first if there are more than ``most``."""
+def keep_newest(entries: list[KnowledgeEntry], entry: KnowledgeEntry, most: int) -> None:
+    """Insert an entry at its place in the order of time; drop the first if there are more than ``most``."""
     at = len(entries)
-    while at and order(entries[at - 1]) > order(entry):
+    while at and by_time(entries[at - 1]) > by_time(entry):
         at -= 1
     entries.insert(at, entry)
     if len(entries) > most:
@@ -146,8 +143,3 @@ def keep_newest(
 def by_time(entry: KnowledgeEntry) -> Order:
     """Return a key that sorts by the machines' clocks, then by identity."""
     return (entry.content.at_ns if isinstance(entry.content, Sample) else 0), entry.identity
-
-
-def by_identity(entry: KnowledgeEntry) -> Order:
-    """Return a key that sorts by measurement of one coordinator, whatever its clock showed."""
-    return 0, entry.identity

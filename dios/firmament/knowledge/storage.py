@@ -36,7 +36,8 @@ class StoredKnowledge(msgspec.Struct, array_like=True, frozen=True):
     position: int
     profiles: list[StoredProfile]
     pairs: list[tuple[str, str, str, dict[int, PackedMoments]]]
-    latest: list[tuple[str, str, list[int]]]
+    unused: list[msgspec.Raw]
+    """Empty; earlier releases kept samples here."""
     reports: list[int]
     places: list[int]
     heard: list[tuple[str, int, int, list[int]]]

@@ -226,9 +226,8 @@ class _SocketThread(ABC):
         with self._lock:
             if not self._closed:
                 self._closed = True
-                # The TLS socket's own method would remove TLS while the thread uses it.
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+                    self.sock.shutdown(socket.SHUT_RDWR)
 
     def join(self) -> None:
         """Wait for the thread to end, after ``close``."""

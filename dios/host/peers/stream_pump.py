@@ -14,7 +14,6 @@ import contextlib
 import os
 import select
 import socket
-import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from dios.transport.rings.end import RingEnd
 from dios.transport.rings.reader import RingReader
 from dios.transport.rings.waiting import wait_any
 from dios.transport.rings.writer import RingWriter
+from dios.transport.tcp.tls_socket import TlsSocket
 from dios.wire.types import Traffic
 
 PAUSE: Final = 2**32 - 1
@@ -107,9 +107,8 @@ class StreamPump:
         self._rates.wake()
         with self._lock:
             if not self._closed:
-                # The TLS socket's own method would remove TLS while the thread uses it.
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+                    self._sock.shutdown(socket.SHUT_RDWR)
                 os.eventfd_write(self._wakeup, 1)
 
     def _live(self) -> None:
@@ -227,7 +226,7 @@ class StreamPump:
 
     def _wait(self, ring: RingWriter) -> None:
         """Wait until bytes arrive. Raise ClosedError if the reader leaves meanwhile."""
-        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+        if isinstance(self._sock, TlsSocket) and self._sock.pending():
             return
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)

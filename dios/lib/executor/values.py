@@ -26,7 +26,6 @@ from dios.lib.executor.results.reader import (
 )
 from dios.lib.executor.results.writer import nested_body, plain_body, write_value
 
-_PLAIN: Final = b"m"
 _PARTS: Final = b"r"
 """The first byte of a result with parts."""
 _MESSAGE_ALIGNMENT: Final = 16
@@ -58,13 +57,20 @@ class ResultKind(enum.IntEnum):
 
 _KINDS: Final = {kind.value: kind for kind in ResultKind}
 _PREFIXES: Final = {
-    ResultKind.PLAIN: _PLAIN,
+    ResultKind.PLAIN: b"m",
     ResultKind.TUPLE: b"t",
     ResultKind.BYTES: b"b",
     ResultKind.NESTED: b"n",
 }
 """The first byte of a result without parts, by its kind."""
-_KIND_OF_PREFIX: Final = {prefix[0]: kind for kind, prefix in _PREFIXES.items()}
+_READERS: Final[dict[ResultKind, Callable[[memoryview | bytes], object]]] = {
+    ResultKind.PLAIN: read_plain,
+    ResultKind.TUPLE: read_plain_tuple,
+    ResultKind.BYTES: bytes,
+    ResultKind.NESTED: read_nested,
+}
+"""The function that reads the body of a result without parts, by its kind."""
+_READER_OF_PREFIX: Final = {prefix[0]: _READERS[kind] for kind, prefix in _PREFIXES.items()}
 
 
 class Encoded(NamedTuple):
@@ -167,11 +173,9 @@ def decode_result(data: bytes | bytearray, *, trust: bool, deadline: float | Non
     ``deadline``, a time of ``time.monotonic``; a pickle is not interrupted.
     """
     view = memoryview(data)
-    if data[:1] == _PLAIN:
-        return read_plain(view[1:])
-    kind = _KIND_OF_PREFIX.get(data[0]) if data else None
-    if kind is not None:
-        return _decoded(Encoded(kind, view[1:], []), trust, deadline)
+    reader = _READER_OF_PREFIX.get(data[0]) if data else None
+    if reader is not None:
+        return reader(view[1:])
     if data[:1] != _PARTS:
         raise UntrustedResultError("the result begins with unknown bytes: call the function again")
     # Places count from the first byte of the message.
@@ -187,14 +191,8 @@ def _decoded(encoded: Encoded, trust: bool, deadline: float | None) -> object:  
     kind, body, buffers = encoded
     if kind is ResultKind.CLOSED:
         return read_value(body, buffers, deadline)
-    if kind is ResultKind.PLAIN:
-        return read_plain(body)
-    if kind is ResultKind.TUPLE:
-        return read_plain_tuple(body)
-    if kind is ResultKind.NESTED:
-        return read_nested(body)
-    if kind is ResultKind.BYTES:
-        return bytes(body)
+    if kind in _READERS:
+        return _READERS[kind](body)
     if not trust:
         raise UntrustedResultError(
             "the result is a pickle, which a caller does not load from a sandboxed worker. Make the executor "

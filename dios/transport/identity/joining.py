@@ -55,6 +55,7 @@ from dios.transport.identity.tokens import Token
 from dios.transport.identity.trust import Known
 from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
 from dios.transport.tcp.tls import SilentError, connect, for_another
+from dios.transport.tcp.tls_socket import TlsSocket
 
 _VERSION: Final = 2
 
@@ -115,7 +116,7 @@ async def join(address: str, token: str, *, name: str, directory: Path) -> Ident
 
 async def _connected(
     address: str, token: Token, check: Callable[[PeerIdentity], None]
-) -> tuple[PeerIdentity, ssl.SSLSocket]:
+) -> tuple[PeerIdentity, TlsSocket]:
     """Connect to a member. Ask a silent one again, which may be busy, until the time of the join is over."""
     while True:
         try:

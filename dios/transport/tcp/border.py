@@ -24,6 +24,7 @@ from dios.transport.identity.identity import Identity, bare_context, load_own
 from dios.transport.identity.trusted_clusters import TrustedCluster
 from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, frame_of
 from dios.transport.tcp.tls import Listener, Refused, connect, handshake, verified_chain, wrapped
+from dios.transport.tcp.tls_socket import TlsSocket
 
 TrustedNow = Callable[[], Mapping[bytes, TrustedCluster]]
 """Returns the present trusted clusters, the same mapping until they change; raises DamagedError."""
@@ -145,7 +146,7 @@ def _context(identity: Identity, kind: ssl._SSLMethod, trusted: Sequence[Trusted
     return context
 
 
-def _foreign_peer(tls: ssl.SSLSocket, trusted: Mapping[bytes, TrustedCluster]) -> PeerIdentity:
+def _foreign_peer(tls: TlsSocket, trusted: Mapping[bytes, TrustedCluster]) -> PeerIdentity:
     chain = verified_chain(tls)
     cards = cards_of(chain)
     if cards[0].role is not CertificateRole.NODE:

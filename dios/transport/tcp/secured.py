@@ -2,15 +2,14 @@
 
 ``dios.transport.tcp.tls`` makes connections; ``dios.wire`` has the frames.
 
-The socket does not block and belongs to the event loop. One read returns the content of one TLS record; a
-frame is encrypted and sent at once if nothing is queued before it. Bulk bytes would block the loop: they have
-connections of their own, which ``detach`` gives to a thread.
+The socket does not block and belongs to the event loop. A frame is encrypted and sent at once if nothing is
+queued before it. Bulk bytes would block the loop: they have connections of their own, which ``detach`` gives
+to a thread.
 """
 
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import ssl
 import struct
@@ -27,6 +26,7 @@ from dios.ids import NodeId
 from dios.transport.batch import BATCH
 from dios.transport.identity.certificates import CertificateDetails, CertificateRole, NodeRight
 from dios.transport.identity.trust import Trust
+from dios.transport.tcp.tls_socket import TlsSocket
 from dios.wire.codec import FrameSplitter
 
 _LENGTH: Final = struct.Struct("<I")
@@ -77,7 +77,7 @@ class Secured:
     """
 
     def __init__(
-        self, sock: ssl.SSLSocket, peer: PeerIdentity, nursery: trio.Nursery, trust: Trust | None
+        self, sock: TlsSocket, peer: PeerIdentity, nursery: trio.Nursery, trust: Trust | None
     ) -> None:
         self.peer: Final = peer
         self._trust: Final = trust
@@ -87,14 +87,12 @@ class Secured:
             limits.DCP_FRAME_BYTES_MAX if peer.role is CertificateRole.NODE else limits.JOIN_FRAME_BYTES_MAX
         )
         self._splitter: Final = FrameSplitter(limit)
-        self._readable: Final = select.poll()
-        self._readable.register(sock, select.POLLIN)
         self._queue: Final[deque[bytes]] = deque()
         self._urgent: Final[deque[bytes]] = deque()
         self._held: list[bytes] = []  # small frames of this turn, see dios.transport.batch
         self._held_bytes = 0
-        self._begun: bytes | None = None
-        """The frame of which TLS has encrypted a part: it needs the same frame again."""
+        self._begun_bytes = 0
+        """The part of ``_queued_bytes`` of the frame of which the kernel has accepted a part."""
         self._urgent_run = 0
         self._queued_bytes = 0
         self._drained = trio.Event()
@@ -112,7 +110,7 @@ class Secured:
 
     @property
     def _is_unfinished(self) -> bool:
-        return bool(self._queue or self._urgent or self._held) or self._begun is not None
+        return bool(self._queue or self._urgent or self._held or self._begun_bytes)
 
     @property
     def closed(self) -> bool:
@@ -126,24 +124,17 @@ class Secured:
         limit and for bytes that are not TLS, and after ``stay`` UnreachableError for a frame whose rest does
         not come; then the connection must be closed.
         """
-        ready = self._readable.poll
-        bodies: list[bytes] = []
-        taken = 0
-        waited = False
+        sock = self._sock
+        if sock.pending():
+            # Bytes are here already; let the other tasks run nevertheless.
+            await trio.lowlevel.checkpoint()
         while not self._closed:
             try:
-                if not ready(0):
-                    # One read returns one record; records that came meanwhile are read in the same pass.
-                    if bodies:
-                        return bodies
+                data = sock.read_all() if self._stays else sock.read_record()
+                if data is None:
                     await self._wait_for_bytes()
-                elif not waited:
-                    # Data is here already; let the other tasks run nevertheless.
-                    await trio.lowlevel.checkpoint()
-                waited = True
-                data = self._sock.read(limits.RECEIVE_BYTES)
-            except ssl.SSLWantReadError:
-                continue
+                    sock.fetch()
+                    continue
             except ssl.SSLError as error:
                 raise ProtocolError(
                     f"{self.peer.name} sent bytes that are not TLS: {_reason(error)}"
@@ -151,17 +142,15 @@ class Secured:
             except UnreachableError:
                 raise  # it is an OSError as well
             except (trio.ClosedResourceError, OSError, ValueError):
-                return bodies
+                return []
             if not data:
-                return bodies
-            whole = self._splitter.feed(data)
+                return []
+            bodies = self._splitter.feed(data)
             if not self._splitter.pending:
                 self._frame_begun_s = None
-            elif whole or self._frame_begun_s is None:
+            elif bodies or self._frame_begun_s is None:
                 self._frame_begun_s = trio.current_time()
-            bodies += whole
-            taken += len(data)
-            if bodies and (taken >= limits.RECEIVE_BYTES or not self._stays):
+            if bodies:
                 return bodies
         return []
 
@@ -205,7 +194,7 @@ class Secured:
         A frame to a peer that is gone is dropped; ``receive`` reports the end. Raises WouldBlockError if
         more than DCP_QUEUE_BYTES_MAX bytes would wait for the peer: then the connection must be closed.
         """
-        if self._queue or self._urgent or self._begun is not None:
+        if self._queue or self._urgent or self._begun_bytes:
             self._enqueue(frame, self._urgent if urgent else self._queue)
             return
         if BATCH.is_open and len(frame) < limits.BATCHED_BYTES_MAX:
@@ -237,26 +226,15 @@ class Secured:
 
     def _write(self, frame: bytes) -> None:
         try:
-            self._encrypt(frame)
-        except ssl.SSLWantWriteError:
-            self._enqueue(frame, None)
+            is_sent = self._sock.write(frame)
         except (OSError, ValueError):
             self._sever()
-
-    def _encrypt(self, frame: bytes) -> None:
-        """Write all of a frame or nothing: TLS needs the same frame again if it could not finish it."""
-        if len(frame) <= limits.BATCHED_BYTES_MAX:
-            self._sock.write(frame)
             return
-        # TLS writes each record of its own. The records leave together, and the peer wakes up once.
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
-        try:
-            self._sock.write(frame)
-        finally:
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+        if not is_sent:
+            self._enqueue(frame, None)
 
     def _enqueue(self, frame: bytes, queue: deque[bytes] | None) -> None:
-        """Queue a frame, or keep it as the begun one if ``queue`` is None."""
+        """Queue a frame, or count it as the begun one if ``queue`` is None."""
         if self._closed:
             return
         size = len(frame) + limits.SEND_QUEUE_ENTRY_BYTES
@@ -265,7 +243,7 @@ class Secured:
                 f"{self._queued_bytes} bytes wait for {self.peer.name}, which does not read them"
             )
         if queue is None:
-            self._begun = frame
+            self._begun_bytes = size
         else:
             queue.append(frame)
         self._queued_bytes += size
@@ -274,27 +252,25 @@ class Secured:
             self._nursery.start_soon(self._drain, name="send what waits for a node")
 
     def _next_frame(self) -> bytes | None:
-        """Return the frame to send now: the begun one, an urgent one, or now and then one of the others."""
-        if self._begun is None:
-            is_others_turn = self._queue and self._urgent_run >= limits.DCP_CONTROL_RUN_MAX
-            if self._urgent and not is_others_turn:
-                self._urgent_run += 1
-                self._begun = self._urgent.popleft()
-            elif self._queue:
-                self._urgent_run = 0
-                self._begun = self._queue.popleft()
-        return self._begun
+        """Remove and return the frame to send next: an urgent one, or now and then one of the others."""
+        is_others_turn = self._queue and self._urgent_run >= limits.DCP_CONTROL_RUN_MAX
+        if self._urgent and not is_others_turn:
+            self._urgent_run += 1
+            return self._urgent.popleft()
+        self._urgent_run = 0
+        return self._queue.popleft() if self._queue else None
 
     async def _drain(self) -> None:
         try:
-            while (frame := self._next_frame()) is not None:
+            while self._begun_bytes:
                 await trio.lowlevel.wait_writable(self._sock)
-                with contextlib.suppress(ssl.SSLWantWriteError):
-                    while frame is not None:
-                        self._encrypt(frame)
-                        self._begun = None
-                        self._queued_bytes -= len(frame) + limits.SEND_QUEUE_ENTRY_BYTES
-                        frame = self._next_frame()
+                while self._begun_bytes and self._sock.flush():
+                    self._queued_bytes -= self._begun_bytes
+                    self._begun_bytes = 0
+                    frame = self._next_frame()
+                    if frame is not None:
+                        self._begun_bytes = len(frame) + limits.SEND_QUEUE_ENTRY_BYTES
+                        self._sock.write(frame)
         except (trio.ClosedResourceError, OSError, ValueError):
             self._sever()
         finally:
@@ -314,7 +290,7 @@ class Secured:
         self._held, self._held_bytes = [], 0
         self._queue.clear()
         self._urgent.clear()
-        self._begun = None
+        self._begun_bytes = 0
         self._queued_bytes = 0
         self._drained.set()
 
@@ -334,7 +310,7 @@ class Secured:
         trio.lowlevel.notify_closing(self._sock)
         close_socket(self._sock, say_so=not unfinished)
 
-    def detach(self) -> ssl.SSLSocket:
+    def detach(self) -> TlsSocket:
         """Return the connection as a blocking socket for one thread to read or write.
 
         The receiver closes it, and uses ``cut`` to end a wait in it; it also ends when ``trust`` refuses
@@ -345,14 +321,13 @@ class Secured:
         self._closed = True
         self._unwatch()
         trio.lowlevel.notify_closing(self._sock)
-        # A timeout would add a system call and an acquisition of the interpreter lock to every read.
-        self._sock.settimeout(None)
+        self._sock.block()
         if self._trust:
             _watch_detached(self._sock, self.peer, self._trust)
         return self._sock
 
 
-def _watch_detached(sock: ssl.SSLSocket, peer: PeerIdentity, trust: Trust) -> None:
+def _watch_detached(sock: TlsSocket, peer: PeerIdentity, trust: Trust) -> None:
     held = weakref.ref(sock)
 
     def reconsider() -> None:
@@ -363,22 +338,19 @@ def _watch_detached(sock: ssl.SSLSocket, peer: PeerIdentity, trust: Trust) -> No
     weakref.finalize(sock, trust.watch(reconsider)).atexit = False
 
 
-def cut(sock: ssl.SSLSocket) -> None:
+def cut(sock: TlsSocket) -> None:
     """End a connection that another thread may read or write.
 
     Closing would not wake that thread; it still has to close the socket.
     """
-    # Not SSLSocket's own method, which would remove TLS while a thread uses it.
     with contextlib.suppress(OSError):
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        sock.shutdown(socket.SHUT_RDWR)
 
 
-def close_socket(sock: ssl.SSLSocket, *, say_so: bool = True) -> None:
+def close_socket(sock: TlsSocket, *, say_so: bool = True) -> None:
     """Close without waiting; with ``say_so`` the peer learns that nothing is missing."""
     if say_so:
-        # With a timeout it would wait for the peer's closing message, which is not needed.
-        with contextlib.suppress(OSError, ValueError):
-            sock.unwrap()
+        sock.say_end()
     sock.close()
 
 

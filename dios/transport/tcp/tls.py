@@ -35,6 +35,7 @@ from dios.transport.identity.certificates import CertificateRole, NodeRight, car
 from dios.transport.identity.identity import RENEWAL_PROTOCOL, Identity, known_of
 from dios.transport.identity.trust import Trust
 from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, frame_of
+from dios.transport.tcp.tls_socket import TlsSocket
 from dios.wire.addresses import join_address, listen_advice, split_address
 from dios.wire.codec import FrameSplitter
 
@@ -171,7 +172,7 @@ class Listener:
             raise
 
 
-async def _accepted(tls: ssl.SSLSocket, identity: Identity) -> PeerIdentity:
+async def _accepted(tls: TlsSocket, identity: Identity) -> PeerIdentity:
     """Send the acceptance and return the peer's identity; else send the reason and raise it."""
     try:
         peer = _peer_of(tls, identity.cluster)
@@ -286,7 +287,7 @@ class SilentError(UnreachableError):
 
 async def connect(
     address: str, context: ssl.SSLContext, cluster: bytes, check: Callable[[PeerIdentity], None]
-) -> tuple[PeerIdentity, ssl.SSLSocket]:
+) -> tuple[PeerIdentity, TlsSocket]:
     """Connect and shake hands; return peer and socket. Raises the errors of ``dial`` and ``check``."""
     host, port = split_address(address)
     with trio.move_on_after(limits.PEER_CONNECT_MS_MAX / 1000):
@@ -351,20 +352,20 @@ def _check_end(peer: PeerIdentity) -> None:
         raise NotPermittedError(over)
 
 
-async def _receive_acceptance(tls: ssl.SSLSocket) -> None:
+async def _receive_acceptance(tls: TlsSocket) -> None:
     splitter = FrameSplitter(limits.REFUSAL_BYTES_MAX)
     while True:
-        try:
-            data = tls.read(limits.RECEIVE_BYTES)
-        except ssl.SSLWantReadError:
+        data = tls.read_record()
+        if data is None:
             await trio.lowlevel.wait_readable(tls)
+            tls.fetch()
             continue
         if not data:
             raise ConnectionResetError(errno.ECONNRESET, "closed without a word")
         bodies = splitter.feed(data)
         if not bodies:
             continue
-        if len(bodies) > 1 or splitter.pending or tls.pending():
+        if len(bodies) > 1 or splitter.pending:
             raise ProtocolError("the node sent more than its acceptance")
         if bodies[0]:
             raise NotPermittedError(bodies[0].decode("utf-8", "replace"))
@@ -372,7 +373,7 @@ async def _receive_acceptance(tls: ssl.SSLSocket) -> None:
 
 
 # -- both -------------------------------------------------------------------------------------------
-def wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> ssl.SSLSocket:
+def wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> TlsSocket:
     """Return the socket with TLS, before the handshake; it is closed if that fails."""
     try:
         sock.setblocking(False)
@@ -382,15 +383,13 @@ def wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> ss
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.TCP_USER_TIMEOUT_MS // 3_000)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.TCP_USER_TIMEOUT_MS // 3_000)
-        # Fails here if the peer has already reset the connection: within wrap_socket it would stay open.
-        sock.getpeername()
-        return context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False)
+        return TlsSocket(context, sock, server=server)
     except BaseException:
         sock.close()
         raise
 
 
-async def handshake(tls: ssl.SSLSocket, turn: trio.Lock) -> None:
+async def handshake(tls: TlsSocket, turn: trio.Lock) -> None:
     """Shake hands, one step in each turn. Raises ssl.SSLError and OSError."""
     while True:
         try:
@@ -428,23 +427,23 @@ def _os_reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> PeerIdentity:
+def _peer_of(tls: TlsSocket, cluster: bytes) -> PeerIdentity:
     """Return the peer's identity from the chain of certificates that TLS has verified."""
     chain = verified_chain(tls)
     cards = cards_of(chain)
     if hashlib.sha256(chain[-1]).digest() != cluster:
         raise NotPermittedError("the certificate is of another cluster")
-    renews = cards[0].role is CertificateRole.NODE and tls.selected_alpn_protocol() == RENEWAL_PROTOCOL
+    renews = cards[0].role is CertificateRole.NODE and tls.tls.selected_alpn_protocol() == RENEWAL_PROTOCOL
     certificates = tuple(chain) if renews else ()
     return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards, renews, certificates)
 
 
-def verified_chain(tls: ssl.SSLSocket) -> list[bytes]:
+def verified_chain(tls: TlsSocket) -> list[bytes]:
     """Return the certificates (DER) that TLS has verified, from the peer's to the root's."""
     if sys.version_info >= (3, 13):
-        return list(tls.get_verified_chain())
+        return list(tls.tls.get_verified_chain())
     # Public from Python 3.13 on; nothing else has the node that admitted the peer.
-    inside = cast("_Older", tls)._sslobj  # noqa: SLF001 - see above
+    inside = cast("_Older", tls.tls)._sslobj  # noqa: SLF001 - see above
     return [
         ssl.PEM_cert_to_DER_cert(certificate.public_bytes()) for certificate in inside.get_verified_chain()
     ]

@@ -77,7 +77,6 @@ def answers(base: KnowledgeBase) -> object:
             key: {m: moments.pack() for m, moments in aggregates.items()}
             for key, aggregates in base.pairs.items()
         },
-        dict(base.latest),
         dict(base.reports),
         {block: base.places.of(block) for block in base.places.blocks},
         sorted(entry.identity for entry in base.journal),

@@ -6,14 +6,14 @@ time. TLS encrypts while other threads run.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable
 
 from dios import limits
 from dios.errors import UnreachableError
+from dios.transport.tcp.tls_socket import TlsSocket
 
 
-def send_all(sock: ssl.SSLSocket, parts: Iterable[memoryview]) -> None:
+def send_all(sock: TlsSocket, parts: Iterable[memoryview]) -> None:
     """Send the bytes of all parts, in order, DATA_PIECE_BYTES at a time.
 
     Raises UnreachableError if the peer is gone, or the connection was cut
@@ -23,13 +23,12 @@ def send_all(sock: ssl.SSLSocket, parts: Iterable[memoryview]) -> None:
         for part in parts:
             with part.cast("B") as view:
                 for start in range(0, len(view), limits.DATA_PIECE_BYTES):
-                    # A blocking TLS socket writes everything.
-                    sock.write(view[start : start + limits.DATA_PIECE_BYTES])
+                    sock.sendall(view[start : start + limits.DATA_PIECE_BYTES])
     except (OSError, ValueError) as error:
         raise UnreachableError(f"the peer is gone in the middle of a transfer: {error}") from None
 
 
-def receive_into(sock: ssl.SSLSocket, target: memoryview) -> None:
+def receive_into(sock: TlsSocket, target: memoryview) -> None:
     """Fill ``target`` with the received bytes.
 
     Raises UnreachableError if the peer is gone, or the connection was cut.

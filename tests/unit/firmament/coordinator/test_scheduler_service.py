@@ -756,6 +756,18 @@ def test_a_coordinator_that_schedules_no_more_ends_its_model(office: SchedulerSe
     assert setting(office, "model") == ("mine", "chosen")
 
 
+def test_the_blocks_of_a_node_that_left_are_forgotten() -> None:
+    """The places of input name no machine on which nothing can be placed any more."""
+    knowledge = KnowledgeBase("n1", 1)
+    service = SchedulerService(StartOptions(SetUp.CENTRALISED, "spread"), "n1", knowledge, WALL)
+    both = Assignment(ALL, ALL, leader="n1")
+    service.change_assignment(Assignment(), both, 0.0)
+    knowledge.place(b"x", "n1", 7)
+    knowledge.place(b"x", "n2", 9)
+    service.change_assignment(both, Assignment(frozenset({"n1"}), frozenset({"n1"}), leader="n1"), 1.0)
+    assert knowledge.places.of(b"x") == {"n1": 7}
+
+
 def test_an_offered_model_that_nobody_wants_is_ended(office: SchedulerService) -> None:
     """A refused question leaves no task behind."""
     model, link = opened(MINE)

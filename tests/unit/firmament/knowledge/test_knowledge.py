@@ -17,7 +17,7 @@ from dios.firmament.knowledge.samples import (
     derived,
     of_report,
 )
-from tests.support.firmament.samples import HOUR, SECOND, answers, chances, sample
+from tests.support.firmament.samples import SECOND, answers, chances, sample
 
 
 def test_table_6_4_s_calculated_rows_are_calculated() -> None:
@@ -184,42 +184,10 @@ def test_a_class_never_alone_is_compared_with_its_best() -> None:
     assert base.score_beside("sort", ("new",), "c") == 200
 
 
-def test_interference_is_against_the_best_profile() -> None:
-    """The latest samples on a machine are set against the best of its type, and of all types."""
-    base = KnowledgeBase("n", 1)
-    for _ in range(20):
-        base.add(sample(machine_type="fast", machine="f", ps_per_instruction=100))
-        base.add(sample(machine_type="slow", machine="s1", ps_per_instruction=200))
-    for at_s in (2, 3):
-        base.add(sample(machine_type="slow", machine="s2", at_s=at_s, ps_per_instruction=800))
-    interference = base.interference("sort", "s2", HOUR)
-    assert interference is not None
-    assert interference.slow_down == pytest.approx(4.0, rel=0.04)
-    assert interference.against_best == pytest.approx(8.0, rel=0.04)
-    assert (interference.samples, interference.metric) == (2, Metric.PS_PER_INSTRUCTION)
-    quiet = base.interference("sort", "f", HOUR)
-    assert quiet is not None
-    assert quiet.slow_down == pytest.approx(1.0, rel=0.04)
-    assert base.interference("sort", "elsewhere", HOUR) is None
-
-
-def test_interference_slides() -> None:
-    """What was long before the newest sample on the machine does not count."""
-    base = KnowledgeBase("n", 1)
-    base.add(sample(at_s=1, ps_per_instruction=100))
-    base.add(sample(at_s=100, ps_per_instruction=900))
-    long, short = (base.interference("sort", "m1", window * SECOND) for window in (1000, 10))
-    assert long is not None
-    assert short is not None
-    assert long.samples == 2
-    assert short.samples == 1
-    assert short.slow_down > long.slow_down
-
-
 def test_every_table_is_bounded_and_the_oldest_fall_out() -> None:
     """With more classes, machines and tasks than there is room for, the last ones are known."""
     base = KnowledgeBase("n", 1)
-    count = limits.KNOWLEDGE_MACHINES_MAX + 100
+    count = limits.KNOWLEDGE_PAIRS_MAX + 100
     for number in range(count):
         base.add(
             Sample.at_end(
@@ -228,7 +196,6 @@ def test_every_table_is_bounded_and_the_oldest_fall_out() -> None:
         )
     assert len(base.profiles) == len(base.classes()) == limits.KNOWLEDGE_PROFILES_MAX
     assert len(base.pairs) == limits.KNOWLEDGE_PAIRS_MAX
-    assert len(base.latest) == limits.KNOWLEDGE_MACHINES_MAX
     assert len(base.reports) == limits.KNOWLEDGE_REPORTS_MAX
     assert len(base.journal) == limits.KNOWLEDGE_JOURNAL_MAX
     assert base.profile("c0") is None
@@ -247,20 +214,6 @@ def test_a_profile_keeps_its_newest_samples() -> None:
     assert profile is not None
     kept = [entry.content.at_ns // SECOND for entry in profile.recent if isinstance(entry.content, Sample)]
     assert kept == list(range(200 - limits.PROFILE_SAMPLES_MAX, 200))
-
-
-def test_the_latest_on_a_machine_are_the_last_that_were_measured() -> None:
-    """A machine's clock may be set back: what was measured last counts all the same, also after a restart."""
-    base = KnowledgeBase("n", 1)
-    for _ in range(20):
-        base.add(sample(at_s=1_000_000, ps_per_instruction=100))
-    again = KnowledgeBase.from_bytes(base.to_bytes(), "n", 2)
-    for at_s in range(limits.KNOWLEDGE_LATEST_MAX):
-        again.add(sample(at_s=at_s, ps_per_instruction=300))
-    interference = again.interference("sort", "m1", HOUR)
-    assert interference is not None
-    assert interference.samples == limits.KNOWLEDGE_LATEST_MAX
-    assert interference.slow_down == pytest.approx(3.0, rel=0.04)
 
 
 def test_many_origins_and_gaps_are_bounded() -> None:

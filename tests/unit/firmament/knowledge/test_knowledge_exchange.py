@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -240,3 +241,13 @@ def test_stored_entries_are_checked() -> None:
             KnowledgeBase.from_bytes(encode(replace(whole, journal=[index])), "n", 2)
     with pytest.raises(BadKnowledgeError, match="version 7"):
         KnowledgeBase.from_bytes(encode(replace(whole, version=7)), "n", 2)
+
+
+def test_what_earlier_releases_kept_of_machines_is_passed_over() -> None:
+    """A stored knowledge base with the latest samples of each machine is read without them."""
+    base = noise(1, 5)
+    stored = msgspec.msgpack.decode(base.to_bytes())
+    assert stored[6] == []
+    stored[6] = [["sort", "m1", [0, 1]]]
+    again = KnowledgeBase.from_bytes(msgspec.msgpack.encode(stored), "other", 1)
+    assert answers(again) == answers(base)

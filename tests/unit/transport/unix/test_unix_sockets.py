@@ -28,6 +28,7 @@ from dios.transport.batch import BATCH
 from dios.transport.unix.client import ClientChannel, FrameAssembler, Received, close_all, connect
 from dios.transport.unix.credentials import PeerCredentials
 from dios.transport.unix.server import TaskChannel, UnreadDescriptors, accept, close_listener, open_listener
+from tests.support.c_calls import counted_c_calls
 
 LIMIT_S = 10
 _SO_PASSRIGHTS = 83
@@ -502,6 +503,33 @@ async def test_both_ends_on_trio(pair: tuple[socket.socket, socket.socket]) -> N
             client.close()
             with pytest.raises(ClosedError):
                 client.receive()
+
+
+async def test_a_peer_that_waits_for_its_answer_is_not_polled(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    """No try to receive is made before the answer was sent, and each message is received with one call."""
+    ours, theirs = pair
+    async with trio.open_nursery() as nursery:
+        channel = TaskChannel(ours, nursery)
+        theirs.sendall(framed(b"first"))
+        assert await channel.receive() == [b"first"]
+        received: list[list[bytes]] = []
+
+        async def receive() -> None:
+            received.append(await channel.receive())
+
+        with counted_c_calls() as calls:
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            assert calls["recv"] == 0
+            channel.send_nowait(framed(b"answer"))
+            theirs.sendall(framed(b"second"))
+            while not received:
+                await trio.lowlevel.checkpoint()
+            assert calls["recv"] == 1
+        assert received == [[b"second"]]
+        channel.close()
 
 
 async def test_frames_of_one_turn_are_sent_together(pair: tuple[socket.socket, socket.socket]) -> None:
