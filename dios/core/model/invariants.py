@@ -148,8 +148,9 @@ def _check_pending(state: State) -> None:
     for row in state.pending:
         _require(row.task.state is not TaskState.ENDED, "a call of an ended task is waiting")
         _require(row.task.pending.get(row.seq) is row, "a waiting call is missing from its task")
-        for target in row.watched:
-            _require(row.key in target.waiters or target.zombie, "a waiting call is missing from its object")
+        key = row.key
+        woken = all(key in target.waiters or target.zombie for target in row.watched)
+        _require(woken, "a waiting call is missing from its object")
 
 
 def _check_delegations(state: State) -> None:
