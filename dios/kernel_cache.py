@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from dios.kernel_sources import PACKAGE, kernel_states
 from dios.trusted_files import weakness, weakness_within
@@ -29,6 +29,7 @@ _log: Final = logging.getLogger(__name__)
 _SOURCES: Final = tuple(PACKAGE / name for name in ("fairness", "packer", "sprayer", "firmament"))
 _PREFIX: Final = "dios-kernels-"
 _MARK: Final = "complete"
+_PRIVATE: Final = "functions"
 _KEPT: Final = 4
 """The folders that stay in one place: for other versions, or for other machines with the same home."""
 
@@ -51,6 +52,33 @@ def writable_folder() -> Path | None:
             if os.access(folder, os.W_OK) and _is_obeyed(folder):
                 return folder
     return None
+
+
+def private_folder() -> Path | None:
+    """Return the folder for this user's compiled network functions, which no other user can read or write.
+
+    None if none can be written.
+    """
+    parent = writable_folder()
+    if parent is None:
+        return None
+    folder = parent / _PRIVATE
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    is_private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    return folder if is_private and _is_obeyed(folder) else None
+
+
+def open_lock(path: Path) -> TextIO:
+    """Open a file to lock, which no other user can open: whoever can read a file can lock it.
+
+    Raises:
+        OSError: this user cannot open it.
+    """
+    return open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def is_complete() -> bool:

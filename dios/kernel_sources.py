@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -30,13 +30,5 @@ def kernel_states(folders: Iterable[Path], package: Path = PACKAGE) -> list[str]
 
 
 def _bounds_used(text: bytes) -> set[str]:
-    """Return the names of ``dios.limits`` that a module uses."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module == "dios.limits":
-            names.update(alias.name for alias in node.names)
-        elif (
-            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "limits"
-        ):
-            names.add(node.attr)
-    return names & set(vars(limits))
+    """Return the names of ``dios.limits`` that are words of a module."""
+    return {word.decode() for word in re.findall(rb"\b[A-Z][A-Z0-9_]+\b", text)} & set(vars(limits))

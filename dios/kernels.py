@@ -53,7 +53,7 @@ def _locked(folder: Path) -> Iterator[None]:
     at the same time would take the same number, and one variant would be loaded in place of the other.
     """
     try:
-        lock = (folder / "kernels.lock").open("a")
+        lock = kernel_cache.open_lock(folder / "kernels.lock")
     except OSError:
         yield
         return

@@ -925,7 +925,10 @@ SPRAYER_BEAT_S: Final = 0.5  # between two rounds of writing for other hosts
 SPRAYER_LEASE_S: Final = 4.0  # without a written beat, after which a host stops by itself
 SPRAYER_TAKEOVER_S: Final = 6.0  # without a beat of its owner, after which a host takes a function over
 SPRAYER_REPLAY_BYTES: Final = 16 * MIB  # of frames in memory at once, when a file is replayed
-SPRAYER_COMPILED_KEPT: Final = 64  # compiled functions in the cache
+SPRAYER_COMPILED_BYTES: Final = 256 * MIB  # of compiled functions of a user on disk
+SPRAYER_COMPILING_S: Final = (
+    120.0  # for which a process waits for another one that compiles the same function
+)
 SPRAYER_PATTERNS_MAX: Final = 4096
 SPRAYER_PATTERN_BYTES_MAX: Final = 1024  # of one pattern
 SPRAYER_AUTOMATON_BYTES_MAX: Final = 256 * MIB

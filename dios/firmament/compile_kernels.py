@@ -47,7 +47,7 @@ def status() -> str:
     folder = kernel_cache.writable_folder()
     if folder is None:
         return "not compiled: no folder for compiled kernels can be written"
-    with suppress(OSError), (folder / LOCK).open("a") as lock:
+    with suppress(OSError), kernel_cache.open_lock(folder / LOCK) as lock:
         if not _try_lock(lock):
             with suppress(OSError):
                 return (folder / _STATUS).read_text(encoding="utf-8")
@@ -80,7 +80,7 @@ def compile_all(progress: Progress, *, again: bool = False) -> None:
             fresh.replace(folder / _STATUS)
         progress(compiled, total)
 
-    with (folder / LOCK).open("w") as lock:
+    with kernel_cache.open_lock(folder / LOCK) as lock:
         while not _try_lock(lock):
             # The state is "compiling", or "compiling 37 of 120".
             numbers = [int(word) for word in status().split() if word.isdigit()]

@@ -112,12 +112,12 @@ def bare_cycles(engine: MemoryEngine, turns: int) -> int:
         ],
         np.int64,
     )
-    return int(_Three(callable_at(_bare, keep=False))(words.ctypes.data, turns, 0))
+    return int(_Three(callable_at(_bare))(words.ctypes.data, turns, 0))
 
 
 def cycles_each_second() -> float:
     """Return the frequency of the cycle counter in cycles per second."""
-    clock = _Three(callable_at(_now, keep=False))
+    clock = _Three(callable_at(_now))
     begun, before = time.perf_counter(), clock(0, 0, 0)
     time.sleep(CLOCK_S)
     return float(clock(0, 0, 0) - before) / (time.perf_counter() - begun)

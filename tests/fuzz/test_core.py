@@ -30,6 +30,7 @@ def dice(seed: int) -> Random:
     return Random(seed)  # noqa: S311 - repeatable, nothing secret
 
 
+@pytest.mark.long
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )

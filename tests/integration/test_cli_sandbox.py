@@ -22,6 +22,8 @@ from dios.host.confinement.notifications import FORKS
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
 from tests.support.node.running_node import wait_until
 
+pytestmark = pytest.mark.long
+
 PAGE = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
 SALES = "city,amount\nBerlin,4\nRome,8\n"
 ANSWER = """\
@@ -282,7 +284,6 @@ def listed(person: Person) -> list[dict[str, object]]:
 
 
 @pytest.mark.extended
-@pytest.mark.long
 def test_sessions_are_listed_and_stopped(person: Person) -> None:
     """A session is stopped by its fingerprint or process id, all by --all; its program learns of it."""
     wait_until(lambda: listed(person) == [], "the sessions of other tests end")

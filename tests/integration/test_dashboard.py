@@ -27,9 +27,12 @@ from tests.support.web.dashboard import (
 )
 from tests.support.web.imagined import SHOWN
 
-pytestmark = pytest.mark.skipif(
-    bool(MISSING), reason=f"missing: {', '.join(MISSING)}: apt install chromium chromium-driver"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        bool(MISSING), reason=f"missing: {', '.join(MISSING)}: apt install chromium chromium-driver"
+    ),
+]
 EVIL = "<img src=x onerror=document.title='broken'>"
 EVIL_FILE = "<b>rows</b>.txt"
 PROGRAM = "import time\nprint('<b>bold</b> \\x1b[31m \\u202e', flush=True)\ntime.sleep(600)\n"

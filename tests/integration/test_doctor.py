@@ -71,6 +71,7 @@ def test_programs_get_the_same_as_json(probed: dict[str, Mechanism], tmp_path: P
     assert all(isinstance(guarantee["holds"], bool) for guarantee in told["guarantees"])
 
 
+@pytest.mark.long
 def test_each_needed_mechanism_counts(all_there: dict[str, Mechanism], tmp_path: Path) -> None:
     """Without any one needed mechanism tasks are not confined; the reason and what to change are told."""
     assert examine(tmp_path, mechanisms=all_there).confined

@@ -22,6 +22,8 @@ from tests.support.node.confinement import gvisor_or_skip, mechanisms_or_skip
 from tests.support.node.running_node import RunningNode, running_node, wait_until
 from tests.support.wheels import make_wheel
 
+pytestmark = pytest.mark.long
+
 PROGRAM = "import fruit\nprint(fruit.VERSION)\n"
 
 
@@ -161,7 +163,6 @@ def test_a_session_has_packages(node: RunningNode, wheels: Path) -> None:
         dios.Sandbox(node=node.place, packages=["fruit==1.0"], wheels=wheels, forkable=True)
 
 
-@pytest.mark.long
 def test_a_session_in_gvisor_has_packages(node: RunningNode, wheels: Path) -> None:
     """They are mounted there, and come before the packages of the machine."""
     gvisor_or_skip()

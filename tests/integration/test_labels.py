@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.node.command_user import Person
 from tests.support.node.confinement import mechanisms_or_skip
+
+pytestmark = pytest.mark.long
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -20,6 +20,8 @@ from tests.support.node.confinement import runtimes_or_skip
 from tests.support.node.running_node import running_node, wait_until
 from tests.support.node.sandboxes import has_printed
 
+pytestmark = pytest.mark.long
+
 mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
 
 

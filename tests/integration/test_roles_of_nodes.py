@@ -6,10 +6,14 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from dios.transport.identity.identity import adopt, load, renew
 from tests.support.node.command_user import Person
 from tests.support.security.hostile_member.honest_nodes import until
 from tests.support.security.hostile_member.turncoat import free_address
+
+pytestmark = pytest.mark.long
 
 DAY_S = 86_400
 

@@ -13,6 +13,8 @@ from tests.support.node.command_user import Person
 from tests.support.node.confinement import mechanisms_or_skip
 from tests.support.node.running_node import running_node
 
+pytestmark = pytest.mark.long
+
 CONTENT = bytes(range(256)) * 20_000
 
 COPY = """

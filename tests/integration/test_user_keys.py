@@ -13,6 +13,8 @@ import pytest
 from tests.support.node.command_user import Person
 from tests.support.security.hostile_member.turncoat import free_address
 
+pytestmark = pytest.mark.long
+
 OWN = f"uid:{os.getuid()}"
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.node.command_user import Person
 from tests.support.security.hostile_member.turncoat import free_address
+
+pytestmark = pytest.mark.long
 
 
 def test_a_worker_runs_tasks_and_administers_nobody(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dios.core.model.records import Holder
 from dios.host.content.public_pages import PublicPages
 from dios.ids import Principal
 from dios.wire import messages
+from tests.support.core import harness
 from tests.support.core.harness import OWNER
 from tests.support.core.transcripts import STRANGER, transcript
 
@@ -72,5 +73,7 @@ LEAKS: dict[str, Leak] = {
 @pytest.mark.parametrize("leak", LEAKS)
 def test_a_leak_is_detected(leak: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A core that forgets one field or one rule shows transcripts that differ."""
+    # The invariants of the tables are checked above: what leaks is in no table.
+    monkeypatch.setattr(harness, "check", lambda _state: None)
     LEAKS[leak](monkeypatch)
     assert any(transcript(1, owner) != transcript(2, owner) for owner in (OWNER, STRANGER))

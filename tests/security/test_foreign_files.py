@@ -22,6 +22,7 @@ from dios.client.keyring import Keyring
 from dios.client.locate import accepted_users, resolve_node
 from dios.client.sync.node import connect
 from dios.errors import InvalidError, NotPermittedError
+from dios.firmament import compile_kernels
 from dios.ids import Name
 from dios.node import daemon
 from dios.node.settings import load
@@ -311,15 +312,50 @@ def test_compiled_kernels_of_another_user_are_not_loaded(
     assert kernel_cache.writable_folder() is None
 
 
+def test_other_users_cannot_open_the_locks_of_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can open a file can lock it, and the next process would wait for ever."""
+    kernels = pytest.importorskip("dios.kernels")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder / "cache"))
+    place = kernel_cache.writable_folder()
+    assert place is not None
+    with kernels._locked(place), kernel_cache.open_lock(place / compile_kernels.LOCK):
+        locks = list(place.glob("*.lock"))
+        assert len(locks) == 2
+        assert {path.stat().st_mode & 0o777 for path in locks} == {0o600}
+
+
+@pytest.mark.parametrize("place", ["cache", "functions", "file"])
 def test_compiled_handlers_of_another_user_are_not_loaded(
+    place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled handlers of network functions are kept where only this user can read and write."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder / "cache"))
+    private = kernel_cache.private_folder()
+    assert private is not None
+    (private / "Nat.code").touch()
+    assert kernel_cache.private_folder() == private
+    paths = {"cache": folder / "cache", "functions": private, "file": private / "Nat.code"}
+    os.chown(paths[place], STRANGER, -1)
+    assert kernel_cache.private_folder() is None
+    os.chown(paths[place], 0, -1)
+    assert kernel_cache.private_folder() == private
+    paths[place].chmod(0o777)
+    assert kernel_cache.private_folder() is None
+
+
+def test_a_folder_of_compiled_handlers_that_others_can_read_is_not_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sources and compiled code of handlers of network functions are kept in this user's folder alone."""
-    compile_handlers = pytest.importorskip("dios.sprayer.compile.compile_handlers")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    assert compile_handlers._store_source("mine", "") is not None
-    os.chown(folder / "dios", STRANGER, -1)
-    assert compile_handlers._store_source("other", "") is None
+    """They have the constants of a function, such as keys; nor is a link to another folder followed."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder / "cache"))
+    private = kernel_cache.private_folder()
+    assert private is not None
+    private.chmod(0o755)
+    assert kernel_cache.private_folder() is None
+    private.rename(folder / "other")
+    (folder / "other").chmod(0o700)
+    private.symlink_to(folder / "other")
+    assert kernel_cache.private_folder() is None
 
 
 def test_records_of_network_functions_of_another_user_are_not_obeyed(folder: Path) -> None:

@@ -26,6 +26,7 @@ def test_a_node_of_an_ordinary_user_refuses_images(tmp_path: Path) -> None:
             assert pure.run("1").ok
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another")
 def test_the_same_holds_for_a_daemon_without_privileges() -> None:
     """All of this file passes when an ordinary user runs the daemon."""

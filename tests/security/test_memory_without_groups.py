@@ -87,6 +87,7 @@ async def test_what_a_small_task_may_use_does_not_end_it(mechanisms: dict[str, M
             await trio.sleep(limits.TASK_MEMORY_WATCH_MS / 1000)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     os.geteuid() != 0 or AS_ORDINARY_USER in os.environ, reason="needs root to become another"
 )

@@ -28,6 +28,8 @@ from dios.wire.types import Brand, Cause
 from tests.support.node.confinement import library_open_to_all_or_skip, mechanisms_or_skip, passes_as_nobody
 from tests.support.security.escape import Witness
 
+pytestmark = pytest.mark.long
+
 SUPPORT = str(Path(__file__).resolve().parents[1] / "support" / "programs")
 ANSWER_S_MAX = 20
 FIXED_SIGNALS_ABI = 6

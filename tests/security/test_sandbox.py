@@ -313,6 +313,7 @@ async def test_a_child_that_cannot_be_announced_costs_no_other(mechanisms: dict[
         after.close()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     os.geteuid() != 0 or AS_ORDINARY_USER in os.environ, reason="needs root to become another"
 )

@@ -14,6 +14,8 @@ from dios.firmament.policies.reservations import Head, Reservations
 from dios.firmament.policies.room_in_time import RoomInTime
 from labs.sim.queues.world import simulate_queues
 
+pytestmark = pytest.mark.long
+
 SEEDS_TO_FIND = 12
 
 

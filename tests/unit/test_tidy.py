@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import subprocess
 from collections.abc import Iterator
@@ -35,6 +36,14 @@ VAGUE_PARAMETERS = {"what", "where", "whom"}
 DOCUMENTED = re.compile(r"overload$|\.setter$|^_in_place_of")
 """Decorators of functions that have their docstring elsewhere."""
 PURE_BANNED_CALLS = {"print", "open", "input", "exec", "eval"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_collection() -> Iterator[None]:
+    """Syntax trees are large and have no cycles: to look for some takes longer than the tests."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @cache

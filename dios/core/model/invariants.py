@@ -5,6 +5,7 @@ A violation is a defect of the core and raises InvariantError.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterable
 
@@ -59,7 +60,7 @@ def _check_references(state: State) -> None:
             _require(reference.task is task, "a reference is in the table of another task")
             _require(reference.slot not in slots, "two references share a slot")
             slots.add(reference.slot)
-            _require(reference.permissions in Permission.EVERY, "a reference has unknown permissions")
+            _require(0 <= reference.permissions <= Permission.EVERY, "a reference has unknown permissions")
             if reference.object.home:
                 _check_proxy(state, reference)
                 continue
@@ -72,10 +73,9 @@ def _check_references(state: State) -> None:
         _require(len(task.table) <= limits.REFERENCES_PER_TASK_MAX, "a reference table is over its bound")
     for target in state.objects.values():
         _require(target.references == counted.get(target.id, {}), "a reference count is not exact")
-        remote = Counter(
-            reference.task.home for reference in target.references.values() if reference.task.home
-        )
-        _require(target.watchers == remote, "other nodes' references are not counted exactly")
+        homes = [reference.task.home for reference in target.references.values() if reference.task.home]
+        exact = target.watchers == Counter(homes) if homes else not target.watchers
+        _require(exact, "other nodes' references are not counted exactly")
         _require(not target.zombie, "a zombie is still in the node's tables")
         unreferenced = target.deletion is Deletion.REFERENCE_COUNTED and not target.references
         # A recovered durable object is counted from its first reference on (§4.2, Persistence).
@@ -148,8 +148,9 @@ def _check_pending(state: State) -> None:
     for row in state.pending:
         _require(row.task.state is not TaskState.ENDED, "a call of an ended task is waiting")
         _require(row.task.pending.get(row.seq) is row, "a waiting call is missing from its task")
-        for target in row.watched:
-            _require(row.key in target.waiters or target.zombie, "a waiting call is missing from its object")
+        key = row.key
+        woken = all(key in target.waiters or target.zombie for target in row.watched)
+        _require(woken, "a waiting call is missing from its object")
 
 
 def _check_delegations(state: State) -> None:
@@ -182,14 +183,15 @@ def _check_accounts(state: State) -> None:
 
 def _use(state: State) -> Iterable[tuple[Account, list[int]]]:
     """Return each account in use, and its use as the tables hold it."""
-    expected: dict[int, tuple[Account, list[int]]] = {}
+    own: dict[int, tuple[Account, list[int]]] = {}
+    nothing = [0] * len(Resource)
 
     def count(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
         for account in accounts:
-            above: Account | None = account
-            while above is not None:
-                expected.setdefault(id(above), (above, [0] * len(Resource)))[1][resource] += amount
-                above = above.parent
+            row = own.get(id(account))
+            if row is None:
+                row = own[id(account)] = (account, nothing.copy())
+            row[1][resource] += amount
 
     versions: dict[int, Version] = {}
     for owner, (objects, size) in state.dormant_owners.items():
@@ -204,8 +206,9 @@ def _use(state: State) -> Iterable[tuple[Account, list[int]]]:
         versions[id(target.version)] = target.version
     for task in state.everybody():
         count([task.account], Resource.REQUESTS, len(task.pending))
+        count([task.account], Resource.REFERENCES, len(task.table))
         for reference in task.table:
-            count([task.account, *reference.object.sharing], Resource.REFERENCES, 1)
+            count(reference.object.sharing, Resource.REFERENCES, 1)
         for buffer in task.buffers.values():
             count(buffer.accounts, Resource.REQUESTS, 1)
             count([task.account], Resource.DESCRIPTORS, buffer.files)
@@ -239,6 +242,13 @@ def _use(state: State) -> Iterable[tuple[Account, list[int]]]:
     groups = (group.account for group in state.groups.values() if group.account is not None)
     holders = (task.account for task in state.everybody())
     count((*state.principals.values(), *groups, *holders), Resource.OBJECTS, 0)
+    expected: dict[int, tuple[Account, list[int]]] = {}
+    for account, used in own.values():
+        above: Account | None = account
+        while above is not None:
+            _, sums = expected.setdefault(id(above), (above, nothing.copy()))
+            sums[:] = map(operator.add, sums, used)
+            above = above.parent
     for account, used in expected.values():
         used[Resource.CPU_MS] = account.used[Resource.CPU_MS]  # the CPU time of ended tasks stays counted
     return expected.values()

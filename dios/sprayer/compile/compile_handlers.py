@@ -1,38 +1,32 @@
 """Compiles the handlers of a network function into one function, which workers call by its address.
 
 The attributes of ``self`` are passed in an array of numbers, where an array is its address and its shape. For
-each class the text of a small function is generated that reads them again. The text and the compiled code are
-stored in a cache folder of the user, under a name that changes with everything that they depend on. The loop
-of the workers is in ``runtime/worker_kernels.py`` and is compiled once for all functions.
+each class the text of a small function is generated that reads them again. The compiled code is kept on disk
+(``kept_code``). The loop of the workers is in ``runtime/worker_kernels.py`` and is compiled once for all
+functions.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dis
-import hashlib
 import inspect
-import marshal
-import os
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Final, NamedTuple, cast
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
-from dios.limits import SPRAYER_COMPILED_KEPT
 from dios.sprayer.compile.intrinsics import KernelFunction, array_at, callable_at
+from dios.sprayer.compile.kept_code import name_of
 from dios.sprayer.compile.tuple_methods import Function, with_methods
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.network_function import HandlerError, NetworkFunction
 from dios.sprayer.packets.packet import Packets
-from dios.trusted_files import weakness
 
 _NOT_COMPILED: Final = frozenset(
     {"prepare", "manage", "counters", "totals", "recent_alerts", "own_networks", "continue_flows"}
@@ -133,7 +127,7 @@ def compile_handlers(
         "FLOAT": np.dtype(np.float64),
         **fields.names,
     }
-    address = _CompiledFunctions.of(function, "\n".join(lines), space, own)
+    address = _address_of(function, "\n".join(lines), space, own)
     return CompiledHandlers(address, np.array(fields.words, np.int64), tuple(fields.arrays))
 
 
@@ -150,88 +144,30 @@ def _methods(kind: type[NetworkFunction]) -> Iterator[tuple[str, Function]]:
             yield name, method
 
 
-class _CompiledFunctions:
-    """The functions that this process has compiled, so that each core does not compile them again."""
-
-    known: Final[dict[str, int]] = {}
-
-    @classmethod
-    def of(
-        cls,
-        function: NetworkFunction,
-        text: str,
-        space: dict[str, object],
-        own: dict[str, Function],
-    ) -> int:
-        """Return the address of the compiled text."""
-        name = f"{type(function).__name__}_{_digest(text, space, own)}"
-        address = cls.known.get(name)
-        if address is None:
-            path = _store_source(name, text)
-            exec(compile(text, str(path or f"<{name}>"), "exec"), space)  # noqa: S102 - our own text
-            try:
-                address = callable_at(cast("KernelFunction", space["entry"]), keep=path is not None)
-            except (NumbaError, UnsupportedBytecodeError, NotImplementedError) as error:
-                raise HandlerError(_error_message(type(function), own, str(error))) from error
-            except KeyError as error:
-                # Numba reports a missing field of a record with a KeyError that has no place.
-                raise HandlerError(_no_field(type(function), own, str(error.args[0]))) from error
-            cls.known[name] = address
-        return address
+_known: Final[dict[str, int]] = {}
+"""The addresses of functions that this process has compiled, so that each core does not load them again."""
 
 
-def _digest(text: str, space: dict[str, object], own: dict[str, Function]) -> str:
-    """Return a digest that changes when the compiled code may: handlers, their helpers, this library."""
-    hasher = hashlib.blake2b(f"{numba.__version__} {np.__version__} {text}".encode(), digest_size=12)
-    hasher.update(
-        repr({name: str(kind) for name, kind in space.items() if name.startswith("kind_")}).encode()
-    )
-    sprayer = Path(__file__).parents[1]
-    for path in (*sorted(sprayer.rglob("*.py")), sprayer.parent / "limits.py", sprayer.parent / "kernels.py"):
-        hasher.update(path.read_bytes())
-    seen: set[CodeType] = set()
-    for name in sorted(own):
-        _hash_function(hasher, own[name], seen)
-    return hasher.hexdigest()
-
-
-def _hash_function(hasher: hashlib.blake2b, function: object, seen: set[CodeType]) -> None:
-    """Add a function to the digest, and the global functions and constants that it uses."""
-    plain = getattr(function, "py_func", function)
-    if not isinstance(plain, FunctionType) or plain.__code__ in seen:
-        return
-    seen.add(plain.__code__)
-    hasher.update(marshal.dumps(plain.__code__, 2))
-    for name in plain.__code__.co_names:
-        value = plain.__globals__.get(name)
-        if isinstance(value, int | float | str | tuple | np.generic):
-            hasher.update(f"{name}={value!r}".encode())
-        elif isinstance(value, np.ndarray):
-            hasher.update(value.tobytes())
-        else:
-            _hash_function(hasher, value, seen)
-
-
-def _store_source(name: str, text: str) -> Path | None:
-    """Write the text to the cache folder; return None if it cannot be written."""
-    home = os.environ.get("XDG_CACHE_HOME")
+def _address_of(
+    function: NetworkFunction, text: str, space: dict[str, object], own: dict[str, Function]
+) -> int:
+    """Return the address of the compiled text."""
+    kinds = [f"{name} {kind}" for name, kind in space.items() if name.startswith("kind_")]
+    title = type(function).__name__
+    name = name_of(title, own, (text, *kinds))
+    if name in _known:
+        return _known[name]
+    exec(compile(text, f"<{title}>", "exec"), space)  # noqa: S102 - our own text
     try:
-        folder = (Path(home) if home else Path.home() / ".cache") / "dios" / "functions"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if weakness(folder):
-            return None
-        path = folder / f"{name}.py"
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
-        os.utime(path)
-        older = sorted(folder.glob("*.py"), key=lambda file: file.stat().st_mtime_ns)
-        for gone in older[:-SPRAYER_COMPILED_KEPT]:
-            for kept in (gone, *folder.glob(f"__pycache__/{gone.stem}.*")):
-                with contextlib.suppress(FileNotFoundError):
-                    kept.unlink()
-    except (OSError, RuntimeError):
-        return None
-    return path
+        address = callable_at(cast("KernelFunction", space["entry"]), name)
+    except (NumbaError, UnsupportedBytecodeError, NotImplementedError) as error:
+        raise HandlerError(_error_message(type(function), own, str(error))) from error
+    except KeyError as error:
+        # Numba reports a missing field of a record with a KeyError that has no place.
+        raise HandlerError(_no_field(type(function), own, str(error.args[0]))) from error
+    if name is not None:
+        _known[name] = address
+    return address
 
 
 def _error_message(kind: type[NetworkFunction], own: dict[str, Function], message: str) -> str:

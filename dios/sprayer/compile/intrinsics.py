@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar, cast
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, sigutils
+from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
+
+from dios.sprayer.compile.kept_code import KeptCode, name_of
+from dios.sprayer.compile.tuple_methods import Function
 
 _Scalar = TypeVar("_Scalar", np.void, np.int64, np.uint64, np.int32, np.uint32, np.uint16, np.uint8)
 
@@ -220,17 +223,16 @@ _KEPT: Final[list[object]] = []
 """Compiled functions; their addresses are valid while the functions are stored here."""
 
 
-def callable_at(function: KernelFunction, *, keep: bool = True) -> int:
+def callable_at(function: KernelFunction, name: str | None = None) -> int:
     """Compile a function for ``call_at``; return its address, valid until the process ends.
 
-    With ``keep`` the compiled code is cached on disk, next to the file of the function.
+    The compiled code is kept on disk as ``name``, by default one that follows from the function.
     """
-    compiler = numba.cfunc("int64(int64, int64, int64)", cache=keep, _nrt=False)  # type: ignore[call-arg] # as njit
-    compiled = cast("_Compiled", compiler(function))
+    kept = KeptCode(name or name_of(function.__name__, {"function": cast("Function", function)}))
+    arguments = sigutils.normalize_signature("int64(int64, int64, int64)")
+    compiled = CFunc(function, arguments, locals={}, options={"_nrt": False})
+    vars(compiled)["_cache"] = kept
+    with kept.compiled_once():
+        compiled.compile()
     _KEPT.append(compiled)
-    return compiled.address
-
-
-class _Compiled(Protocol):
-    @property
-    def address(self) -> int: ...
+    return cast("int", compiled.address)

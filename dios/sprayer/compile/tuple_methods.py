@@ -12,6 +12,8 @@ from numba.core.datamodel import models
 from numba.core.datamodel.registry import register_default
 from numba.extending import intrinsic, overload_method
 
+from dios.sprayer.compile.inlined_methods import PART_OPTIONS
+
 
 class Function(Protocol):
     """Any function written in Python."""
@@ -32,7 +34,7 @@ def add_methods(
     ``folded`` are inlined into each caller, because passing a tuple of many arrays is expensive.
     """
     for name, method in methods.items():
-        options = {"forceinline": True} if name in folded else {}
+        options = PART_OPTIONS | ({"forceinline": True} if name in folded else {})
         overload_method(kind, name, jit_options=options)(_resolver(method, only))  # type: ignore[call-arg] # handed on
 
 

@@ -232,6 +232,7 @@ def smaller_changes(scheduler: FlowScheduler, task: int, change: Counterfactual)
     return smaller
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.extended(keep=2)
 def test_sufficient_changes_start_the_task_and_smaller_ones_do_not(chunk: int) -> None:
@@ -368,6 +369,7 @@ def test_a_reason_that_does_not_pass_holds_in_an_empty_cluster(chunk: int) -> No
                 assert not starts(empty, task), f"seed {seed}, task {task}: {told.reason}"
 
 
+@pytest.mark.long
 def test_explaining_leaves_no_trace() -> None:
     """Each task of a crowd is explained, and then the rounds decide as if nothing had been asked."""
     for seed in range(3):

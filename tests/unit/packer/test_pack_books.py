@@ -18,6 +18,7 @@ def never_over(datacenter: Datacenter, place: str) -> None:
     assert datacenter.site.trunk.min() >= 0, place
 
 
+@pytest.mark.long
 def test_no_instant_is_over_capacity_in_many_sequences() -> None:
     """In 10,000 drawn sequences of admission, release and time, nothing is ever over capacity or lost."""
     stages = [draw_datacenter(seed, fat=seed % 5 == 0) for seed in range(40)]

@@ -20,6 +20,8 @@ from labs.papers.sprayer.lab.traffic import FrameSender, FrameSink, frames_to_ri
 from labs.papers.sprayer.lab.veth_pairs import CABLE, INSIDE, LEFT_LINK, RIGHT_LINK, VethPairs
 from tests.support.sprayer.frames import read
 
+pytestmark = pytest.mark.long
+
 SEED = 5
 CYCLES = 20_000
 SECONDS = 0.1
