@@ -565,7 +565,7 @@ def test_a_commit_holds_unless_the_level_forbids_what_came_between(
 
 
 def test_two_readers_see_a_write_by_their_levels(stage: Stage, task: Puppet, other: Puppet) -> None:
-    """Of two reads next to a write the one that forbids writers is not valid; both have the bytes of before."""
+    """Of two reads next to a write the one that forbids writers does not hold; both have the old bytes."""
     objects = shared(stage, task, other, b"before")
     strict, loose = (
         task.ask(messages.Buffer, messages.AcquireRead(objects.mine, semantics=level))
