@@ -182,7 +182,7 @@ def test_objects_and_tasks_begin_where_they_are_told(nodes: list[dios.Node]) -> 
 
 
 def test_a_call_takes_one_round_trip_to_one_node(nodes: list[dios.Node]) -> None:
-    """A compound write is one message, whatever the number of nodes; acquire, commit and release are three."""
+    """A compound write is one message, whatever the number of nodes; its three single calls are three."""
     remote = the(nodes[0], blob(nodes[1], b"x" * 100))
 
     def write_once() -> None:
