@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -38,7 +40,7 @@ from dios.wire.types import (
     TaskState,
 )
 from tests.support.node.raw_client import RawClient
-from tests.support.node.running_node import running_node, wait_until
+from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
 from tests.support.security.hostile_pair import Puppet, Stage, anonymous, open_stage, status_of
 
 pytestmark = pytest.mark.long
@@ -837,3 +839,84 @@ def test_a_brand_says_what_a_program_may_start(mode: str, tmp_path_factory: pyte
                 said[brand] = b"".join(console).decode().strip()
     assert said[Brand.PURE] == "[True, None, 'none']"
     assert said[Brand.LIMBO] == ("[True, True, 'all']" if mode == "liberal" else said[Brand.PURE])
+
+
+# -- the node (§3.2.2, §4.2, Figures 5.2 and 5.3) ------------------------------------------------------
+def test_resolution_and_delegation_leave_records(stage: Stage, task: Puppet, other: Puppet) -> None:
+    """The audit log has who looked up a name and who delegated what, and reads and writes are not in it."""
+    created = task.create(b"abc")
+    task.finds(name_of(created))
+    assert stage.next_record("lookup", task).outcome == "ok"
+    given(stage, task, created.reference.ref, other)
+    record = stage.next_record("delegate", task)
+    assert (record.outcome, record.subject) == ("ok", created.reference.fingerprint)
+    task.read(created.reference.ref)
+    task.refused(messages.ReadOnce(1), Code.EBADF)
+    assert stage.next_record("readonce", task).outcome == "denied"
+
+
+def test_stored_objects_take_no_memory_until_they_are_used(tmp_path: Path) -> None:
+    """After a restart a node has those of its durable objects in its tables that are used."""
+    many = 300
+    with running_node(tmp_path / "data", pool_size="0") as running:
+        with dios.connect(running.place) as node, node.batch() as batch:
+            assert node.home is not None
+            pending = [
+                batch.add(node.create, dios.DURABLE_BLOB, data=b"%d" % number, groups=[node.home])
+                for number in range(many)
+            ]
+        names = [reference.result().name for reference in pending]
+        running.stop()
+        running.restart()
+        with dios.connect(running.place) as node:
+            before = len(node.read_table("objects"))
+            assert before < many // 10
+            used = [node.find(name) for name in names[:20] if name is not None]
+            assert [reference.read_bytes() for reference in used if reference] == [
+                b"%d" % number for number in range(20)
+            ]
+            assert len(node.read_table("objects")) >= before + 20
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_a_task_is_forked_before_it_is_wanted(tmp_path: Path, size: int) -> None:
+    """With a pool the process of a task was there before the run; without one it was not."""
+    with running_node(tmp_path / "data", pool_size=str(size)) as running, dios.connect(running.place) as node:
+        assert node.run(b"").wait(30).ok
+        wait_until(lambda: len(leaves(running)) >= size, "the pool is filled again")
+        before = running.descendants()
+        with node.run(b"import time; time.sleep(100)") as run:
+            pid = run.status().pid
+            assert exists(pid)
+            assert (pid in before) is bool(size)
+            run.kill()
+
+
+def leaves(running: RunningNode) -> set[int]:
+    """The processes below a node without processes of their own."""
+    pids = running.descendants()
+    parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids}
+    return pids - parents
+
+
+def test_a_stream_needs_no_node_to_carry_its_messages(tmp_path: Path) -> None:
+    """Two tasks that have its ends exchange messages in shared memory while the node is frozen."""
+    with (
+        running_node(tmp_path / "data", pool_size="0") as running,
+        dios.connect(running.place) as first,
+        dios.connect(running.place) as second,
+    ):
+        assert first.home is not None
+        stream = first.create_stream(groups=[first.home])
+        assert stream.name is not None
+        end = second.find(stream.name)
+        assert isinstance(end, dios.Stream)
+        stream.send(b"before")
+        assert end.receive(30) == b"before"
+        os.kill(running.running.pid, signal.SIGSTOP)
+        try:
+            for number in range(100):
+                stream.send(b"%d" % number)
+            assert [end.receive(30) for _ in range(100)] == [b"%d" % number for number in range(100)]
+        finally:
+            os.kill(running.running.pid, signal.SIGCONT)

@@ -237,3 +237,23 @@ def watts_of(scheduler: LiveScheduler, name: str) -> float | None:
     (watts,) = [row["watts"] for row in rows if row["node"] == name]
     assert watts is None or isinstance(watts, float)
     return watts
+
+
+def test_green_knows_the_machines_of_the_thesis(scheduler: LiveScheduler) -> None:
+    """A node of a type in Tables 8.3 and 8.4 has its watts, cores and speed without any label."""
+    held = {"migration_hysteresis": "1000000000"}
+    scheduler.ask("set", settings=held)
+    for node, machine in (("n2", "r415"), ("n3", "pandaboard")):
+        scheduler.node.label_node(node, {"power": None})
+        scheduler.report(node, machine)
+    cpus, seconds = 0.2, 100
+    scheduler.runs("movable", cpus=cpus, restartable=True, time=seconds, constraints=["node=n2"])
+    marginal = {"n2": (238.02 - 70.60) / 12, "n3": (7.58 - 6.95) / 2 / 0.18}
+
+    def energies() -> list[int]:
+        network = scheduler.network()
+        return sorted(arc.cost % 10**9 for head, arc in network.options("movable").items() if "class" in head)
+
+    scheduler.model("green")
+    wanted = {round(10 * watts * cpus * seconds) for watts in marginal.values()}
+    wait_until(lambda: wanted <= set(energies()), "the costs are those of the tables")
