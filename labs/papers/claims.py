@@ -75,7 +75,7 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     kind: str = ""
     """The kind, where the number does not say it."""
     live_test: str = ""
-    """The test in which running nodes show a live mechanism, as ``tests/FILE.py::TEST``; empty for none."""
+    """The test in which running nodes show it, as ``tests/FILE.py::TEST``; for live claims alone."""
     result_item: str = ""
     """The number in the kept results, if another paper numbers them."""
 
@@ -308,8 +308,8 @@ _ABOUT_VERDICTS: Final = (
 )
 
 _ABOUT_LIVE_TESTS: Final = (
-    "{shown} of the {live} live claims name a test in which running nodes show them (`live_test`, in the "
-    "JSON). The others have none yet."
+    "Each of the {live} live claims names a test in which running nodes show it (`live_test`, in the JSON): "
+    "{tests} tests that CI runs, most of them in `tests/integration/claims`."
 )
 
 
@@ -343,8 +343,8 @@ def page() -> str:
         ),
     ]
     live = [claim for paper in papers for claim in paper.claims if claim.state is State.LIVE]
-    shown = sum(bool(claim.live_test) for claim in live)
-    lines += ["", _prose(_ABOUT_LIVE_TESTS.format(shown=shown, live=len(live)))]
+    tests = len({claim.live_test for claim in live})
+    lines += ["", _prose(_ABOUT_LIVE_TESTS.format(live=len(live), tests=tests))]
     lines += [
         "",
         "## Contradictions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import re
@@ -35,6 +36,7 @@ STARTED: Final = (
 """The modules with which the processes of a running node begin."""
 TESTS_OF_NODES: Final = ("tests/papers/", "tests/integration/", "tests/security/")
 """Tests of nodes, or of the core that a node runs."""
+TESTS_OF_RUNNING_NODES: Final = ("tests/integration/", "tests/security/")
 NUMBERED: Final = re.compile(r"(?:Figure|Table|Listing|Algorithm|Proposition|Lemma|Corollary) \w")
 
 
@@ -195,15 +197,55 @@ def live_modules() -> set[str]:
     return reached((*STARTED, *models))
 
 
-def test_each_live_test_exists_and_belongs_to_a_live_claim() -> None:
-    """A test of running nodes is a function of its file; only live claims have one."""
-    for claim in ALL_CLAIMS:
-        if claim.live_test:
-            path, _, name = claim.live_test.partition("::")
-            assert claim.state is State.LIVE, claim
-            assert path.startswith(TESTS_OF_NODES), claim
-            text = (ROOT / path).read_text()
-            assert re.search(rf"^(?:async )?def {name}\(", text, re.MULTILINE), claim.live_test
+def _marks(test: ast.FunctionDef | ast.AsyncFunctionDef, module: ast.Module) -> str:
+    """Return the source of a test's own marks and of those of its module."""
+    common = [
+        node.value
+        for node in module.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
+    return " ".join(map(ast.unparse, (*common, *test.decorator_list)))
+
+
+def trouble_with(test: str) -> str:
+    """Return the reason why a live claim cannot name this test, or nothing."""
+    path, _, name = test.partition("::")
+    if not path.startswith(TESTS_OF_RUNNING_NODES) or not (ROOT / path).is_file():
+        return "is not in a file of tests of running nodes"
+    module = ast.parse((ROOT / path).read_text())
+    functions = {
+        node.name: node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    if not name.startswith("test_") or name not in functions:
+        return "is not in its file"
+    if re.search(r"mark\.extended(?!\(keep=[1-9])", _marks(functions[name], module)):
+        return "is not run by CI"
+    return ""
+
+
+def test_each_live_claim_names_a_test_of_running_nodes_that_ci_runs() -> None:
+    """The test exists and is not of the extended tier; claims with other states have none."""
+    assert not [claim for claim in ALL_CLAIMS if bool(claim.live_test) is not (claim.state is State.LIVE)]
+    named = {claim.live_test for claim in ALL_CLAIMS if claim.live_test}
+    assert not {test: trouble for test in named if (trouble := trouble_with(test))}
+
+
+@pytest.mark.parametrize(
+    ("test", "trouble"),
+    [
+        ("tests/papers/test_figure_4_9.py::test_cell", "is not in a file of tests of running nodes"),
+        ("tests/integration/test_client.py::test_nothing", "is not in its file"),
+        ("tests/integration/test_dask_suite.py::test_the_cases_that_are_left_out_fail", "is not run by CI"),
+        (
+            "tests/integration/test_neighbours.py::test_an_innocent_client_is_answered_correctly_next_to_greedy_ones",
+            "is not run by CI",
+        ),
+        ("tests/integration/firmament/test_live_cluster.py::test_the_other_set_ups_place_each_run_once", ""),
+    ],
+)
+def test_a_test_of_another_kind_is_refused(test: str, trouble: str) -> None:
+    """Tests of the core alone, absent ones and those of the extended tier; kept cases are run."""
+    assert trouble_with(test) == trouble
 
 
 def _is_live(code: str) -> bool:

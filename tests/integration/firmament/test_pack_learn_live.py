@@ -136,7 +136,6 @@ def learned(site: Site, runs: int) -> dict[str, Member]:
     return members
 
 
-@pytest.mark.extended
 def test_a_job_is_run_as_it_was_learned(site: Site) -> None:
     """What each task took, and when, is measured; a job that asks for that runs to its end."""
     person = site.person
