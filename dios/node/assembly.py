@@ -244,6 +244,7 @@ class NodeHost:
             self._nursery,
             membership.write_labels,
             membership.user_keys,
+            membership.later_secrets,
         )
         self._nursery.start_soon(links.close_idle)
         return links
@@ -393,7 +394,7 @@ class NodeHost:
         """Give the records of the store to the core, before anything else."""
         self.driver.feed(event)
         if self.links is not None:
-            self.links.report_register()
+            self.links.report_documents()
 
     def denied_connection(self, principal: Principal, why: str) -> None:
         """Record in the audit log that a connection was refused; the core never sees it."""
