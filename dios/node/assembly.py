@@ -369,6 +369,9 @@ class NodeHost:
                 self.owners.add(TaskId(owner.task), owner.principal, TaskId(owner.home_id))
             else:
                 self._peers.take_over(owner, node)
+        if self.links is not None:
+            # The predecessor may have stored one that its core had not heard of yet.
+            self.links.report_documents()
 
     def reconnect(self, state: form.HostState) -> None:
         """End the connections of the predecessor with other nodes, and make them again."""

@@ -27,6 +27,7 @@ from dios.errors import Code, NotPermittedError
 from dios.ids import Name, Principal
 from dios.limits import NAME_BYTES
 from dios.transport.identity import generations
+from dios.transport.identity.certificates import NodeRole
 from dios.transport.tcp import announce
 from dios.transport.tcp.announce import AnnouncedNode
 from dios.transport.tcp.tls import dial
@@ -83,8 +84,8 @@ async def test_it_connects_nowhere_and_gets_no_secret(tmp_path: Path) -> None:
 
 
 async def test_its_own_generations_count_nowhere(tmp_path: Path) -> None:
-    """A member that passes one on brings nobody to seal with a secret that the removed node knows."""
-    member, bad = make_cluster(tmp_path)
+    """A member that passes one on brings nobody to seal with a secret that the removed authority knows."""
+    member, bad = make_cluster(tmp_path, role=NodeRole.AUTHORITY)
     await member.trust.remove(bad.node)
     await member.generations.rotate(exactly=True)
     before = member.generations.secrets

@@ -52,8 +52,9 @@ def outcome_of(members: list[Member]) -> str:
     late = without_secret(members)
     if late and late[0].here:
         return (
-            f"the cluster's secret has not changed yet: {late[0].name} could not store the next one, or a "
-            "node has an earlier release. It tries again by itself; its log says why."
+            f"the cluster's secret has not changed yet at {late[0].name}: no authority has made the next "
+            "one, or it cannot be stored. Both are tried again; the logs of this node and of the authorities "
+            "say why."
         )
     if late:
         return (

@@ -117,6 +117,7 @@ class PeerLinks:
         self._pauses = False
         self.counts: Final[Counter[str]] = Counter()
         self._documents: Final = SharedDocuments(
+            me.node,
             user_keys.register,
             later_secrets,
             around.driver,

@@ -134,9 +134,7 @@ class MessageReader:
                         if await self._documents.receive_register(node, message.register):
                             driver.units += limits.TURN_UNITS_MAX  # the same
                     elif isinstance(message, LaterSecrets):
-                        if await self._documents.receive_secrets(
-                            node, message.document, from_worker=line.peer.is_worker
-                        ):
+                        if await self._documents.receive_secrets(node, message.document):
                             driver.units += limits.TURN_UNITS_MAX  # the same
                     else:
                         self._admit(node, session, message, inline, None)

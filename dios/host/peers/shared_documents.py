@@ -2,7 +2,7 @@
 
 Nodes send each other the documents that they have. One that cannot be stored is stored again later. A
 register counts meanwhile, because it may remove a key. A generation does not, because nothing may be sealed
-with a secret that a power cut could take away. Each signer may make generations at a bounded rate.
+with a secret that a power cut could take away. Only authorities make generations, each at a bounded rate.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class SecretStore(Protocol):
         """The nodes that must not get the document."""
 
     @property
+    def may_make(self) -> bool:
+        """True if this node is an authority, which makes generations."""
+
+    @property
     def is_due(self) -> bool:
         """True if a further generation is needed, and this node may make it."""
 
@@ -81,6 +85,7 @@ class SharedDocuments:
 
     def __init__(
         self,
+        own: NodeId,
         register: RegisterStore,
         secrets: SecretStore,
         driver: Driver,
@@ -89,6 +94,7 @@ class SharedDocuments:
         sessions: Callable[[], Iterable[tuple[NodeId, PeerSession]]],
         denied: Callable[[NodeId, DiosError], None],
     ) -> None:
+        self._own: Final = own
         self._register: Final = register
         self._secrets: Final = secrets
         self._driver: Final = driver
@@ -97,6 +103,8 @@ class SharedDocuments:
         self._sessions: Final = sessions
         self._denied: Final = denied
         self._allowances: Final = SignerAllowances()
+        self._versions: Final[dict[NodeId, tuple[int, str]]] = {}
+        """The highest version that each node has spoken, and its name: also of one that rests."""
         self._saves_register = False
         self._has_duty = False
         self._last_failure = ""
@@ -113,6 +121,8 @@ class SharedDocuments:
 
     def send_to(self, node: NodeId, session: PeerSession) -> None:
         """Send the documents to a node that has connected."""
+        known, _ = self._versions.get(node, (0, ""))
+        self._versions[node] = max(known, session.version), session.line.peer.name
         self._send_register(session)
         self._send_secrets(node, session)
         self.look()
@@ -207,8 +217,11 @@ class SharedDocuments:
             self._driver.post(self._stored(call))
 
     async def removed(self) -> None:
-        """Make the next generation at once, after this node has removed another one, or restored some."""
-        if not self._secrets.is_exact:
+        """Make the next generation at once, after this node has removed another one, or restored some.
+
+        If it is no authority, one of those makes it that the statement reaches.
+        """
+        if self._secrets.may_make and not self._secrets.is_exact:
             self._note_failure(await self._rotate(exactly=True))
         self.look()
 
@@ -221,9 +234,9 @@ class SharedDocuments:
         self._last_failure = failure
 
     def look(self) -> None:
-        """Begin to make a generation that is due, after a random time in which another node may make it.
+        """Begin to make a generation that is due, after a time in which another node may make it.
 
-        So one is made also if the node that has removed another one crashes in between.
+        So one is made also if the node that has removed another one crashes in between, or is no authority.
         """
         if self._secrets.is_due and not self._has_duty:
             self._has_duty = True
@@ -232,12 +245,20 @@ class SharedDocuments:
     async def _do_duty(self) -> None:
         try:
             while True:
-                await trio.sleep(jittered_s(limits.GENERATION_DUTY_MS))
+                await trio.sleep(self._turn_s())
                 if not self._secrets.is_due:
                     return
                 self._note_failure(await self._rotate(exactly=False))
         finally:
             self._has_duty = False
+
+    def _turn_s(self) -> float:
+        """Return the seconds until this node's turn: the nodes with lower ids come first.
+
+        Many that began at once would each make one.
+        """
+        before = sum(node < self._own for node, _ in self._sessions())
+        return jittered_s(limits.GENERATION_DUTY_MS) * (1 + min(before, limits.GENERATION_TURNS_MAX))
 
     async def _rotate(self, *, exactly: bool) -> str:
         """Make, store and pass on the next generation; return the reason if that failed.
@@ -246,10 +267,12 @@ class SharedDocuments:
         updated.
         """
         former = [
-            session.line.peer.name for _, session in self._sessions() if session.version < GENERATIONS_VERSION
+            name
+            for node, (version, name) in self._versions.items()
+            if version < GENERATIONS_VERSION and self._secrets.may_have(node)
         ]
         if former:
-            return f"{', '.join(former)} cannot check later secrets. Update their release first."
+            return f"{', '.join(former)} cannot check later secrets. Update their release, or remove them."
         try:
             await self._secrets.rotate(exactly=exactly)
         except DiosError as error:
@@ -259,12 +282,13 @@ class SharedDocuments:
         self._pass_on(None)
         return ""
 
-    async def receive_secrets(self, source: NodeId, data: bytes, *, from_worker: bool) -> bool:
+    async def receive_secrets(self, source: NodeId, data: bytes) -> bool:
         """Store the generations that a node has sent, and pass them on. Return False for known ones.
 
-        Those from a worker are ignored. Raise ProtocolError if no member can have made them.
+        Whoever sends them, an authority has signed them. Raise ProtocolError if none has.
         """
-        if from_worker or data == self._secrets.document:
+        former = self._secrets.document
+        if data == former:
             return False
         try:
             is_new = await self._secrets.accept(data, self._admit)
@@ -276,7 +300,7 @@ class SharedDocuments:
                 self._nursery.start_soon(self._store_secrets, name="store a generation again")
             return True
         if is_new:
-            self._use_secrets(source)
+            self._use_secrets(source, former)
         return True
 
     def _admit(self, signer: int) -> bool:
@@ -285,7 +309,7 @@ class SharedDocuments:
     async def _store_secrets(self) -> None:
         while self._unsaved:
             await trio.sleep(jittered_s(limits.STORE_AGAIN_MS))
-            data = self._unsaved
+            data, former = self._unsaved, self._secrets.document
             try:
                 is_new = await self._secrets.accept(data, self._admit)
             except (WouldBlockError, OSError):
@@ -293,10 +317,12 @@ class SharedDocuments:
             if self._unsaved == data:
                 self._unsaved = b""
             if is_new:
-                self._use_secrets(None)
+                self._use_secrets(None, former)
 
-    def _use_secrets(self, source: NodeId | None) -> None:
-        self._pass_on(source)
+    def _use_secrets(self, source: NodeId | None, former: bytes) -> None:
+        """Report the secrets to the core, and pass the document on if it is another than before."""
+        if self._secrets.document != former:
+            self._pass_on(source)
         self._driver.post(self._stored())
         self.look()
 

@@ -79,7 +79,9 @@ def judge_secret(members: Iterable[Member]) -> Iterator[DoctorFinding]:
     elif late[0].here:
         detail = f"{late[0].name} has one that a removed node has as well"
         yield test.result(
-            detail, "wait a minute; if that does not end it, see the node's log, or free space on its disk"
+            detail,
+            "wait a minute; if that does not end it, see the logs of this node and of the authorities, which "
+            "make the next one",
         )
     else:
         waiting = [member.name for member in late if member.secret is SecretState.WAITING]

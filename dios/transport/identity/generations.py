@@ -1,8 +1,8 @@
 """The generations of the cluster's secret: a new one after each removal, which the removed node never gets.
 
 The first secret (``cluster.secret``) names things, for ever. Later ones seal. All of them are in a document
-that a member signs and all members hold. The document with the highest order counts, and its last secret is
-the one that seals now. It also says which nodes must not get it. ``docs/clusters.md`` has the format.
+that an authority signs and all members hold. The document with the highest order counts, and its last secret
+is the one that seals now. It also says which nodes must not get it. ``docs/clusters.md`` has the format.
 
 All secrets are kept, so that what an earlier one has sealed is still recognized.
 """
@@ -34,8 +34,6 @@ FILE: Final = "generations"
 SECRET_BYTES: Final = 32
 _TAG: Final = b"dios generations of a secret 1\0"
 _VERSION: Final = 1
-_JUMP_MAX: Final = 2**32
-"""How far ahead of the known number another one may be, so that no member uses the numbers up."""
 
 Secret = Annotated[bytes, Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
 
@@ -65,7 +63,7 @@ class Generations:
 
     data: bytes = field(repr=False)
     chain: tuple[CertificateDetails, ...]
-    """The certificates of the member that signed it, and those above it."""
+    """The certificates of the authority that signed it, and those above it."""
     number: int
     secrets: tuple[bytes, ...] = field(repr=False)
     withheld: frozenset[NodeId]
@@ -105,7 +103,8 @@ def read(data: bytes, authority: bytes) -> Generations:
 class KnownGenerations(NamedTuple):
     """The generations that one node knows.
 
-    ``strays`` are secrets that the document does not have, because two members made documents at once.
+    ``strays`` are secrets that the document does not have, because two authorities made documents at once. Of
+    too many the first ones stay.
     """
 
     document: Generations | None = None
@@ -131,12 +130,11 @@ class KnownGenerations(NamedTuple):
         """Return what a node knows after it has heard of a document, None if that has nothing new."""
         known = self.document
         if known is None or document.order > known.order:
-            if document.number > (0 if known is None else known.number) + _JUMP_MAX:
-                return None
             strays = tuple(secret for secret in self.secrets if secret not in document.secrets)
-            return KnownGenerations(document, strays[-limits.GENERATIONS_MAX :])
+            return KnownGenerations(document, strays[: limits.GENERATIONS_MAX])
         new = tuple(secret for secret in document.secrets if secret not in self.secrets)
-        return KnownGenerations(known, (*self.strays, *new)[-limits.GENERATIONS_MAX :]) if new else None
+        strays = (*self.strays, *new)[: limits.GENERATIONS_MAX]
+        return KnownGenerations(known, strays) if strays != self.strays else None
 
     def is_due(self, removed: AbstractSet[NodeId]) -> bool:
         """Return True if a further document is needed: a removed node may have this one, or there are strays.
@@ -229,10 +227,14 @@ class GenerationStore:
 
     @property
     def is_due(self) -> bool:
-        """True if this node, or another one, has to make the next document."""
+        """True if this node, or another authority, has to make the next document."""
         trust = self._trust
-        may_make = trust.own.may(NodeRight.REMOVE) and trust.own.number not in trust.revoked
-        return may_make and self.known.is_due(trust.revoked)
+        return self.may_make and trust.own.number not in trust.revoked and self.known.is_due(trust.revoked)
+
+    @property
+    def may_make(self) -> bool:
+        """True if this node is an authority: nobody else makes generations, and can use them up."""
+        return self._trust.own.may(NodeRight.SIGN)
 
     @property
     def is_exact(self) -> bool:
@@ -247,20 +249,22 @@ class GenerationStore:
         """Store a document that a node has sent; return True if it has something new.
 
         A document of a removed node changes nothing. One that has something new is stored only if ``admit``
-        returns True for its signer. Raises ProtocolError if no member can have made it, WouldBlockError if it
+        returns True for its signer. Raises ProtocolError if no authority has made it, WouldBlockError if it
         is not admitted, OSError if it cannot be stored; then it does not count.
         """
         async with self._storing:
             if data == self.document:
                 return False
             document = read(data, self._trust.authority)
+            if not document.chain[0].may(NodeRight.SIGN):
+                raise ProtocolError(f"{document.chain[0].name} is no authority: it makes no generations")
             if self._trust.refusal(document.chain):
                 return False
             following = self.known.followed_by(document)
             if following is None:
                 return False
             if not admit(document.chain[0].number):
-                raise WouldBlockError("a member has changed the cluster's secret too often")
+                raise WouldBlockError("an authority has changed the cluster's secret too often")
             await self._store(following)
             return True
 
@@ -271,10 +275,10 @@ class GenerationStore:
         NotPermittedError if the role of this node does not let it, LimitError for too many, OSError.
         """
         trust = self._trust
-        if not trust.own.may(NodeRight.REMOVE):
+        if not self.may_make:
             raise NotPermittedError(
-                f"{trust.own.name} is a {trust.own.node_role} and does not change the cluster's secret. Ask "
-                "another node with --node."
+                f"{trust.own.name} is no authority and does not change the cluster's secret. Ask one with "
+                "--node; `dios node ls` shows which nodes are."
             )
         async with self._storing:
             secret = os.urandom(SECRET_BYTES)

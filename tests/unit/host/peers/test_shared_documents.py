@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dios import limits
 from dios.core import effects as fx
 from dios.core.events import NodesRemoved, RegisterStored, SecretsStored
+from dios.host.peers import shared_documents
 from dios.host.peers.link import PeerSession
 from dios.ids import TaskId
 from dios.transport.identity import durable_files, identity
@@ -19,10 +20,16 @@ from dios.transport.identity.generations import GenerationStore
 from dios.wire.codec import GENERATIONS_VERSION
 from dios.wire.dcp_frames import LaterSecrets
 from dios.wire.mandates import make_register
-from tests.support.peers.hosts import PeerHost, connected, identities, peer_host, until
+from tests.support.peers import hosts
+from tests.support.peers.hosts import PeerHost, connected, peer_host, until
 
 CALL = TaskId(1), 1, 1
 ADMINISTRATOR = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
+
+
+def identities(folder: Path, count: int) -> list[Path]:
+    """Data directories of nodes that are all authorities."""
+    return hosts.identities(folder, count, NodeRole.AUTHORITY)
 
 
 def store_of(host: PeerHost) -> GenerationStore:
@@ -159,24 +166,63 @@ async def test_a_generation_is_stored_again_and_not_used_before(tmp_path: Path, 
             assert secrets_of(other) == store_of(other).secrets == secrets_of(local)
 
 
-async def test_a_worker_passes_no_secret_on(tmp_path: Path) -> None:
-    """It has it, and cannot make others believe in one."""
-    (path,) = identities(tmp_path, 1)
-    first = identity.load(path)
+@pytest.mark.parametrize("role", [NodeRole.WORKER, NodeRole.MEMBER])
+async def test_a_node_without_authority_makes_none_and_passes_those_of_others_on(
+    tmp_path: Path, role: NodeRole, disk: list[str]
+) -> None:
+    """An authority has signed them, whoever sends them; also the duty after a removal is an authority's."""
+    assert not disk
+    paths = identities(tmp_path, 2)
+    first = identity.load(paths[0])
     assert first is not None
-    identity.admit_here(first, tmp_path / "w", name="w", role=NodeRole.WORKER)
-    async with peer_host(path) as local, peer_host(tmp_path / "w") as worker:
-        await connected(local, worker)
-        worker.do(fx.RotateSecret(CALL))
-        await until(lambda: told(worker), "it was refused")
-        assert "w is a worker and does not change the cluster's secret" in told(worker)[0].failure
-        session = worker.links.session_of(local.node)
-        assert session is not None
-        session.send_message(LaterSecrets(b"a worker's"))
-        local.do(fx.RotateSecret(CALL))
-        await until(lambda: secrets_of(worker), "it gets that of a member")
-        assert secrets_of(local) == secrets_of(worker)
-        assert worker.links.is_up(local.node)
+    identity.admit_here(first, tmp_path / "w", name="w", role=role)
+    async with peer_host(tmp_path / "w") as relay:
+        async with peer_host(paths[0]) as local:
+            await connected(local, relay)
+            relay.do(fx.RotateSecret(CALL))
+            await until(lambda: told(relay), "it was refused")
+            assert "w is no authority and does not change the cluster's secret" in told(relay)[0].failure
+            local.do(fx.RotateSecret(CALL))
+            await until(lambda: secrets_of(relay), "it gets that of an authority")
+        async with peer_host(paths[1]) as other:
+            await connected(relay, other)
+            await until(lambda: secrets_of(other), "it passes it on")
+            assert secrets_of(other) == secrets_of(relay)
+
+
+async def test_a_removal_by_a_member_makes_an_authority_change_the_secret(
+    tmp_path: Path, disk: list[str]
+) -> None:
+    """It removes the node at once, and gets the next secret from an authority that the statement reaches."""
+    assert not disk
+    paths = hosts.identities(tmp_path, 3)
+    bad = identity.load(paths[2])
+    assert bad is not None
+    async with peer_host(paths[0]) as authority, peer_host(paths[1]) as member:
+        await connected(authority, member)
+        member.do(fx.RemoveNode(bad.node, False, CALL))
+        await until(lambda: secrets_of(member), "it has the next one")
+        assert secrets_of(member) == secrets_of(authority)
+        assert told(member)[-1].withheld == (bad.node,)
+
+
+async def test_authorities_take_turns_with_a_generation_that_is_due(tmp_path: Path, disk: list[str]) -> None:
+    """Those with lower ids come first, so that the others find it made."""
+    assert not disk
+    paths = identities(tmp_path, 4)
+    async with (
+        peer_host(paths[0]) as first,
+        peer_host(paths[1]) as second,
+        peer_host(paths[2]) as third,
+        peer_host(paths[3]) as fourth,
+    ):
+        authorities = first, second, third, fourth
+        await connected(*authorities)
+        turns = sorted(host.links._documents._turn_s() for host in authorities)
+    # Without others a turn is 10 to 20 ms here.
+    assert [10 * (place + 1) <= 1000 * turn <= 20 * (place + 1) for place, turn in enumerate(turns)] == [
+        True
+    ] * 4
 
 
 async def test_no_secret_is_made_while_a_node_could_not_check_its_seals(
@@ -195,7 +241,7 @@ async def test_no_secret_is_made_while_a_node_could_not_check_its_seals(
         await connected(local, other)
         session = local.links.session_of(other.node)
         assert session is not None
-        session.version = GENERATIONS_VERSION - 1
+        monkeypatch.setattr(shared_documents, "GENERATIONS_VERSION", GENERATIONS_VERSION + 1)
         monkeypatch.setattr(PeerSession, "send_message", note)
         local.do(fx.RotateSecret(CALL))
         await until(lambda: told(local), "it was refused")
