@@ -52,10 +52,10 @@ WELL = member("n4")
         (
             [DUE, WELL],
             [DUE],
-            "has not changed yet: n1 could not store",
+            "has not changed yet at n1",
             "a removed node has",
             "n1 has one that a removed node has as well",
-            "free space",
+            "see the logs",
         ),
     ],
 )
