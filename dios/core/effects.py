@@ -507,6 +507,12 @@ class StoreRegister(Struct, frozen=True, tag=84):
     call: tuple[TaskId, int, int]
 
 
+class RotateSecret(Struct, frozen=True, tag=85):
+    """Make, store and pass on the next generation of the cluster's secret; SecretsStored reports it."""
+
+    call: tuple[TaskId, int, int]
+
+
 class StoreLabels(Struct, frozen=True, tag=83):
     """Store this node's rack and labels for its next starts; LabelsStored reports the result."""
 
@@ -621,6 +627,7 @@ Effect: TypeAlias = (
     | RemoveNode
     | StoreLabels
     | StoreRegister
+    | RotateSecret
     | SetRates
     | EndConnection
     | LogDefect

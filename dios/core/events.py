@@ -270,9 +270,10 @@ class LabelsStored(Struct, frozen=True, tag=25):
 
 
 class RegisterStored(Struct, frozen=True, tag=29):
-    """The ``register`` of enrolled principals that this node has stored now, and their keys.
+    """The ``register`` of enrolled principals that counts from now on, and their keys.
 
-    ``call`` is the call that brought it, if any. With a ``failure``, nothing was stored.
+    ``call`` is the call that brought it, if any. With a ``failure``, the register is not stored; if it is
+    empty, the former one counts.
     """
 
     now: int
@@ -280,6 +281,33 @@ class RegisterStored(Struct, frozen=True, tag=29):
     keys: tuple[tuple[Principal, tuple[bytes, ...]], ...]
     call: tuple[TaskId, int, int] | None = None
     failure: str = ""
+
+
+class ExtensionsFailed(Struct, frozen=True, tag=31):
+    """The extensions of mandates with these keys (``Extension.key``) could not be signed for a node."""
+
+    now: int
+    node: NodeId
+    keys: tuple[bytes, ...]
+
+
+class SecretsStored(Struct, frozen=True, tag=30):
+    """The later secrets of the cluster that this node has stored, the present one last.
+
+    ``mark`` is equal on all nodes with the same ones, and ``withheld`` are the nodes that do not get them.
+    ``call`` is the call that changed the secret, if any; ``failure`` is the reason if that failed.
+    """
+
+    now: int
+    secrets: tuple[bytes, ...]
+    mark: int
+    withheld: tuple[NodeId, ...]
+    call: tuple[TaskId, int, int] | None = None
+    failure: str = ""
+
+    def __repr__(self) -> str:
+        """Return a text without the secrets."""
+        return f"SecretsStored({len(self.secrets)} secrets, {self.mark:016x}, {self.call}, {self.failure!r})"
 
 
 class LogLeft(Struct, frozen=True, tag=21):
@@ -382,6 +410,8 @@ Event: TypeAlias = (
     | NodesRemoved
     | LabelsStored
     | RegisterStored
+    | SecretsStored
+    | ExtensionsFailed
     | NetworkOpened
     | NetworkFailed
     | ConnectionArrived

@@ -30,7 +30,9 @@ from dios.core.remote import (
     authority,
     cached_replies,
     cluster_events,
+    generations,
     granted_leases,
+    mandate_table,
     proxies,
     registration,
     requests,
@@ -237,6 +239,10 @@ class Core:
                 node_calls.labels_stored(step, event)
             case events.RegisterStored():
                 authority.register_stored(step, event)
+            case events.ExtensionsFailed():
+                mandate_table.not_signed(self.state.cluster, event)
+            case events.SecretsStored():
+                generations.stored(step, event)
             case events.LoadMeasured():
                 cluster_events.load_measured(step, event)
             case events.FitnessChanged():

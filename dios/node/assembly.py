@@ -244,6 +244,7 @@ class NodeHost:
             self._nursery,
             membership.write_labels,
             membership.user_keys,
+            membership.later_secrets,
         )
         self._nursery.start_soon(links.close_idle)
         return links
@@ -368,6 +369,9 @@ class NodeHost:
                 self.owners.add(TaskId(owner.task), owner.principal, TaskId(owner.home_id))
             else:
                 self._peers.take_over(owner, node)
+        if self.links is not None:
+            # The predecessor may have stored one that its core had not heard of yet.
+            self.links.report_documents()
 
     def reconnect(self, state: form.HostState) -> None:
         """End the connections of the predecessor with other nodes, and make them again."""
@@ -393,7 +397,7 @@ class NodeHost:
         """Give the records of the store to the core, before anything else."""
         self.driver.feed(event)
         if self.links is not None:
-            self.links.report_register()
+            self.links.report_documents()
 
     def denied_connection(self, principal: Principal, why: str) -> None:
         """Record in the audit log that a connection was refused; the core never sees it."""

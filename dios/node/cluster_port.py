@@ -24,6 +24,7 @@ from dios.host.loop.clock import Clock
 from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
 from dios.host.peers.links import LabelWriter, PeerLinks
 from dios.host.peers.mandates import UserKeys
+from dios.host.peers.shared_documents import SecretStore
 from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal
 from dios.node import coordinator_supervisor, devices, discovery, live_labels, machine, seeds
@@ -70,6 +71,7 @@ class ClusterMembership(NamedTuple):
     network: PeerNetwork
     guard: RevocationList
     user_keys: UserKeys
+    later_secrets: SecretStore
     disk_rate: int = 0
     link_rate: int = 0
     slots: int = limits.TASKS_MAX
@@ -186,6 +188,7 @@ async def open_port(
         network,
         own.trust,
         UserKeys(PrincipalRegister(own.folder, own.cluster, settings.administrator), own.key),
+        own.generations,
         settings.store_rate,
         settings.link_rate,
         settings.tasks_max,
@@ -214,9 +217,10 @@ async def serve_port(port: ClusterPort, links: PeerLinks, settings: Settings, nu
             nursery.start_soon(links.seek, address, name="look for the cluster")
     if settings.announce:
         me = port.membership.me
-        voice = AnnouncedNode(port.certificate.own.cluster, port.membership.secret, me.node, me.address)
+        own = port.certificate.own
+        voice = AnnouncedNode(own.cluster, own.key(), me.node, me.address)
         place = discovery.place_of(settings.listen)
-        nursery.start_soon(discovery.find_others, voice, links, place, name="announce")
+        nursery.start_soon(discovery.find_others, voice, own.trust.is_member, links, place, name="announce")
     nursery.start_soon(port.certificate.keep, lambda: _known(settings, links), name="renew the certificate")
     certifying: set[NodeId] = set()
     _log.info("the node listens for other nodes", extra={"address": port.listener.address})

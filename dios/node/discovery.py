@@ -15,7 +15,7 @@ import trio
 from dios import limits
 from dios.host.peers.links import PeerLinks
 from dios.transport.tcp import announce
-from dios.transport.tcp.announce import AnnouncedNode, MulticastNetwork, ReceivedAnnouncement
+from dios.transport.tcp.announce import AnnouncedNode, IsMember, MulticastNetwork, ReceivedAnnouncement
 from dios.wire.addresses import split_address
 
 _log: Final = logging.getLogger(__name__)
@@ -31,7 +31,9 @@ def place_of(listen: str) -> MulticastNetwork:
         return MulticastNetwork()
 
 
-async def find_others(voice: AnnouncedNode, links: PeerLinks, place: MulticastNetwork) -> None:
+async def find_others(
+    voice: AnnouncedNode, is_member: IsMember, links: PeerLinks, place: MulticastNetwork
+) -> None:
     """Announce this node and connect to others that announce themselves, until cancelled.
 
     Without multicast, which a machine may get after the node has started, log that once and try again.
@@ -55,7 +57,7 @@ async def find_others(voice: AnnouncedNode, links: PeerLinks, place: MulticastNe
         told, pause_ms = "", limits.ANNOUNCE_RETRY_MS_MIN
         while True:
             try:
-                await announce.announce(voice, heard, place)
+                await announce.announce(voice, is_member, heard, place)
             except OSError as error:
                 if str(error) != told:
                     told = str(error)

@@ -26,6 +26,8 @@ ADMISSION_VERSION: Final = 6
 """The first version in which a node enforces quotas."""
 MANDATES_VERSION: Final = 8
 """The first version in which nodes exchange the register of principals and mandates of users."""
+GENERATIONS_VERSION: Final = 8
+"""The first version in which nodes exchange the generations of the cluster's secret."""
 
 _LENGTH: Final = struct.Struct("<I")
 _pack_length: Final = _LENGTH.pack

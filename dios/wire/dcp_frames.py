@@ -87,7 +87,21 @@ class Principals(Struct, frozen=True, array_like=True, tag=54):
     register: RegisterBytes
 
 
-Control: TypeAlias = Revoked | Resting | Continuing | AuditHeads | Principals
+class LaterSecrets(Struct, frozen=True, array_like=True, tag=55):
+    """The later secrets of the cluster that the sender has stored (``dios.transport.identity.generations``).
+
+    Each node sends it first, and again when it has newer ones, except to nodes from which it is withheld.
+    Version GENERATIONS_VERSION and later.
+    """
+
+    document: Annotated[bytes, Meta(max_length=limits.STATEMENT_BYTES_MAX)]
+
+    def __repr__(self) -> str:
+        """Return a text without the secrets."""
+        return f"LaterSecrets({len(self.document)} bytes)"
+
+
+Control: TypeAlias = Revoked | Resting | Continuing | AuditHeads | Principals | LaterSecrets
 """The messages between hosts, which the core does not see."""
 
 

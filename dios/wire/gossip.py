@@ -55,6 +55,8 @@ class MemberRow(Struct, frozen=True, array_like=True):
     """Releases without this field count as fit, as they always did."""
     barred: Annotated[tuple[Node, ...], Meta(max_length=limits.SCHEDULERS_BARRED_MAX)] = ()
     """The nodes whose schedulers have lost their lease on its queue."""
+    secrets: TableHash = 0
+    """The mark of the later secrets of the cluster that it has, 0 for none."""
 
 
 Updates: TypeAlias = Annotated[tuple[MemberRow, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]

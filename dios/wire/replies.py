@@ -54,6 +54,7 @@ from dios.wire.types import (
     Proximity,
     Resource,
     Scope,
+    SecretState,
     TaskState,
 )
 
@@ -380,8 +381,9 @@ class NodeRow(Struct, frozen=True, array_like=True):
     barred: Annotated[tuple[Identifier, ...], Meta(max_length=limits.SCHEDULERS_BARRED_MAX)] = ()
     """The ids of the nodes whose schedulers have lost their lease on the node's queue."""
     is_worker: bool = False
-    is_authority: bool = False
     """True if the node showed a certificate of a worker, which administers no other node."""
+    is_authority: bool = False
+    secret: SecretState = SecretState.CURRENT
 
 
 class Nodes(Struct, frozen=True, array_like=True, tag=14):

@@ -170,19 +170,23 @@ def _sealed(seal: bytes, caveats: Iterable[Caveat]) -> bytes:
 
 
 # -- verifying --------------------------------------------------------------------------------------
-def verify(secret: bytes, token: SealedToken, holder: TokenHolder, now_ns: int) -> TokenTerms:
-    """Return the terms of a token that is sealed with this cluster's secret, at this cluster's time.
+def verify(
+    secrets: Iterable[bytes], token: SealedToken, holder: TokenHolder, now_ns: int
+) -> tuple[Name, TokenTerms]:
+    """Return the name of a token's record, and the terms of the token at this cluster's time.
 
-    The caller must look for the record besides. Raise NotPermittedError for a token that was forged or
-    changed, that is over, is for another holder, or has no right left.
+    One of the cluster's secrets must have sealed it. The caller must look for the record besides. Raise
+    NotPermittedError for a token that was forged or changed, that is over, is for another holder, or has no
+    right left.
     """
-    expected = _sealed(_first_seal(record_name(secret, token.grant)), token.caveats)
-    if not compare_digest(expected, token.seal):
-        raise NotPermittedError(
-            "the seal of the token does not match: it was changed, or another cluster issued it. Ask its "
-            "giver for the whole text."
-        )
-    return terms_of(token, holder, now_ns)
+    for secret in secrets:
+        record = record_name(secret, token.grant)
+        if compare_digest(_sealed(_first_seal(record), token.caveats), token.seal):
+            return record, terms_of(token, holder, now_ns)
+    raise NotPermittedError(
+        "the seal of the token does not match: it was changed, or another cluster issued it. Ask its "
+        "giver for the whole text."
+    )
 
 
 def terms_of(token: SealedToken, holder: TokenHolder, now_ns: int) -> TokenTerms:

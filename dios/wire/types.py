@@ -223,6 +223,14 @@ class Fitness(Named):
     UNFIT = 2  # its machine lacks a mechanism
 
 
+class SecretState(Named):
+    """Whether a node has the present generation of the cluster's secret, as the asked node knows it."""
+
+    CURRENT = 0
+    WAITING = 1  # it lives, and gets the generation as soon as it can store it
+    UNKNOWN = 2  # it does not answer, and gets the generation when it comes back
+
+
 class NodeWish(Named):
     """The changes that an operator can request for a node."""
 
@@ -230,6 +238,7 @@ class NodeWish(Named):
     UNDRAIN = 1
     FORGET = 2  # its certificate is revoked; to come back it must be admitted again
     RESTORE = 3  # it is forgotten, and the nodes that it had removed are members again
+    ROTATE = 4  # the asked node makes the next generation of the cluster's secret
 
 
 class Resource(Named):

@@ -16,6 +16,7 @@ from dios import limits
 from dios.core.calls import user_records
 from dios.core.model.names import (
     SERVICES,
+    Secrets,
     group_name,
     home_name,
     internal_name,
@@ -534,20 +535,20 @@ def test_the_owner_of_a_copy_is_one_whom_the_node_may_name() -> None:
     assert there.core.state.objects[ObjectId(answer.held.reference.object)].owner == BOB
 
 
-async def test_a_register_of_another_signer_changes_nothing(tmp_path: Path) -> None:
+def test_a_register_of_another_signer_changes_nothing(tmp_path: Path) -> None:
     """Who gives the nodes a register of its own enrols nobody, and removes nobody."""
     keys = {str(ALICE): (public_bytes(key_of(ALICE)),)}
     register = PrincipalRegister(tmp_path, AUTHORITY)
-    assert await register.accept(make_register(ADMINISTRATOR, AUTHORITY, 5, keys).data)
+    assert register.accept(make_register(ADMINISTRATOR, AUTHORITY, 5, keys).data)
     for data in (
         make_register(key_of("liar"), AUTHORITY, 6, {}).data,
         make_register(key_of(ALICE), AUTHORITY, 7, {str(BOB): (public_bytes(key_of(ALICE)),)}).data,
     ):
         with pytest.raises(NotPermittedError, match="administrator"):
-            await register.accept(data)
-    assert await register.accept(make_register(ADMINISTRATOR, AUTHORITY, 4, {}).data) is None
-    assert register.stored is not None
-    assert register.stored.keys == keys
+            register.accept(data)
+    assert register.accept(make_register(ADMINISTRATOR, AUTHORITY, 4, {}).data) is None
+    assert register.present is not None
+    assert register.present.keys == keys
 
 
 # -- principals beside the caller --------------------------------------------------------------------
@@ -643,7 +644,7 @@ def test_objects_of_others_are_found_with_a_mandate_or_as_by_a_share_alone() -> 
 @pytest.mark.parametrize("kind", [dcp.Forward, dcp.Start, dcp.CreateReplica])
 def test_nothing_is_put_into_the_groups_of_others(kind: type[dcp.Body], owner: Principal) -> None:
     """Whoever is said to own them: the home group and that of the logs follow from the secret too."""
-    sealed = group_name(SECRET, bytes(16), ALICE)
+    sealed = group_name(Secrets(SECRET), bytes(16), ALICE)
     for group in (_HOME, logs_group(_HOME), sealed):
         cluster = Cluster(("r1", "r1"))
         there = cluster.nodes[0]

@@ -10,6 +10,7 @@
 - ``users``: ``dios user``; ``programs_of_users``: programs that root runs as another user for it.
 - ``members``: ``dios node``; ``node_logs``: ``dios node logs``; ``limits``: ``dios limits``; ``audit``:
   ``dios audit``; ``doctor``: ``dios doctor``; ``metrics``: ``dios metrics``; ``dashboard``: ``dios ui``.
+- ``cluster_secret``: waits until nodes have the present secret of their cluster.
 - ``fitness``: waits until nodes that were started know if they can run pure tasks.
 - ``bringup``: ``dios up`` and ``dios down`` for other machines; ``config``: ``dios config``.
 """

@@ -20,6 +20,7 @@ from dios.cli.common.results import CommonOptions, OutputOptions
 from dios.cli.common.rows import Row
 from dios.cli.common.streams import run
 from dios.cli.nodes import check, config, inspection, joining, orphans, trust
+from dios.cli.nodes.cluster_secret import secret_text
 from dios.cli.nodes.fitness import wait_known
 from dios.cli.nodes.setting_options import SHOWN, own_options, settings_given
 from dios.cli.nodes.target import MAYBE_DATA, socket_of, time_limit
@@ -268,6 +269,7 @@ def status(
             PURE_TASKS: info.guarantees.get(PURE_TASKS, info.fitness.name.lower()),
             "cluster": _cluster_text(cluster),
             "certificate": certificate or None,
+            "secret": secret_text(cluster) if len(cluster) > 1 else None,
             **dict(sorted(info.counts.items())),
             **{f"{name}:": text for name, text in sorted(info.guarantees.items()) if name != PURE_TASKS},
         },

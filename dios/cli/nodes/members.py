@@ -36,6 +36,7 @@ from dios.cli.common.output import (
 from dios.cli.common.results import CommonOptions
 from dios.cli.common.rows import Row
 from dios.cli.nodes import node_logs
+from dios.cli.nodes.cluster_secret import ROTATION_SECONDS, outcome_of, wait_for_secret, without_secret
 from dios.cli.nodes.joining import role_given
 from dios.cli.nodes.setting_options import seconds_of
 from dios.client.ops.cluster import Member
@@ -72,6 +73,7 @@ class NodeRow(Row, kw_only=True):
 
     ``fitness`` is its ability to run pure tasks: fit, unknown or unfit. ``worker`` is true if it administers
     no other node, and ``authority`` if it admits others; a node that never connected shows neither.
+    ``secret`` says if it has the present secret of the cluster: current, waiting or unknown.
     """
 
     name: str
@@ -83,6 +85,7 @@ class NodeRow(Row, kw_only=True):
     fitness: str
     is_worker: bool = field(name="worker")
     is_authority: bool = field(name="authority")
+    secret: str
     here: bool
     epoch: int
     tasks: int
@@ -510,7 +513,46 @@ def _left(connected: Node, members: list[Member], member: Member) -> _Left:
     )
 
 
-@app.command(examples="dios node forget n2\ndios node forget n2 --yes     (asks nothing)", json=[NodeRow])
+@app.command(
+    "rotate-secret",
+    examples="dios node rotate-secret\ndios node rotate-secret --wait 5min\n"
+    "dios node rotate-secret --json | jq -r '.[] | select(.secret != \"current\") | .name'",
+    epilog="The exit status is 4 if a node that answers does not have the new secret after --wait.",
+    json=[NodeRow],
+)
+def rotate_secret(
+    *,
+    wait: str = option("--wait SPAN", "Wait at most this long: 30s, 5min.", default=f"{ROTATION_SECONDS}s"),
+    common: CommonOptions,
+) -> None:
+    """Change the secret with which the nodes seal new groups and tokens.
+
+    `dios node forget` does it by itself. Use this if the secret of a node may have been copied without the
+    node. What was sealed before stays valid. A node that is away gets the new secret when it comes back.
+    """
+    with _connected(common) as connected:
+        seconds = seconds_of(wait, "--wait")
+        here = next((member.name for member in connected.nodes() if member.here), "")
+        if not here:
+            raise InvalidError("this node is in no cluster, so it has no secret; `dios up` makes one")
+        connected.set_node(here, "rotate")
+        _await_secret(connected, common, seconds, "")
+
+
+def _await_secret(connected: Node, common: CommonOptions, seconds: float, before: str) -> None:
+    """Wait until the nodes have the new secret, and print them with a sentence after ``before``."""
+    with progress("handing out the new secret") as report:
+        members = wait_for_secret(connected, seconds, report)
+    common.print_row(list(map(described, members)), f"{before}{outcome_of(members)}")
+    if without_secret(members):
+        raise typer.Exit(TIME_IS_OVER)
+
+
+@app.command(
+    examples="dios node forget n2\ndios node forget n2 --yes     (asks nothing)",
+    epilog="The exit status is 4 if a node that answers does not have the new secret after 30 seconds.",
+    json=[NodeRow],
+)
 def forget(
     name: str = NAME_ARGUMENT,
     *,
@@ -520,7 +562,8 @@ def forget(
 ) -> None:
     """Remove a node from the cluster for good: all nodes refuse its certificate from now on.
 
-    It fails if a node that lives has not stored the removal; repeat it then.
+    It fails if a node that lives has not stored the removal; repeat it then. The cluster's secret changes, so
+    that the node seals nothing any more.
 
     Use this for a node that is lost or no longer trusted. Its objects cannot be reached any more; nothing is
     deleted on its disk. Its machine can come back as a new node, with an invitation and an empty data
@@ -538,7 +581,8 @@ def forget(
             raise typer.Exit(FAILED)
         left = connected.set_node(name, "restore" if taken_over else "forget")
         remaining = ", ".join(other.name for other in left)
-        common.print_row(list(map(described, left)), f"{name} is forgotten; remaining nodes: {remaining}")
+        before = f"{name} is forgotten; remaining nodes: {remaining}; "
+        _await_secret(connected, common, ROTATION_SECONDS, before)
 
 
 def last_authority(members: list[Member], name: str) -> str:

@@ -18,7 +18,7 @@ from dios.limits import NAME_BYTES
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
 from dios.wire.node_labels import check, labels_of
-from dios.wire.types import Fitness, NodeStatus, NodeWish
+from dios.wire.types import Fitness, NodeStatus, NodeWish, SecretState
 
 T = TypeVar("T")
 
@@ -66,6 +66,7 @@ class Member:
     last report. ``fitness`` is its ability to run pure tasks. ``barred`` are the nodes whose schedulers have
     lost their lease on its queue, because they placed no run. ``is_worker`` is True if it administers no
     other node, and ``is_authority`` if it admits others; a node that never connected shows neither.
+    ``secret`` says if it has the present generation of the cluster's secret.
     Its clock is ahead of the asked node's by ``clock_offset_ns``, give or take
     ``clock_error_ns``, both None if that was not measured.
     """
@@ -90,6 +91,7 @@ class Member:
     barred: tuple[int, ...] = ()
     is_worker: bool = False
     is_authority: bool = False
+    secret: SecretState = SecretState.CURRENT
 
     @property
     def fit(self) -> bool:
@@ -104,6 +106,7 @@ class Member:
         words += ["draining"] if self.draining else []
         words += [_FITNESS_WORDS[self.fitness]] if is_alive and not self.fit else []
         words += ["scheduler barred"] if is_alive and self.barred else []
+        words += ["old secret"] if is_alive and self.secret is SecretState.WAITING else []
         return ", ".join(words)
 
     @property
@@ -136,7 +139,9 @@ class ClusterOps(SchedulingOps):
         With "drain" no new task is placed there, "undrain" reverts that, "forget" revokes its certificate for
         good: to come back it must be admitted again. "restore" forgets it, too, and makes the nodes that it
         had removed members again. Both raise UnreachableError, which names the nodes, if a live node has not
-        stored the removal. For the node's own user, and root.
+        stored the removal. The cluster's secret changes after both; ``Member.secret`` shows which nodes have
+        it. "rotate" changes it alone, and is sent to the node that it names. For the node's own user, and
+        root.
         """
         if not host:
             raise InvalidError("give the name of a node; `nodes` lists them", call="set_node")
@@ -241,6 +246,7 @@ def _members(listing: messages.Nodes) -> list[Member]:
                 row.barred,
                 row.is_worker,
                 row.is_authority,
+                row.secret,
             )
             for row in listing.nodes
         ]

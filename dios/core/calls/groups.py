@@ -159,7 +159,7 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
     groups: list[PhysicalObject] = []
     for name in dict.fromkeys(names):
         # Verify every name, so that the time a call takes does not reveal which groups exist.
-        signed = is_signed(state.secret, name, principal)
+        signed = is_signed(state.secrets, name, principal)
         group = state.groups.get(name)
         if signed and group is None:
             group = group_for(step, GroupName(name, principal))
@@ -243,8 +243,9 @@ def _proven_owner(step: Step, described_group: GroupName) -> Principal:
 
     Nobody becomes a member of a group without an owner by presenting its name.
     """
-    secret, name, owner = step.state.secret, described_group.name, Principal(described_group.owner)
-    proven = is_signed(secret, name, owner) or (bool(secret) and name == home_name(secret, owner))
+    secrets, name, owner = step.state.secrets, described_group.name, Principal(described_group.owner)
+    is_home = bool(secrets.first) and name == home_name(secrets.first, owner)
+    proven = is_home or is_signed(secrets, name, owner)
     return owner if proven else Principal("")
 
 

@@ -12,7 +12,7 @@ from dios.core.calls import moves, rights, submissions
 from dios.core.calls.handlers import handles
 from dios.core.events import LabelsStored
 from dios.core.model.records import Holder, Pending
-from dios.core.remote import forwarding, node_list, remote_calls, removals
+from dios.core.remote import forwarding, generations, node_list, remote_calls, removals
 from dios.core.step import Step
 from dios.errors import Code, InvalidError
 from dios.wire import messages, node_labels
@@ -47,8 +47,8 @@ def retry_list(step: Step, row: Pending) -> None:
 
 @handles(messages.SetNode)
 def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None:
-    """Drain, undrain or forget a node. The node itself drains, and notifies all others."""
-    rights.require_nodes_own(step.state, task, "drain, undrain or forget nodes")
+    """Drain, undrain or forget a node, or change the secret. A node itself drains, and notifies others."""
+    rights.require_nodes_own(step.state, task, "drain, undrain or forget nodes, or change the secret")
     cluster = step.state.cluster
     if cluster is None:
         raise InvalidError("this node belongs to no cluster; `dios-node init` creates one")
@@ -58,6 +58,12 @@ def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None
             raise InvalidError("a node cannot forget itself; send the call to another node")
         step.audit(task, "forget", "ok", call.host)
         removals.remove(step, task, seq, call, node, name)
+        return
+    if call.wish is NodeWish.ROTATE:
+        if cluster.member_named(call.host) is not cluster.membership.own:
+            raise InvalidError("the asked node changes the secret; send the call to the other node")
+        step.audit(task, "rotate", "ok", call.host)
+        generations.rotate(step, task, seq, call)
         return
     peer = remote_calls.peer_named(step, call.host)
     on = call.wish is NodeWish.DRAIN

@@ -128,7 +128,7 @@ def _new_name(step: Step, task: Holder, call: messages.Create) -> Name | None:
     kind = call.name_kind
     if kind is NameKind.RANDOM and call.object_type is ObjectType.GROUP and step.state.secret:
         random = step.state.entropy(limits.NAME_BYTES // 2)
-        return group_name(step.state.secret, random, task.principal)
+        return group_name(step.state.secrets, random, task.principal)
     if kind is NameKind.ANONYMOUS:
         return None
     if call.flags & user_records.FLAGS:

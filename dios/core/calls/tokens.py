@@ -1,6 +1,6 @@
 """Sealed tokens: a session records the grant of one, and the session of a holder redeems it (ADR 0101).
 
-The name of the record of a grant follows from the grant and the secret of the cluster. It seals the token,
+The name of the record of a grant follows from the grant and the cluster's present secret. It seals the token,
 and nobody but a node derives it. A node verifies the seal and every caveat by itself, by its own clock, and
 then looks for the record as it looks for the record of a share: what a session finds by a token comes from
 its reference to the record, and goes when the record is destroyed or the time is over.
@@ -54,7 +54,7 @@ def issue(step: Step, task: Holder, seq: int, call: messages.IssueToken) -> None
         raise InvalidError("a token is for the group of the call, to read in it or to read and write")
     if not step.now < grant.expires_ns <= step.now + limits.LIFETIME_NS_MAX:
         raise InvalidError("a token ends in the future, and at most a year from now")
-    name = record_name(step.state.secret, grant)
+    name = record_name(step.state.secrets.sealing, grant)
     shown = sharing.make_record(step, task, name)
     step.audit(task, "token", "issued", group.fingerprint, f"token {token_mark(grant)}")
     step.answer(task, seq, messages.Created(name, shown))
@@ -80,7 +80,8 @@ def redeem(step: Step, task: Holder, seq: int, call: messages.RedeemToken) -> No
     holder = TokenHolder(call.cluster, call.user or task.principal)
     mark = f"token {token_mark(token.grant)}, {holder.user} of {cluster_text(holder.cluster)}"
     try:
-        terms = verify(step.state.secret, token, holder, step.now)
+        step.spend(len(step.state.later_secrets) // 4)
+        record, terms = verify(step.state.secrets.sealed_with(), token, holder, step.now)
         _check_paths(terms, is_own=is_own)
     except NotPermittedError as error:
         step.audit(task, "redeem", "denied", task.object.fingerprint, f"{mark}: {error.message}")
@@ -88,7 +89,7 @@ def redeem(step: Step, task: Holder, seq: int, call: messages.RedeemToken) -> No
     step.audit(task, "redeem", "verified", task.object.fingerprint, mark)
     grant = token.grant
     acceptance = messages.AcceptShare(grant.group, grant.nonce, grant.issuer, terms.expires_ns)
-    sharing.look_for_record(step, task, seq, record_name(step.state.secret, grant), acceptance)
+    sharing.look_for_record(step, task, seq, record, acceptance)
 
 
 def _check_paths(terms: TokenTerms, *, is_own: bool) -> None:

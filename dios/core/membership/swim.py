@@ -281,6 +281,14 @@ class Membership:
             changes.urgent.append(self.own.node)
         return self._end(now, decision, changes)
 
+    def hold_secrets(self, now: int, mark: int) -> Decision:
+        """State the mark of the cluster's secrets that this node has; some nodes learn it at once."""
+        decision, changes = self._begin(now)
+        if mark != self.own.secrets:
+            self._table.own = replace(self.own, secrets=mark, version=next_count(self.own.version))
+            changes.urgent.append(self.own.node)
+        return self._end(now, decision, changes)
+
     def leave(self, now: int) -> Decision:
         """Announce to all nodes that this node stops; from now on it probes no others."""
         decision, changes = self._begin(now)

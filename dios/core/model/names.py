@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import lru_cache
 from hmac import compare_digest
-from typing import Final
+from typing import Final, NamedTuple
 
 from blake3 import blake3
 
@@ -21,6 +23,8 @@ _HOME: Final = b"dios home group\0"
 _SERVICES: Final = b"dios services of a principal\0"
 _KEPT: Final = b"dios kept replicas of a principal\0"
 _GROUP: Final = b"dios group name\0"
+_MARK: Final = b"dios mark of a generation\0"
+_MARK_BYTES: Final = 2
 _SHARE: Final = b"dios share of a group\0"
 _HOLDER: Final = b"dios task of another node\0"
 _SPECIAL_PREFIX: Final = bytes(NAME_BYTES - 2)
@@ -75,27 +79,79 @@ def kept_name(secret: bytes, principal: str) -> Name:
     return Name(blake3(_KEPT + principal.encode(), key=secret).digest())
 
 
-def group_name(secret: bytes, random: bytes, owner: str) -> Name:
-    """Return a name from random bytes and a seal, by which a holder of the secret recognises the owner."""
-    return Name(random + _seal(secret, random, owner))
+class Secrets(NamedTuple):
+    """The secrets of a cluster: the ``first`` one names things, and ``later`` ones seal, the last one now.
+
+    Without later ones, the first one seals as well. It is empty outside of a cluster.
+    """
+
+    first: bytes = b""
+    later: tuple[bytes, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return a text without the secrets."""
+        return f"<secrets of {len(self.later)} generations>"
+
+    @property
+    def sealing(self) -> bytes:
+        """The secret that seals now."""
+        return self.later[-1] if self.later else self.first
+
+    def sealed_with(self) -> Iterator[bytes]:
+        """Yield the secrets that may have sealed something, the present one first."""
+        yield from reversed(self.later)
+        yield self.first
 
 
-def is_signed(secret: bytes, name: bytes, owner: str) -> bool:
-    """Return True if ``group_name`` made the name for this owner."""
-    half = NAME_BYTES // 2
-    return bool(secret) and compare_digest(name[half:], _seal(secret, name[:half], owner))
+def group_name(secrets: Secrets, random: bytes, owner: str) -> Name:
+    """Return a name from random bytes and a seal, by which a holder of the secrets recognises the owner."""
+    if secrets.later:
+        return Name(random + _later_seal(secrets.later[-1], random, owner))
+    return Name(random + _first_seal(secrets.first, random, owner))
 
 
-def belongs_to(secret: bytes, name: Name, owner: str) -> bool:
-    """Return True if a holder of the secret sees from the name of a group that it is this owner's."""
-    if not secret or not owner:
+def is_signed(secrets: Secrets, name: bytes, owner: str) -> bool:
+    """Return True if ``group_name`` made the name for this owner, with whichever of the secrets."""
+    if not secrets.first:
         return False
-    home = home_name(secret, owner)
-    return name in {home, logs_group(home)} or is_signed(secret, name, owner)
+    half = NAME_BYTES // 2
+    random, seal = name[:half], name[half:]
+    return compare_digest(seal, _first_seal(secrets.first, random, owner)) or any(
+        compare_digest(seal, _later_seal(secret, random, owner))
+        for secret in _marked(secrets.later).get(seal[:_MARK_BYTES], ())
+    )
 
 
-def _seal(secret: bytes, random: bytes, owner: str) -> bytes:
+def belongs_to(secrets: Secrets, name: Name, owner: str) -> bool:
+    """Return True if a holder of the secrets sees from the name of a group that it is this owner's."""
+    if not secrets.first or not owner:
+        return False
+    home = home_name(secrets.first, owner)
+    return name in {home, logs_group(home)} or is_signed(secrets, name, owner)
+
+
+def _first_seal(secret: bytes, random: bytes, owner: str) -> bytes:
     return blake3(_GROUP + random + owner.encode(), key=secret).digest(NAME_BYTES // 2)
+
+
+def _later_seal(secret: bytes, random: bytes, owner: str) -> bytes:
+    """Return a seal that begins with the mark of its secret, so that few secrets are tried."""
+    mac = blake3(_GROUP + random + owner.encode(), key=secret).digest(NAME_BYTES // 2 - _MARK_BYTES)
+    return _mark(secret) + mac
+
+
+def _mark(secret: bytes) -> bytes:
+    return blake3(_MARK, key=secret).digest(_MARK_BYTES)
+
+
+@lru_cache(maxsize=4)
+def _marked(secrets: tuple[bytes, ...]) -> dict[bytes, tuple[bytes, ...]]:
+    """Return later secrets by their marks."""
+    marked: dict[bytes, tuple[bytes, ...]] = {}
+    for secret in secrets:
+        mark = _mark(secret)
+        marked[mark] = (*marked.get(mark, ()), secret)
+    return marked
 
 
 def share_name(nonce: bytes, group: bytes, reader: str, expires_ns: int) -> Name:

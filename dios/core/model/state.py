@@ -18,7 +18,7 @@ from dios.core.model.expiries import ExpiryTable
 from dios.core.model.history import History
 from dios.core.model.moves import MoveTable
 from dios.core.model.name_table import NameTable
-from dios.core.model.names import HOLDER_KEY_BYTES, internal_name, logs_group
+from dios.core.model.names import HOLDER_KEY_BYTES, Secrets, internal_name, logs_group
 from dios.core.model.pending import PendingTable
 from dios.core.model.quotas import Admission
 from dios.core.model.records import (
@@ -75,6 +75,7 @@ class State:
         "homes",
         "idle",
         "labelled",
+        "later_secrets",
         "log_groups",
         "logs",
         "members",
@@ -107,6 +108,7 @@ class State:
     ADDED_FIELDS: ClassVar[Mapping[str, object]] = {
         "admission": None,
         "fitness": Fitness.FIT,
+        "later_secrets": (),
         "why_not_fit": "",
     }
     """Fields that snapshots of earlier releases lack, with their values."""
@@ -131,6 +133,7 @@ class State:
         self.tasks: dict[TaskId, LocalHolder] = {}
         self.cluster: Final = cluster
         self.secret: Final = secret
+        self.later_secrets: tuple[bytes, ...] = ()
         self.remote_tasks: dict[TaskId, RemoteTask] = {}  # records of tasks of other nodes, by their id here
         self.holder_key = b""  # drawn with the first such record
         self.names: Final = NameTable()
@@ -179,6 +182,11 @@ class State:
             number = int.from_bytes(self.entropy(8), "big") & _POSITIVE_63_BITS
             if number:
                 return number
+
+    @property
+    def secrets(self) -> Secrets:
+        """The secrets of the cluster."""
+        return Secrets(self.secret, self.later_secrets)
 
     def __repr__(self) -> str:
         return (

@@ -12,6 +12,7 @@ A good order to read the modules:
 - Leases: ``lease_table`` (their state), ``granted_leases`` (on this node's objects), ``held_leases`` (of this
   node's tasks).
 - The index of names: ``name_index`` (its state), ``registration`` (its upkeep and its answers).
+- Secrets: ``generations`` changes the cluster's secret.
 - Users: ``authority`` decides which users another node may act for, ``mandate_table`` chooses the mandates
   that go with a request.
 - Serving: ``serving`` handles requests after ``validation`` has checked them; ``remote_tasks`` has the

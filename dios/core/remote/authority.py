@@ -198,8 +198,8 @@ def _owner_of_group(step: Step, described: dcp.GroupName, caller: Principal) -> 
     enrolled = step.require_cluster().enrolled
     step.spend(len(enrolled) // 64)
     candidates = dict.fromkeys((caller, described.owner, *enrolled))
-    secret = step.state.secret
-    return next((owner for owner in candidates if belongs_to(secret, described.name, owner)), "")
+    secrets = step.state.secrets
+    return next((owner for owner in candidates if belongs_to(secrets, described.name, owner)), "")
 
 
 # -- this node's users ------------------------------------------------------------------------------------
@@ -263,9 +263,9 @@ def forget_admitted(cluster: Cluster) -> None:
 
 
 def register_stored(step: Step, event: RegisterStored) -> None:
-    """Use the keys of a register that this node has stored, and answer the call that brought it."""
+    """Use the keys of a register, also if it cannot be stored now, and answer the call that brought it."""
     cluster = step.require_cluster()
-    if not event.failure:
+    if event.register:
         cluster.register, cluster.enrolled = event.register, dict(event.keys)
         forget_admitted(cluster)
         step.audit_node("enrol", "ok", cluster.here.name, f"{len(event.keys)} principals")

@@ -10,6 +10,7 @@ from typing import Final
 
 from dios import limits
 from dios.core import effects
+from dios.core.events import ExtensionsFailed
 from dios.core.model.state import State
 from dios.core.remote.peers import Cluster, Mandates, Peer, PendingRequest
 from dios.core.step import Step
@@ -68,8 +69,7 @@ _EXTENDING: Final = frozenset({dcp.Start, dcp.Delegate, dcp.Rows})
 def attach(step: Step, cluster: Cluster, request: PendingRequest) -> tuple[effects.Extension, ...]:
     """Set the mandates that go with a request; return the extensions that the host signs for its node.
 
-    Both are those that the node does not have yet. An extension that the host cannot sign counts as sent
-    until the node refuses a request, or the next hour begins.
+    Both are those that the node does not have yet.
     """
     if not cluster.mandates:
         return ()
@@ -139,6 +139,17 @@ def nodes_of_children(state: State, principal: Principal) -> dict[NodeId, dcp.Ca
         if task.principal == principal
         for node, _, _ in task.remote_children.values()
     }
+
+
+def not_signed(cluster: Cluster | None, event: ExtensionsFailed) -> None:
+    """Note that a node has not got extensions, so that they go with its next request."""
+    peer = None if cluster is None else cluster.peers.get(event.node)
+    if peer is None:
+        return
+    for key in event.keys:
+        peer.presented.pop(key, None)
+    for request in peer.asked.values():
+        request.presented = tuple(key for key in request.presented if key not in event.keys)
 
 
 def confirm(request: PendingRequest, answer: dcp.Answer) -> None:

@@ -28,7 +28,7 @@ from dios.wire.call_table import Exemption, kinds
 from dios.wire.dcp_table import RequestFlag, requests_with
 from dios.wire.gossip import MemberRow
 from dios.wire.mandates import Mandate
-from dios.wire.types import Fitness, Mode, NodeStatus, Persistence, Proximity
+from dios.wire.types import Fitness, Mode, NodeStatus, Persistence, Proximity, SecretState
 
 _LASTING: Final[frozenset[type]] = requests_with(RequestFlag.LASTING) | kinds(
     lambda row: Exemption.LASTING in row.exemptions
@@ -486,10 +486,16 @@ class Cluster:
         "to_release",
         "unclaimed",
         "versions",
+        "withheld",
         "working_at",
     )
 
-    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {"enrolled": {}, "mandates": {}, "register": b""}
+    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {
+        "enrolled": {},
+        "mandates": {},
+        "register": b"",
+        "withheld": frozenset(),
+    }
     """Fields that snapshots of earlier releases lack, with their values."""
 
     def __init__(self, here: Here, membership: Membership, placement: Placement) -> None:
@@ -511,6 +517,7 @@ class Cluster:
         self.register = b""  # of the enrolled principals, as its administrator signed it
         self.enrolled: dict[Principal, tuple[bytes, ...]] = {}  # their keys
         self.mandates: Mandates = {}  # with which this node acts for users at other nodes
+        self.withheld: frozenset[NodeId] = frozenset()  # nodes that do not get the present secret
         self.unclaimed: deque[ObjectId] = deque()  # counted objects from before a restart of this node
         self.collect_at: int | None = None  # when those without references are collected
         self.dead: dict[NodeId, None] = {}  # the nodes that are known to be dead
@@ -619,7 +626,17 @@ class Cluster:
             member.barred,
             self.here.is_worker if is_here else peer is not None and peer.is_worker,
             self.here.is_authority if is_here else peer is not None and peer.is_authority,
+            self._secret_of(member),
         )
+
+    def _secret_of(self, member: MemberRow) -> SecretState:
+        """Return whether a member has the present secret, which this node lacks after a removal."""
+        if member.node == self.here.node:
+            is_due = any(node not in self.withheld for node in self.membership.forgotten)
+            return SecretState.WAITING if is_due else SecretState.CURRENT
+        if member.secrets == self.membership.own.secrets:
+            return SecretState.CURRENT
+        return SecretState.WAITING if member.status is NodeStatus.ALIVE else SecretState.UNKNOWN
 
     def name_of(self, node: NodeId) -> str:
         """Return the name of a node; 0 is this node."""

@@ -60,6 +60,7 @@ RUN_DESPITE_FAILURE: Final = (
     fx.RemoveNode,
     fx.StoreLabels,
     fx.StoreRegister,
+    fx.RotateSecret,
     fx.SetRates,
     fx.EndConnection,
     fx.LogDefect,

@@ -11,6 +11,7 @@ bytes and streams. Read in this order:
   ``held_requests`` delays those of principals above their rate.
 - ``statements``: takes over the statements of members, at a bounded rate for each signer.
 - ``mandates``: signs the extensions with which other nodes act for users.
+- ``shared_documents``: exchanges the register of principals and the generations of the cluster's secret.
 - ``heads``: keeps the heads of other nodes' audit logs, and sends this node's.
 - ``sending``: orders outgoing transfers; ``bulk`` moves their bytes in threads.
 - ``effects``: carries out the core's effects about other nodes; ``interface`` is the part of it that the

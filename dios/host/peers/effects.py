@@ -78,6 +78,10 @@ class PeerEffects:
         """Store a register of enrolled principals."""
         self._links.store_register(effect.register, effect.call)
 
+    def rotate_secret(self, effect: fx.RotateSecret) -> None:
+        """Make the next generation of the cluster's secret."""
+        self._links.rotate_secret(effect.call)
+
     def end_connection(self, effect: fx.EndConnection) -> None:
         """Close the connections with a node, which may connect again."""
         session = self._links.session_of(effect.node)
@@ -133,6 +137,7 @@ class PeerEffects:
             fx.RemoveNode: self.remove_node,
             fx.StoreLabels: self.store_labels,
             fx.StoreRegister: self.store_register,
+            fx.RotateSecret: self.rotate_secret,
         }
         return handlers
 

@@ -23,12 +23,12 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.effects import Extension
 from dios.core.events import (
+    ExtensionsFailed,
     LabelsStored,
     NodesRemoved,
     PeerDown,
     PeerPaused,
     PeerUp,
-    RegisterStored,
     UnderWay,
 )
 from dios.errors import (
@@ -51,6 +51,7 @@ from dios.host.peers.liveness_probe import refuses_connections
 from dios.host.peers.mandates import MandateSigner, UserKeys
 from dios.host.peers.receiving import LinkParts, MessageReader
 from dios.host.peers.sending import TransferQueue
+from dios.host.peers.shared_documents import SecretStore, SharedDocuments
 from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp
@@ -60,12 +61,10 @@ from dios.wire.dcp_frames import (
     AuditHeads,
     Channel,
     Continuing,
-    Principals,
     Revoked,
     encode_frame,
     version_with,
 )
-from dios.wire.mandates import Register
 
 _log: Final = logging.getLogger(__name__)
 _NOBODY: Final = TaskId(0)
@@ -101,8 +100,8 @@ class PeerLinks:
         nursery: trio.Nursery,
         write_labels: LabelWriter,
         user_keys: UserKeys,
+        later_secrets: SecretStore,
     ) -> None:
-        self._register: Final = user_keys.register
         self._signer: Final = MandateSigner(user_keys.key)
         self._write_labels: Final = write_labels
         self._labels: tuple[str, Labels] = "", ()
@@ -117,8 +116,18 @@ class PeerLinks:
         self._met = trio.Event()
         self._pauses = False
         self.counts: Final[Counter[str]] = Counter()
+        self._documents: Final = SharedDocuments(
+            me.node,
+            user_keys.register,
+            later_secrets,
+            around.driver,
+            around.clock,
+            nursery,
+            self._connected_nodes,
+            self._deny_register,
+        )
         self._reading: Final = MessageReader(
-            around, guard, nursery, self.counts, self._restated, self._continued, self._passed_on
+            around, guard, nursery, self.counts, self._restated, self._continued, self._documents
         )
         self.streamer: StreamAcceptor
 
@@ -180,6 +189,8 @@ class PeerLinks:
         except OSError as error:
             failure = f"it cannot be stored ({error.strerror}). Free some space, then try again."
         self._report_removed(call, failure)
+        if not failure:
+            await self._documents.removed()
 
     def store_labels(self, rack: str, labels: Labels, call: tuple[TaskId, int, int]) -> None:
         """Store this node's rack and labels durably, and report that to the core."""
@@ -196,82 +207,47 @@ class PeerLinks:
                 failure = f"{error.strerror or error}. Free some space, then give the command again."
         self._parts.driver.post(LabelsStored(self._parts.clock.now(), call, failure))
 
-    # -- users with keys ------------------------------------------------------------------------------
-    def report_register(self) -> None:
-        """Report the stored register of principals to the core, if there is one."""
-        if self._register.stored is not None:
-            self._parts.driver.feed(self._stored(self._register.stored))
+    # -- users with keys, and the secret ----------------------------------------------------------------
+    def report_documents(self) -> None:
+        """Report the stored register of principals and the later secrets to the core, if there are any."""
+        self._documents.report()
 
     def store_register(self, data: bytes, call: tuple[TaskId, int, int]) -> None:
         """Store a register of principals durably; then send it to all nodes, and report it to the core."""
-        self._nursery.start_soon(self._store_register, data, call, name="store the register of principals")
+        self._nursery.start_soon(
+            self._documents.store_register, data, call, name="store the register of principals"
+        )
 
-    async def _store_register(self, data: bytes, call: tuple[TaskId, int, int]) -> None:
-        failure, register = "", None
-        try:
-            register = await self._register.accept(data)
-            if register is None:
-                failure = "the register has changed meanwhile. Give the command again."
-        except DiosError as error:
-            failure = error.message
-        except OSError as error:
-            failure = f"it cannot be stored ({error.strerror}). Free some space, then try again."
-        if failure:
-            failure = f"cannot enrol principals: {failure}"
-            event = RegisterStored(self._parts.clock.now(), b"", (), call, failure)
-            self._parts.driver.post(event)
-        elif register is not None:
-            self._use_register(register, self._me.node, call)
+    def rotate_secret(self, call: tuple[TaskId, int, int]) -> None:
+        """Store a new secret durably; then send it to all nodes, and report it to the core."""
+        self._nursery.start_soon(self._documents.rotate, call, name="change the cluster's secret")
 
-    async def _passed_on(self, source: NodeId, data: bytes) -> bool:
-        """Store the register that a node has sent, and pass it on. Return False for a known register.
+    def _deny_register(self, source: NodeId, error: DiosError) -> None:
+        link = self._links.get(source)
+        self._deny("" if link is None else link.name, error)
 
-        One that cannot be stored is not used: the nodes send it again with their next connections. Raise
-        ProtocolError if nobody has made it.
-        """
-        if self._register.is_known(data):
-            return False
-        try:
-            register = await self._register.accept(data)
-        except NotPermittedError as error:
-            link = self._links.get(source)
-            self._deny("" if link is None else link.name, error)
-            return True
-        except OSError as error:
-            _log.warning("cannot store the register of principals", extra={"why": str(error)})
-            return True
-        if register is not None:
-            self._use_register(register, source)
-        return True
-
-    def _use_register(
-        self, register: Register, source: NodeId, call: tuple[TaskId, int, int] | None = None
-    ) -> None:
-        for link in self._links.values():
-            if link.node != source and link.session is not None:
-                self._send_register(link.session)
-        self._parts.driver.post(self._stored(register, call))
-
-    def _send_register(self, session: PeerSession) -> None:
-        register = self._register.stored
-        if register is not None and session.version >= MANDATES_VERSION:
-            session.send_message(Principals(register.data))
-
-    def _stored(self, register: Register, call: tuple[TaskId, int, int] | None = None) -> RegisterStored:
-        keys = tuple((Principal(principal), key) for principal, key in register.keys.items())
-        return RegisterStored(self._parts.clock.now(), register.data, keys, call)
+    def _connected_nodes(self) -> list[tuple[NodeId, PeerSession]]:
+        sessions = ((link.node, link.session) for link in self._links.values())
+        return [(node, session) for node, session in sessions if session is not None and not session.closed]
 
     def extended(self, node: NodeId, asked: dcp.Ask, extensions: tuple[Extension, ...]) -> dcp.Ask:
-        """Return a request with the signed extensions for its node, but for those that cannot be signed."""
+        """Return a request with the signed extensions for its node.
+
+        Report those that cannot be signed to the core.
+        """
         session = self.session_of(node)
         if session is None or session.version < MANDATES_VERSION:
             return asked
         signed: list[bytes] = []
+        unsigned: list[bytes] = []
         for extension in extensions:
             try:
                 signed.append(self._signer.sign(extension, node, session.line.peer.key))
             except (DiosError, OSError) as error:
+                unsigned.append(extension.key)
                 _log.warning("cannot extend a mandate for a node", extra={"why": str(error)})
+        if unsigned:
+            self._parts.driver.post(ExtensionsFailed(self._parts.clock.now(), node, tuple(unsigned)))
         return replace(asked, extensions=tuple(signed))
 
     def _restated(self, source: NodeId, statement: bytes, *, report: bool = True) -> None:
@@ -281,6 +257,7 @@ class PeerLinks:
                 link.session.send_message(Revoked(statement))
         if report:
             self._report_removed()
+            self._documents.look()
 
     def _continued(self, node: NodeId, session: PeerSession, begins: bool) -> None:  # noqa: FBT001 - a callback
         self.streamer.peer_continues(node, session, begins=begins)
@@ -608,7 +585,7 @@ class PeerLinks:
         _log.info("a node is connected", extra={"peer": link.name, "epoch": hello.epoch})
         for statement in self._guard.statements:
             session.send_message(Revoked(statement))
-        self._send_register(session)
+        self._documents.send_to(node, session)
         self._parts.heads.met(node, session)
         self._met.set()
         self._met = trio.Event()

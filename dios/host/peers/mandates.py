@@ -1,4 +1,4 @@
-"""Signs the extensions with which other nodes act for users, and exchanges the register of principals.
+"""Signs the extensions with which other nodes act for users.
 
 ``dios.core.remote.mandate_table`` chooses the extensions, ``dios.core.remote.authority`` decides what counts.
 """
@@ -24,15 +24,18 @@ class RegisterStore(Protocol):
     """The register of enrolled principals; ``dios.transport.identity.principals`` implements it."""
 
     @property
-    def stored(self) -> Register | None:
-        """The stored register, None if the cluster has none."""
+    def present(self) -> Register | None:
+        """The register that is used, None if the cluster has none."""
 
     def is_known(self, data: bytes) -> bool:
-        """Return True if this is the stored register."""
+        """Return True if this is the register that is used."""
         ...
 
-    async def accept(self, data: bytes) -> Register | None:
-        """Store a register; return it if it is newer. Raise ProtocolError, NotPermittedError, OSError."""
+    def accept(self, data: bytes) -> Register | None:
+        """Use a register; return it if it is newer. Raise ProtocolError, NotPermittedError."""
+
+    async def save(self) -> None:
+        """Store the register that is used. Raise OSError."""
 
 
 class UserKeys(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import trio
@@ -28,6 +28,7 @@ from dios.host.peers.heads import HeadKeeper
 from dios.host.peers.held_requests import HeldRequests
 from dios.host.peers.incoming import WaitingRequest
 from dios.host.peers.link import PeerSession
+from dios.host.peers.shared_documents import SharedDocuments
 from dios.host.peers.statements import RevocationList, StatementReader
 from dios.ids import NodeId, Principal
 from dios.transport.batch import BATCH
@@ -36,6 +37,7 @@ from dios.wire.dcp_frames import (
     AuditHeads,
     Continuing,
     Control,
+    LaterSecrets,
     Principals,
     Resting,
     Revoked,
@@ -68,8 +70,7 @@ class MessageReader:
     """Reads the messages of other nodes.
 
     ``restated`` is called with a node and a statement that is new, ``continued`` with a node that replaces
-    its program, or does not after all, and ``enrolled`` with a node and a register of principals; it returns
-    False for a known register.
+    its program, or does not after all. ``documents`` takes the register of principals and later secrets.
     """
 
     def __init__(
@@ -80,9 +81,9 @@ class MessageReader:
         counts: Counter[str],
         restated: Callable[[NodeId, bytes], None],
         continued: Callable[[NodeId, PeerSession, bool], None],
-        enrolled: Callable[[NodeId, bytes], Awaitable[bool]],
+        documents: SharedDocuments,
     ) -> None:
-        self._enrolled: Final = enrolled
+        self._documents: Final = documents
         self._parts: Final = around
         self._continued: Final = continued
         self._nursery: Final = nursery
@@ -130,7 +131,10 @@ class MessageReader:
                         if await self._statements.merge(node, message.statement):
                             driver.units += limits.TURN_UNITS_MAX  # its signatures take as long as a turn
                     elif isinstance(message, Principals):
-                        if await self._enrolled(node, message.register):
+                        if await self._documents.receive_register(node, message.register):
+                            driver.units += limits.TURN_UNITS_MAX  # the same
+                    elif isinstance(message, LaterSecrets):
+                        if await self._documents.receive_secrets(node, message.document):
                             driver.units += limits.TURN_UNITS_MAX  # the same
                     else:
                         self._admit(node, session, message, inline, None)

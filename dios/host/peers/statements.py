@@ -60,6 +60,21 @@ class StatementAllowance:
         return True
 
 
+class SignerAllowances:
+    """The allowances of all signers."""
+
+    def __init__(self) -> None:
+        self._allowances: Final[dict[int, StatementAllowance]] = {}
+
+    def take(self, signer: int, now: int) -> bool:
+        """Take one of a signer's if there is one."""
+        allowance = self._allowances.pop(signer, None) or StatementAllowance(limits.STATEMENTS_BURST, 0)
+        self._allowances[signer] = allowance
+        if len(self._allowances) > limits.NODES_MAX:
+            del self._allowances[next(iter(self._allowances))]
+        return allowance.take(now)
+
+
 class StatementReader:
     """Merges statements, at a bounded rate for each signer, whichever node relays them.
 
@@ -79,7 +94,7 @@ class StatementReader:
         self._clock: Final = clock
         self._nursery: Final = nursery
         self._restated: Final = restated
-        self._allowances: Final[dict[int, StatementAllowance]] = {}
+        self._allowances: Final = SignerAllowances()
         self._waiting: Final[dict[int, tuple[NodeId, Statement]]] = {}
         self._works = False
 
@@ -102,13 +117,9 @@ class StatementReader:
 
     def _admit(self, relay: NodeId, statement: Statement) -> bool:
         signer = statement.signer.number
-        allowance = self._allowances.pop(signer, None) or StatementAllowance(limits.STATEMENTS_BURST, 0)
-        self._allowances[signer] = allowance
-        if len(self._allowances) > limits.NODES_MAX:
-            del self._allowances[next(iter(self._allowances))]
         waiting = self._waiting.get(signer)
         newest = waiting is None or waiting[1].order <= statement.order
-        if allowance.take(self._clock.now()):
+        if self._allowances.take(signer, self._clock.now()):
             if newest:
                 self._waiting.pop(signer, None)
             return True

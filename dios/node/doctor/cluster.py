@@ -22,6 +22,7 @@ from dios.node.devices import find_devices
 from dios.node.doctor.finding import DoctorFinding, DoctorTest
 from dios.node.settings import Settings, load
 from dios.wire.addresses import join_address, listen_advice
+from dios.wire.types import SecretState
 
 _DIAL_SECONDS: Final = 1.0
 _SEEDS_TRIED_MAX: Final = 8
@@ -63,6 +64,32 @@ def _known(settings: Settings) -> Iterator[DoctorFinding]:
     yield from judge_clocks(members)
     yield judge_schedulers(members)
     yield from judge_authorities(members)
+    yield from judge_secret(members)
+
+
+def judge_secret(members: Iterable[Member]) -> Iterator[DoctorFinding]:
+    """Report the nodes that do not have the present secret of the cluster, with advice if one answers."""
+    members = list(members)
+    if len(members) < _MEMBERS_OF_A_CLUSTER:
+        return
+    test = DoctorTest("secret", "removed nodes cannot seal groups and tokens")
+    late = [member for member in members if member.secret is not SecretState.CURRENT]
+    if not late:
+        yield test.result("all nodes have the present one")
+    elif late[0].here:
+        detail = f"{late[0].name} has one that a removed node has as well"
+        yield test.result(
+            detail,
+            "wait a minute; if that does not end it, see the logs of this node and of the authorities, which "
+            "make the next one",
+        )
+    else:
+        waiting = [member.name for member in late if member.secret is SecretState.WAITING]
+        away = [member.name for member in late if member.secret is SecretState.UNKNOWN]
+        words = [f"{', '.join(waiting)} lack the present one"] if waiting else []
+        words += [f"{', '.join(away)} do not answer, and get it when they come back"] if away else []
+        advice = "update nodes with an earlier release, or free space on their disks" if waiting else ""
+        yield test.result("; ".join(words), advice)
 
 
 def judge_authorities(members: Iterable[Member]) -> Iterator[DoctorFinding]:

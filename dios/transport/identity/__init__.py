@@ -6,6 +6,7 @@ Read in this order:
 - ``identity``: a node's identity, as stored in its data directory
 - ``statements``: members' signed lists of removed nodes, and of those that stay
 - ``trust``: the known nodes, and the statements that count
+- ``generations``: the secrets of the cluster that follow the first one, each after a removal
 - ``trusted_clusters``: the foreign clusters that a node trusts at its border
 - ``principals``: the register of users with keys, as a node has stored it
 - ``tokens``, ``joining``: a line of text that admits a machine, and the conversation in which it is used

@@ -41,11 +41,13 @@ from dios.transport.identity.certificates import (
     pem_of,
     pem_of_key,
 )
+from dios.transport.identity.generations import FILE as GENERATIONS_FILE
+from dios.transport.identity.generations import SECRET_BYTES, GenerationStore, KnownGenerations, file_of
+from dios.transport.identity.generations import read as read_generations
 from dios.transport.identity.trust import Known, Trust, roster_of, statements_of
 from dios.trusted_files import require_trusted
 
 FOLDER: Final = "identity"
-SECRET_BYTES: Final = 32
 RENEWAL_PROTOCOL: Final = "dios-renewal-1"
 """The protocol (ALPN) of a connection on which a node gets its next certificate."""
 _NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
@@ -61,10 +63,12 @@ class Identity:
     cluster: bytes
     """The SHA-256 of the root's certificate, which identifies the cluster."""
     secret: bytes = field(repr=False)
-    """32 bytes that only the nodes of the cluster have."""
+    """The cluster's first secret: 32 bytes that only its nodes, and those that were removed, have."""
     chain: tuple[bytes, ...] = field(repr=False)
     """The certificates (DER): this node's, that of its admitter, and so on to the root's."""
     trust: Trust = field(repr=False)
+    generations: GenerationStore = field(repr=False)
+    """The later secrets of the cluster, with which nodes seal."""
     folder: Path
 
     @property
@@ -205,6 +209,7 @@ def install(
     secret: bytes,
     statements: tuple[bytes, ...] = (),
     known: tuple[Known, ...] = (),
+    generations: bytes = b"",
 ) -> Identity:
     """Write a node's identity into its data directory, completely or not at all, and load it.
 
@@ -221,6 +226,9 @@ def install(
         "revoked": statements_of(statements),
         "known": roster_of({member.node: member for member in (*known, me)}.values()),
     }
+    if generations:
+        document = read_generations(generations, chain[-1])
+        files[GENERATIONS_FILE] = file_of(KnownGenerations(document))
     durable_files.install(directory / FOLDER, files)
     installed = load(directory)
     assert installed is not None, "what was installed is there"  # noqa: S101 - a broken promise of this module
@@ -248,6 +256,8 @@ def load(directory: Path) -> Identity | None:
     try:
         for private in ("node.key", "cluster.secret"):
             _refuse_open(folder / private)
+        if (folder / GENERATIONS_FILE).exists():
+            _refuse_open(folder / GENERATIONS_FILE)
         key = key_of_pem((folder / "node.key").read_bytes())
         chain = (
             *chain_of_pem((folder / "node.pem").read_bytes()),
@@ -265,13 +275,15 @@ def load(directory: Path) -> Identity | None:
         raise DamagedError(f"the certificates in {folder} are damaged: {error.message}") from None
     if len(secret) != SECRET_BYTES:
         raise DamagedError(f"{folder / 'cluster.secret'} is damaged: it must have {SECRET_BYTES} bytes")
+    trust = Trust(folder, chain)
     return Identity(
         node=NodeId(card.number),
         name=card.name,
         cluster=hashlib.sha256(chain[-1]).digest(),
         secret=secret,
         chain=chain,
-        trust=Trust(folder, chain),
+        trust=trust,
+        generations=GenerationStore(folder, trust),
         folder=folder,
     )
 
@@ -380,7 +392,13 @@ def admit_here(
     key = Ed25519PrivateKey.generate()
     chain = sign_node(identity, name, key.public_key(), role=role, days=days)
     return install(
-        directory, key, chain, identity.secret, identity.trust.statements, tuple(identity.trust.known)
+        directory,
+        key,
+        chain,
+        identity.secret,
+        identity.trust.statements,
+        tuple(identity.trust.known),
+        identity.generations.document,
     )
 
 

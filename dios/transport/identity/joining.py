@@ -40,8 +40,8 @@ from dios.transport.identity.certificates import (
     key_digest,
     signer_of,
 )
+from dios.transport.identity.generations import SECRET_BYTES
 from dios.transport.identity.identity import (
-    SECRET_BYTES,
     Identity,
     bare_context,
     install,
@@ -80,6 +80,8 @@ class Admitted(Struct, frozen=True, array_like=True, tag="admitted"):
     secret: Annotated[bytes, Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
     statements: Annotated[tuple[_Statement, ...], Meta(max_length=limits.NODES_MAX)]
     known: Annotated[tuple[Known, ...], Meta(max_length=limits.NODES_MAX)]
+    generations: Annotated[bytes, Meta(max_length=limits.STATEMENT_BYTES_MAX)] = b""
+    """The later secrets (``dios.transport.identity.generations``), empty if there are none."""
 
 
 class Refused(Struct, frozen=True, array_like=True, tag="refused"):
@@ -110,7 +112,15 @@ async def join(address: str, token: str, *, name: str, directory: Path) -> Ident
     with trio.move_on_after(limits.JOIN_MS_MAX / 1000):
         admitted = await _ask(address, held, name, key)
         _check(admitted, held, name, key)
-        return install(directory, key, admitted.chain, admitted.secret, admitted.statements, admitted.known)
+        return install(
+            directory,
+            key,
+            admitted.chain,
+            admitted.secret,
+            admitted.statements,
+            admitted.known,
+            admitted.generations,
+        )
     raise TimeLimitError(f"{address} did not answer within {limits.JOIN_MS_MAX} ms. Try again.")
 
 
@@ -242,7 +252,9 @@ async def _admitted(
             chain = await _recorded(identity, asked.name, key, number, taken, role=role, days=days)
     known = next(member for member in identity.trust.known if member.node == card_of(chain[0]).number)
     listed = (*(member for member in identity.trust.known if member is not known), known)
-    return Admitted(chain, identity.secret, _most_important(identity.trust.statements), listed), known
+    statements_sent = _most_important(identity.trust.statements)
+    document = identity.generations.document
+    return Admitted(chain, identity.secret, statements_sent, listed, document), known
 
 
 async def _recorded(

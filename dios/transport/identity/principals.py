@@ -1,4 +1,4 @@
-"""The register of enrolled principals as one node has stored it (file ``principals`` of its identity).
+"""The register of enrolled principals that one node uses and stores (file ``principals`` of its identity).
 
 The key that signed the first register is the administrator's, unless the node's settings name another one.
 Later registers count if that key signed them and their number is higher, whoever passes them on.
@@ -20,7 +20,7 @@ _FILE: Final = "principals"
 
 
 class PrincipalRegister:
-    """The stored register of a node in the cluster with this digest of its authority's certificate.
+    """The register of a node in the cluster with this digest of its authority's certificate.
 
     ``administrator`` is the only key that may sign it; if it is empty, that of the first register.
     """
@@ -31,7 +31,8 @@ class PrincipalRegister:
         self._cluster: Final = cluster
         self._administrator: Final = administrator
         self._storing: Final = trio.Lock()
-        self.stored: Register | None = None
+        self.present: Register | None = None
+        self._saved: Register | None = None
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -44,13 +45,13 @@ class PrincipalRegister:
                 f"cannot use the register of principals in {self._path}: {error}. Remove the file: the other "
                 "nodes of the cluster send it again."
             ) from None
-        self.stored = stored
+        self.present = self._saved = stored
 
     def _check(self, register: Register) -> None:
         """Raise ProtocolError for another cluster's register, NotPermittedError for another signer's."""
         if register.cluster != self._cluster:
             raise ProtocolError("the register of principals is of another cluster")
-        administrator = self._administrator or (b"" if self.stored is None else self.stored.administrator)
+        administrator = self._administrator or (b"" if self.present is None else self.present.administrator)
         if administrator and register.administrator != administrator:
             raise NotPermittedError(
                 f"the register of principals was signed by {register.administrator.hex()}, and not by this "
@@ -58,20 +59,26 @@ class PrincipalRegister:
             )
 
     def is_known(self, data: bytes) -> bool:
-        """Return True if this is the stored register."""
-        return self.stored is not None and self.stored.data == data
+        """Return True if this is the register that is used."""
+        return self.present is not None and self.present.data == data
 
-    async def accept(self, data: bytes) -> Register | None:
-        """Store a register; return it if it is newer than the stored one, else None.
+    def accept(self, data: bytes) -> Register | None:
+        """Use a register, which ``save`` stores; return it if it is newer than the present one, else None.
 
-        Raises ProtocolError if it is malformed or of another cluster, NotPermittedError if another key than
-        the administrator's signed it, OSError if it cannot be stored.
+        It is used at once, because it may remove a key. Raises ProtocolError if it is malformed or of another
+        cluster, NotPermittedError if another key than the administrator's signed it.
         """
+        register = read_register(data)
+        self._check(register)
+        if self.present is not None and self.present.order >= register.order:
+            return None
+        self.present = register
+        return register
+
+    async def save(self) -> None:
+        """Store the register that is used. Raises OSError; it is used all the same."""
         async with self._storing:
-            register = read_register(data)
-            self._check(register)
-            if self.stored is not None and self.stored.order >= register.order:
-                return None
-            await trio.to_thread.run_sync(durable_files.write, self._path, data)
-            self.stored = register
-            return register
+            register = self.present
+            if register is not None and register is not self._saved:
+                await trio.to_thread.run_sync(durable_files.write, self._path, register.data)
+                self._saved = register

@@ -45,6 +45,8 @@ class _Content(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class _Signed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Content that a member signed, and its certificates without the root's."""
+
     content: Annotated[bytes, Meta(max_length=limits.STATEMENT_BYTES_MAX)]
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
     chain: Annotated[tuple[_Certificate, ...], Meta(max_length=limits.CHAIN_CERTIFICATES_MAX)]
@@ -53,6 +55,7 @@ class _Signed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 _encode: Final = msgspec.msgpack.Encoder().encode
 _content: Final = msgspec.msgpack.Decoder(_Content)
 _signed: Final = msgspec.msgpack.Decoder(_Signed)
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,29 +90,16 @@ def make(
 ) -> Statement:
     """Sign a statement; ``chain`` are the signer's certificates, the root's last."""
     content = _encode(_Content(_VERSION, number, tuple(sorted(removed.items())), tuple(sorted(kept.items()))))
-    signature = key.sign(_signed_bytes(chain[-1], content))
-    data = _encode(_Signed(content, signature, tuple(chain[:-1])))
-    return Statement(data, cards_of(chain), number, dict(removed), dict(kept))
+    return Statement(sign(_TAG, chain, key, content), cards_of(chain), number, dict(removed), dict(kept))
 
 
 def read(data: bytes, authority: bytes) -> Statement:
     """Read and check a statement in the cluster of this root; raises ProtocolError."""
-    if len(data) > limits.STATEMENT_BYTES_MAX:
-        raise ProtocolError(f"a statement of {len(data)} bytes is over {limits.STATEMENT_BYTES_MAX}")
+    signed, cards = read_signed(_TAG, data, authority, "statement")
     try:
-        signed = _signed.decode(data)
-        content = _content.decode(signed.content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        content = _content.decode(signed)
+    except _UNREADABLE as error:
         raise ProtocolError(f"malformed statement of a member: {error}") from None
-    chain = (*signed.chain, authority)
-    cards = cards_of(chain)
-    check_signatures(chain)
-    if not cards[0].may(NodeRight.REMOVE):
-        raise ProtocolError("a statement was signed with a certificate that removes no nodes")
-    try:
-        public_key_of(chain[0]).verify(signed.signature, _signed_bytes(authority, signed.content))
-    except InvalidSignature:
-        raise ProtocolError("the signature of a statement is not its member's") from None
     removed, kept = dict(content.removed), dict(content.kept)
     own = cards[0]
     if own.number in removed or (removed and kept.get(own.number) != own.key):
@@ -119,5 +109,35 @@ def read(data: bytes, authority: bytes) -> Statement:
     return Statement(data, cards, content.number, removed, kept)
 
 
-def _signed_bytes(authority: bytes, content: bytes) -> bytes:
-    return _TAG + hashlib.sha256(authority).digest() + content
+def sign(tag: bytes, chain: Sequence[bytes], key: Ed25519PrivateKey, content: bytes) -> bytes:
+    """Return a document of a member: the content, signed for the use ``tag``, and the signer's chain."""
+    return _encode(_Signed(content, key.sign(_signed_bytes(tag, chain[-1], content)), tuple(chain[:-1])))
+
+
+def read_signed(
+    tag: bytes, data: bytes, authority: bytes, name: str
+) -> tuple[bytes, tuple[CertificateDetails, ...]]:
+    """Return the content of a member's document called ``name``, and the certificates of its signer.
+
+    Raises ProtocolError unless a node of the cluster with this root signed it whose role removes nodes.
+    """
+    if len(data) > limits.STATEMENT_BYTES_MAX:
+        raise ProtocolError(f"a {name} of {len(data)} bytes is over {limits.STATEMENT_BYTES_MAX}")
+    try:
+        signed = _signed.decode(data)
+    except _UNREADABLE as error:
+        raise ProtocolError(f"malformed {name} of a member: {error}") from None
+    chain = (*signed.chain, authority)
+    cards = cards_of(chain)
+    check_signatures(chain)
+    if not cards[0].may(NodeRight.REMOVE):
+        raise ProtocolError(f"a {name} was signed with a certificate that removes no nodes")
+    try:
+        public_key_of(chain[0]).verify(signed.signature, _signed_bytes(tag, authority, signed.content))
+    except InvalidSignature:
+        raise ProtocolError(f"the signature of a {name} is not its member's") from None
+    return signed.content, cards
+
+
+def _signed_bytes(tag: bytes, authority: bytes, content: bytes) -> bytes:
+    return tag + hashlib.sha256(authority).digest() + content

@@ -17,6 +17,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta, Struct
 
 from dios import limits
@@ -156,6 +157,20 @@ class Trust:
 
     # -- reading ------------------------------------------------------------------------------------
     @property
+    def own(self) -> CertificateDetails:
+        """This node's certificate."""
+        return self._own
+
+    @property
+    def authority(self) -> bytes:
+        """The certificate of the cluster's root."""
+        return self._chain[-1]
+
+    def signer(self) -> tuple[tuple[bytes, ...], Ed25519PrivateKey]:
+        """Return this node's chain and its key, which is read from its file. Raises DamagedError, OSError."""
+        return self._chain, key_of_pem((self._folder / "node.key").read_bytes())
+
+    @property
     def revoked(self) -> frozenset[NodeId]:
         """Return the removed nodes; this node itself is among them if a member removed it."""
         return frozenset(NodeId(node) for node in self._removers)
@@ -169,6 +184,11 @@ class Trust:
         """Return the name of a present or former member, or the id of a node that was never known."""
         known = self._known.get(node) or self._former.get(node)
         return f"{node:x}" if known is None else known.name
+
+    def is_member(self, node: NodeId, key: bytes) -> bool:
+        """Return True if a node with this id and this key (its SHA-256) is known, and was not removed."""
+        known = self._known.get(node)
+        return known is not None and known.key == key and node not in self._removers
 
     def refusal(self, chain: Sequence[CertificateDetails]) -> str:
         """Return the reason why a peer with this chain is refused; empty if it is not."""
@@ -310,8 +330,8 @@ class Trust:
         removed.update(dict.fromkeys((*known, *unknown), void.signer.number))
 
     def _sign(self, number: int, removed: Mapping[int, int], kept: Mapping[int, bytes]) -> Statement:
-        key = key_of_pem((self._folder / "node.key").read_bytes())
-        return statements.make(self._chain, key, number, removed, {**kept, self._own.number: self._own.key})
+        chain, key = self.signer()
+        return statements.make(chain, key, number, removed, {**kept, self._own.number: self._own.key})
 
     async def accept(self, data: bytes, admit: Callable[[Statement], bool] = lambda _: True) -> bool:
         """Accept a member's statement, from whatever node; return True if it changed anything.

@@ -1,7 +1,8 @@
 """Announcements of nodes on the local network, and the reception of other nodes' announcements.
 
-An announcement is a hint where to connect, and proves only that a holder of the cluster's secret made it at
-some time. The TLS handshake then proves who answers (``dios.transport.tcp.tls``).
+An announcement is a hint where to connect. It is signed with the node's key, and proves only that a member
+made it at some time. The TLS handshake then proves who answers (``dios.transport.tcp.tls``). It needs no
+secret of the cluster: a node that was away for long is heard, and one that was removed is not.
 
 It has no time. Clocks may differ by an hour, so a window would be hours wide and would exclude nobody; and
 a datagram that is repeated later costs one connection to a former address of a node. Announcements are
@@ -12,26 +13,26 @@ still finds the nodes.
 
 from __future__ import annotations
 
-import hmac
 import logging
 import socket
 from collections.abc import Callable
 from random import random
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 import trio
-from blake3 import blake3
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from msgspec import Meta, Struct
 
 from dios import limits
 from dios.ids import NodeId
+from dios.transport.identity.certificates import key_digest
 
 _log: Final = logging.getLogger(__name__)
-_MAGIC: Final = b"DIOS here 1\0"
-_CONTEXT: Final = "dios 2026 announcements of nodes on a local network"
+_MAGIC: Final = b"DIOS here 2\0"
 _CLUSTER_BYTES: Final = 8
-_MAC_BYTES: Final = 16
+_SIGNATURE_BYTES: Final = 64
 GROUP: Final = "239.255.68.105"
 """The destination of announcements: a site-local multicast address (RFC 2365), one hop away."""
 
@@ -39,6 +40,7 @@ GROUP: Final = "239.255.68.105"
 class _Body(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     node: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     address: Annotated[str, Meta(min_length=1, max_length=limits.NODE_ADDRESS_CHARS_MAX)]
+    key: Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -46,16 +48,20 @@ _decoder: Final = msgspec.msgpack.Decoder(_Body)
 
 
 class AnnouncedNode(NamedTuple):
-    """The announced node: its cluster, its address, and the secret of the cluster."""
+    """The announced node: its cluster, its key, and its address."""
 
     cluster: bytes
     """SHA-256 of the root's certificate."""
-    secret: bytes
+    key: Ed25519PrivateKey
     node: NodeId
     address: str
 
     def __repr__(self) -> str:
         return f"AnnouncedNode({self.node:016x}, {self.address!r})"
+
+
+IsMember: TypeAlias = Callable[[NodeId, bytes], bool]
+"""Returns True if a node with this id, whose public key has this SHA-256, is known and was not removed."""
 
 
 class ReceivedAnnouncement(NamedTuple):
@@ -75,32 +81,36 @@ class MulticastNetwork(NamedTuple):
 
 def encode(voice: AnnouncedNode) -> bytes:
     """Return the datagram that announces this node; at most ANNOUNCE_BYTES_MAX bytes."""
-    signed = _MAGIC + voice.cluster[:_CLUSTER_BYTES] + _encoder.encode(_Body(voice.node, voice.address))
-    return signed + _seal(voice.secret, signed)
+    body = _Body(voice.node, voice.address, voice.key.public_key().public_bytes_raw())
+    signed = _MAGIC + voice.cluster[:_CLUSTER_BYTES] + _encoder.encode(body)
+    return signed + voice.key.sign(signed)
 
 
-def decode(datagram: bytes, cluster: bytes, secret: bytes) -> ReceivedAnnouncement | None:
-    """Return the announcement in a datagram; None if it is malformed, altered, or of another cluster."""
+def decode(datagram: bytes, cluster: bytes, is_member: IsMember) -> ReceivedAnnouncement | None:
+    """Return the announcement in a datagram; None if it is malformed, altered, or not of a known member."""
     start = _MAGIC + cluster[:_CLUSTER_BYTES]
     if len(datagram) > limits.ANNOUNCE_BYTES_MAX or not datagram.startswith(start):
         return None
-    signed, seal = datagram[:-_MAC_BYTES], datagram[-_MAC_BYTES:]
-    if not hmac.compare_digest(seal, _seal(secret, signed)):
-        return None
+    signed, signature = datagram[:-_SIGNATURE_BYTES], datagram[-_SIGNATURE_BYTES:]
     try:
         body = _decoder.decode(signed[len(start) :])
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+        key = Ed25519PublicKey.from_public_bytes(body.key)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, ValueError):
+        return None
+    if not is_member(NodeId(body.node), key_digest(key)):
+        return None
+    try:
+        key.verify(signature, signed)
+    except InvalidSignature:
         return None
     return ReceivedAnnouncement(NodeId(body.node), body.address)
 
 
-def _seal(secret: bytes, signed: bytes) -> bytes:
-    key = blake3(secret, derive_key_context=_CONTEXT).digest()
-    return blake3(signed, key=key).digest(_MAC_BYTES)
-
-
 async def announce(
-    voice: AnnouncedNode, heard: Callable[[ReceivedAnnouncement], None], place: MulticastNetwork | None = None
+    voice: AnnouncedNode,
+    is_member: IsMember,
+    heard: Callable[[ReceivedAnnouncement], None],
+    place: MulticastNetwork | None = None,
 ) -> None:
     """Announce this node every ANNOUNCE_PERIOD_MS, and call ``heard`` for each announcement of another.
 
@@ -122,7 +132,7 @@ async def announce(
         await sock.bind((place.group, place.port))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_speak, sock, voice, place)
-            await _listen(sock, voice, heard)
+            await _listen(sock, voice, is_member, heard)
 
 
 async def _speak(sock: trio.socket.SocketType, voice: AnnouncedNode, place: MulticastNetwork) -> None:
@@ -141,7 +151,10 @@ async def _speak(sock: trio.socket.SocketType, voice: AnnouncedNode, place: Mult
 
 
 async def _listen(
-    sock: trio.socket.SocketType, voice: AnnouncedNode, heard: Callable[[ReceivedAnnouncement], None]
+    sock: trio.socket.SocketType,
+    voice: AnnouncedNode,
+    is_member: IsMember,
+    heard: Callable[[ReceivedAnnouncement], None],
 ) -> None:
     while True:
         try:
@@ -149,7 +162,7 @@ async def _listen(
         except OSError as error:
             _log.debug("an announcement was not received", extra={"why": str(error)})
         else:
-            announcement = decode(datagram, voice.cluster, voice.secret)
+            announcement = decode(datagram, voice.cluster, is_member)
             if announcement is not None and announcement.node != voice.node:
                 heard(announcement)
         # A flood of this port gets a constant share of this process.

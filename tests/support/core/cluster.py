@@ -79,13 +79,21 @@ class RegisterPassed(NamedTuple):
     call: tuple[TaskId, int, int] | None = None
 
 
+class SecretsPassed(NamedTuple):
+    """A host passes on the later secrets of the cluster that it has stored."""
+
+    secrets: tuple[bytes, ...]
+    withheld: frozenset[NodeId]
+    call: tuple[TaskId, int, int] | None = None
+
+
 class Parcel(NamedTuple):
     """A message under way, and the bytes beside it."""
 
     sender: NodeId
     to: NodeId
     epoch: int
-    message: dcp.Message | Removal | LabelsWritten | RegisterPassed
+    message: dcp.Message | Removal | LabelsWritten | RegisterPassed | SecretsPassed
     beside: bytes
 
 
@@ -144,6 +152,8 @@ class ClusterNode(Node):
         """As many bytes are sent inside an answer instead of beside it."""
         self.removed: set[NodeId] = set()
         self.refuses_removals = False
+        self.secrets: SecretsPassed | None = None
+        """The later secrets that the host has stored."""
         self.labels_failure = ""
         self.stored_labels: tuple[str, tuple[tuple[str, str], ...]] | None = None
 
@@ -177,6 +187,9 @@ class ClusterNode(Node):
         if isinstance(parcel.message, RegisterPassed):
             self._take_register(parcel.message)
             return
+        if isinstance(parcel.message, SecretsPassed):
+            self._take_secrets(parcel.message)
+            return
         self.payload += 100
         message = decode_message(encode_message(parcel.message))
         if parcel.beside:
@@ -209,6 +222,22 @@ class ClusterNode(Node):
                     self.cluster.post(self, other.node, RegisterPassed(passed.register))
         keys = tuple((Principal(principal), key) for principal, key in register.keys.items())
         self.step(events.RegisterStored(self.now, passed.register, keys, passed.call))
+
+    def _take_secrets(self, passed: SecretsPassed) -> None:
+        """Store later secrets, pass them on, and report them to the core."""
+        self.secrets = passed._replace(call=None)
+        if passed.call is not None:
+            for other in self.cluster.nodes:
+                if other is not self and other.node not in passed.withheld:
+                    self.cluster.post(self, other.node, SecretsPassed(passed.secrets, passed.withheld))
+        mark = 1 + len(passed.secrets)
+        withheld = tuple(sorted(passed.withheld))
+        self.step(events.SecretsStored(self.now, passed.secrets, mark, withheld, passed.call))
+
+    def _rotate(self, call: tuple[TaskId, int, int]) -> None:
+        secrets = self.core.state.later_secrets
+        secret = blake3(b"secret %d of %d" % (len(secrets), self.node)).digest()
+        self.cluster.post(self, self.node, SecretsPassed((*secrets, secret), frozenset(self.removed), call))
 
     def _signed(self, effect: effects.Send) -> dcp.Message:
         """The message with the extensions that the host signs."""
@@ -260,6 +289,8 @@ class ClusterNode(Node):
             case effects.StoreLabels():
                 self.stored_labels = effect.rack, effect.labels
                 self.cluster.post(self, self.node, LabelsWritten(effect.call, self.labels_failure))
+            case effects.RotateSecret():
+                self._rotate(effect.call)
             case effects.StoreRegister():
                 self.cluster.post(self, self.node, RegisterPassed(effect.register, effect.call))
             case effects.DropPayload():
@@ -334,10 +365,12 @@ class ClusterNode(Node):
         contents: dict[int, bytes] = {
             record.object: self.contents.get(record.object, b"") for record in records
         }
-        stored = dict(self.stored)
+        stored, secrets = dict(self.stored), self.secrets
         self.__init__(self.cluster, self.node, self.rack, epoch=self.epoch + 1)  # type: ignore[misc]
         self.stored, self.contents = stored, contents
         self.step(events.Recovered(self.now, records))
+        if secrets is not None:
+            self._take_secrets(secrets)
 
 
 class Citizen(Client):
@@ -432,7 +465,7 @@ class Cluster:
         self,
         sender: ClusterNode,
         to: NodeId,
-        message: dcp.Message | Removal | LabelsWritten | RegisterPassed,
+        message: dcp.Message | Removal | LabelsWritten | RegisterPassed | SecretsPassed,
         beside: bytes = b"",
     ) -> None:
         """Something is said."""

@@ -22,6 +22,7 @@ from dios.node.assembly import NodeHost
 from dios.node.cluster_port import ClusterPort, open_port, serve_port
 from dios.node.settings import load
 from dios.transport.identity import identity
+from dios.transport.identity.certificates import NodeRole
 from dios.transport.memory.memfd import copies_of
 from dios.wire import dcp
 from dios.wire.messages import AnyResult, Attached, Buffer, Results, Stat
@@ -142,14 +143,14 @@ def ups(host: PeerHost) -> set[NodeId]:
     return {event.node for event in host.core.seen(PeerUp)}
 
 
-def identities(folder: Path, count: int) -> list[Path]:
-    """Data directories of a cluster's nodes n0, n1 ..."""
+def identities(folder: Path, count: int, role: NodeRole = NodeRole.MEMBER) -> list[Path]:
+    """Data directories of a cluster's nodes n0, n1 ..., of which the first one is an authority."""
     paths = [folder / f"n{number}" for number in range(count)]
     for path in paths:
         path.mkdir()
     first = identity.create_cluster(paths[0], name="n0")
     for path in paths[1:]:
-        identity.admit_here(first, path, name=path.name)
+        identity.admit_here(first, path, name=path.name, role=role)
     return paths
 
 

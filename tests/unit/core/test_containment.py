@@ -369,7 +369,7 @@ def test_every_event_has_a_party_or_is_the_nodes_own() -> None:
     own = {
         events.Recovered, events.TimerFired, events.Persisted, events.PersistFailed, events.ShutdownBegan,
         events.LoadMeasured, events.DefectFound, events.NodesRemoved, events.LabelsStored,
-            events.RegisterStored,
+            events.RegisterStored, events.SecretsStored,
         events.FitnessChanged, events.CapacityChanged,
     }  # fmt: skip
     kinds = set(events.Event.__args__)

@@ -10,10 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from dios import limits
-from dios.ids import NodeId
 from dios.node import discovery
 from dios.transport.tcp import announce
-from dios.transport.tcp.announce import AnnouncedNode, MulticastNetwork
+from dios.transport.tcp.announce import AnnouncedNode, IsMember, MulticastNetwork
 from tests.support.host.multicast import own_group, sender
 from tests.support.peers.hosts import PeerHost, two_hosts, until, ups
 
@@ -35,16 +34,20 @@ def say(place: MulticastNetwork, datagram: bytes) -> None:
 
 def voice(host: PeerHost) -> AnnouncedNode:
     """What a host announces."""
-    return AnnouncedNode(
-        host.port.certificate.own.cluster, host.port.membership.secret, host.node, host.address
-    )
+    own = host.port.certificate.own
+    return AnnouncedNode(own.cluster, own.key(), host.node, host.address)
+
+
+def is_member(host: PeerHost) -> IsMember:
+    """How a host tells members."""
+    return host.port.certificate.own.trust.is_member
 
 
 async def test_two_nodes_that_know_nobody_find_each_other(tmp_path: Path, place: MulticastNetwork) -> None:
     """Without a seed and without anybody's help, announcements alone make the connection."""
     async with two_hosts(tmp_path) as (local, other), trio.open_nursery() as nursery:
         for host in (local, other):
-            nursery.start_soon(discovery.find_others, voice(host), host.links, place)
+            nursery.start_soon(discovery.find_others, voice(host), is_member(host), host.links, place)
         await until(lambda: ups(local) and ups(other), "they have met")
         assert (ups(local), ups(other)) == ({other.node}, {local.node})
         nursery.cancel_scope.cancel()
@@ -53,7 +56,7 @@ async def test_two_nodes_that_know_nobody_find_each_other(tmp_path: Path, place:
 async def test_a_false_announcement_costs_dials_and_nothing_else(
     tmp_path: Path, place: MulticastNetwork
 ) -> None:
-    """Where a stranger is, no connection comes about, and the announced node is unknown as before."""
+    """Where a member lies to be, no connection comes about, and it is not connected."""
     dials: list[trio.SocketStream] = []
     said = 0
 
@@ -61,12 +64,12 @@ async def test_a_false_announcement_costs_dials_and_nothing_else(
         dials.append(stream)
         await stream.aclose()
 
-    async with two_hosts(tmp_path) as (local, _), trio.open_nursery() as nursery:
+    async with two_hosts(tmp_path) as (local, other), trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
         nursery.start_soon(trio.serve_listeners, hang_up, [listener])
-        nursery.start_soon(discovery.find_others, voice(local), local.links, place)
-        lie = announce.encode(voice(local)._replace(node=NodeId(7), address=address))
+        nursery.start_soon(discovery.find_others, voice(local), is_member(local), local.links, place)
+        lie = announce.encode(voice(other)._replace(address=address))
 
         def dialled_again() -> bool:
             nonlocal said
@@ -77,7 +80,7 @@ async def test_a_false_announcement_costs_dials_and_nothing_else(
         await until(dialled_again, "the stranger was dialled twice")
         assert len(dials) < said
         assert not ups(local)
-        assert not local.links.is_up(NodeId(7))
+        assert not local.links.is_up(other.node)
         assert local.links.addresses == ()
         nursery.cancel_scope.cancel()
 
@@ -100,7 +103,9 @@ async def test_a_network_for_multicast_may_come_after_the_node(
     monkeypatch.setattr(announce, "announce", announce_later)
     voice = cast("AnnouncedNode", None)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(discovery.find_others, voice, cast("PeerLinks", None), own_group())
+        nursery.start_soon(
+            discovery.find_others, voice, lambda _node, _key: True, cast("PeerLinks", None), own_group()
+        )
         await announced.wait()
         nursery.cancel_scope.cancel()
     assert len(attempts) == 4

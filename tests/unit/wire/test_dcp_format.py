@@ -37,6 +37,7 @@ MESSAGES: tuple[type[msgspec.Struct], ...] = (
     dcp_frames.Continuing,
     dcp_frames.AuditHeads,
     dcp_frames.Principals,
+    dcp_frames.LaterSecrets,
 )
 PARTS: tuple[type[msgspec.Struct], ...] = (
     dcp.Caller,

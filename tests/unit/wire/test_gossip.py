@@ -28,8 +28,9 @@ ROW = MemberRow(
     labels="a=b",
     fitness=Fitness.UNFIT,
     barred=(NodeId(3),),
+    secrets=4,
 )
-BYTES = "9e07a26e31a27231a3683a31030201c39301040905c3a3613d62029103"
+BYTES = "9f07a26e31a27231a3683a31030201c39301040905c3a3613d6202910304"
 VECTORS: list[tuple[GossipMessage, str]] = [
     (Ping(ROW, 1), f"943c{BYTES}0190"),
     (Ack(ROW, 1, NodeId(8), (ROW,), 9), f"963d{BYTES}010891{BYTES}09"),
@@ -51,8 +52,8 @@ def test_a_row_may_be_short_and_may_be_long() -> None:
     """Fields that are missing at the end have defaults, and more fields than are known are left out."""
     assert gossip.decode(bytes.fromhex("933f9207a26e3190")) == News(MemberRow(NodeId(7), "n1"))
     before_fitness = bytes.fromhex("933f9c07a26e31a27231a3683a31030201c39301040905c3a3613d6290")
-    assert gossip.decode(before_fitness) == News(replace(ROW, fitness=Fitness.FIT, barred=()))
-    row = [7, "n1", "", "", 0, 0, 0, False, [], 0, False, "", 0, [], "new"]
+    assert gossip.decode(before_fitness) == News(replace(ROW, fitness=Fitness.FIT, barred=(), secrets=0))
+    row = [7, "n1", "", "", 0, 0, 0, False, [], 0, False, "", 0, [], 0, "new"]
     longer = msgspec.msgpack.encode([63, row, [], [], "new"])
     assert gossip.decode(longer) == News(MemberRow(NodeId(7), "n1"))
 
@@ -63,6 +64,7 @@ def plain(**changes: object) -> list[object]:
         "node": 7, "name": "n1", "rack": "", "address": "", "epoch": 1,
         "incarnation": 0, "status": 0, "draining": False, "load": [0, 0, 0], "version": 0,
         "coordinated": False, "labels": "", "fitness": 0, "barred": [],
+        "secrets": 0,
     }  # fmt: skip
     return list((fields | changes).values())
 
@@ -88,6 +90,7 @@ def plain(**changes: object) -> list[object]:
         plain(coordinated=1),
         plain(fitness=3),
         plain(barred=[0]),
+        plain(secrets=2**63),
         plain(barred=[1] * (limits.SCHEDULERS_BARRED_MAX + 1)),
         plain(labels="l" * (limits.NODE_LABELS_CHARS_MAX + 1)),
         [],

@@ -55,7 +55,7 @@ chains: Final = st.lists(caveats, max_size=5)
 def terms(token: SealedToken, holder: TokenHolder, now_ns: int) -> TokenTerms | None:
     """What is left of the token; None if it is refused."""
     try:
-        return verify(SECRET, token, holder, now_ns)
+        return verify((SECRET,), token, holder, now_ns)[1]
     except NotPermittedError:
         return None
 
@@ -111,7 +111,7 @@ def test_a_caveat_cannot_be_removed_moved_changed_or_inserted(
         forged = SealedToken(token.grant, changed, token.seal)
         for holder in HOLDERS:
             with pytest.raises(NotPermittedError, match="seal of the token does not match"):
-                verify(SECRET, forged, holder, 1)
+                verify((SECRET,), forged, holder, 1)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_seal_binds_every_field_of_the_grant(changed: dict[str, object]) -> 
     forged = SealedToken(msgspec.structs.replace(GRANT, **changed), (), TOKEN.seal)
     for secret, token in ((SECRET, forged), (FOREIGN, TOKEN)):
         with pytest.raises(NotPermittedError, match="seal of the token does not match"):
-            verify(secret, token, HOLDERS[0], 1)
+            verify((secret,), token, HOLDERS[0], 1)
 
 
 def test_the_record_name_seals_and_the_seal_does_not_show_it() -> None:
@@ -228,7 +228,16 @@ def test_the_format_is_frozen() -> None:
     """The vector of version 1; docs/tokens.md specifies it."""
     token = attenuate(TOKEN, OnlyRights(1), OnlyUntil(900), OnlyHolder(FOREIGN, "uid:7"), OnlyPath("a/b"))
     assert format_token(token) == FROZEN
-    assert verify(SECRET, parse_token(FROZEN), HOLDERS[3], 1) == (Permission.READ, 900, ("a/b",))
+    _, terms = verify((SECRET,), parse_token(FROZEN), HOLDERS[3], 1)
+    assert terms == (Permission.READ, 900, ("a/b",))
+
+
+def test_a_token_of_an_earlier_secret_is_valid() -> None:
+    """Its record has the name that the earlier secret gave it."""
+    later = seal_grant(record_name(FOREIGN, GRANT), GRANT)
+    for token, secret in ((TOKEN, SECRET), (later, FOREIGN)):
+        record, _ = verify((FOREIGN, SECRET), token, HOLDERS[0], 1)
+        assert record == record_name(secret, GRANT)
 
 
 FROZEN = (

@@ -48,6 +48,7 @@ def test_programs_get_every_field() -> None:
         "status": "suspect",
         "worker": False,
         "authority": False,
+        "secret": "current",
         "since": 5,
         "draining": True,
         "fitness": "fit",

@@ -21,7 +21,7 @@ from dios.wire.sealed_tokens import (
     encode_token,
     seal_grant,
 )
-from dios.wire.types import Flag, ObjectType, Permission
+from dios.wire.types import Flag, NodeWish, ObjectType, Permission
 from tests.support.core.cluster import Cluster
 from tests.support.core.harness import OWNER, Client, Node
 
@@ -168,3 +168,18 @@ def test_redeeming_and_refusing_are_recorded(scene: Scene) -> None:
     assert all("uid:7 of cluster 0707070707070707" in detail for detail in details)
     secrets = (scene.grant.group, scene.token.seal, scene.record.name or b"")
     assert not any(secret.hex() in detail for detail in details for secret in secrets)
+
+
+def test_a_token_outlives_the_secret_that_sealed_it(scene: Scene) -> None:
+    """Those of before a change stay valid, and so do their records; new ones have the new seal."""
+    operator = scene.cluster.session(scene.first)
+    operator.ask(messages.Nodes, messages.SetNode("n1", NodeWish.ROTATE))
+    scene.cluster.settle()
+    later = scene.issuer.ask(messages.Created, scene.issuing())
+    assert later.name != scene.record.name
+    for token in (scene.token, seal_grant(later.name or b"", scene.grant)):
+        for node in (scene.first, scene.second):
+            assert scene.read(node.session(READER), redeeming(token)).permissions == Permission.READ
+    scene.issuer.ask(messages.Done, messages.Delete(scene.record.reference.ref, int(Flag.DESTROY)))
+    scene.cluster.settle()
+    assert "withdrawn" in denied(scene.second.session(READER), redeeming(scene.token))

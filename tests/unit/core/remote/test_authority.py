@@ -6,8 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from dios import limits
+from dios.core import effects, events
 from dios.core.remote.peers import Cluster as ClusterState
 from dios.errors import Code
+from dios.ids import NodeId
 from dios.wire import dcp, messages
 from dios.wire.mandates import FOR_CHILDREN, Purpose
 from dios.wire.types import Flag, NameKind, ObjectType
@@ -236,6 +238,36 @@ def test_children_get_renewed_extensions() -> None:
     session.ask(messages.Done, messages.Vouch(mandate_for(home, ALICE)))
     cluster.settle()
     assert max(mandate.end_ms for mandate in state_of(second).mandates[ALICE]) > before.end_ms
+
+
+def test_an_extension_that_the_host_could_not_sign_goes_with_the_next_request() -> None:
+    """Whether the host says so before the node has answered or after; the mandate itself stays sent."""
+    for is_early in (True, False):
+        cluster = Cluster(("r1", "r1", "r1"))
+        home, second, _ = cluster.nodes
+        enrol(cluster, ALICE)
+        session = vouched(home, ALICE)
+        program = session.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+        run = messages.Run(program, host="n2", flags=int(Flag.NON_BLOCKING))
+        peer = state_of(home).peer(second.node)
+        session.send(run)
+        (sent,) = [
+            effect for effect in home.effects if isinstance(effect, effects.Send) and effect.extensions
+        ]
+        key = sent.extensions[0].key
+        failed = events.ExtensionsFailed(home.now, second.node, (key,))
+        if is_early:
+            home.step(failed)
+        cluster.settle()
+        assert (key in peer.presented) is not is_early
+        if not is_early:
+            home.step(failed)
+        own = {mandate.data for mandate in state_of(home).mandates[ALICE]}
+        assert own == set(peer.presented)
+        home.effects.clear()
+        session.send(run)
+        assert any(isinstance(effect, effects.Send) and effect.extensions for effect in home.effects)
+        home.step(events.ExtensionsFailed(home.now, NodeId(77), (key,)))
 
 
 def test_a_copy_on_a_third_node_is_made_with_a_mandate_for_copies() -> None:

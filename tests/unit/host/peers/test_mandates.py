@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import errno
+from pathlib import Path
 
 import pytest
 
+from dios.core import effects as fx
 from dios.core.effects import Extension
+from dios.core.events import ExtensionsFailed
 from dios.errors import InvalidError
-from dios.host.peers.links import PeerLinks
 from dios.host.peers.mandates import MandateSigner
 from dios.ids import NodeId
-from dios.wire.mandates import EVERY_PURPOSE, FOR_CHILDREN, MandateTerms, Register, make_mandate, read_mandate
+from dios.wire import dcp
+from dios.wire.mandates import EVERY_PURPOSE, FOR_CHILDREN, MandateTerms, Purpose, make_mandate, read_mandate
 from tests.support.core.cluster import AUTHORITY, key_digest_of, node_key
 from tests.support.core.user_keys import ALICE, key_of
+from tests.support.peers.hosts import CALLER, connected, two_hosts, until
 
 
 def mandate(node: int) -> bytes:
@@ -39,22 +42,14 @@ def test_nothing_is_signed_with_another_key_than_the_mandates() -> None:
         signer.sign(Extension(mandate(3), FOR_CHILDREN, 5_000), NodeId(2), key_digest_of(2))
 
 
-class _OnFullDisk:
-    """A register that cannot be stored."""
-
-    stored: Register | None = None
-
-    def is_known(self, data: bytes) -> bool:
-        """It was never stored."""
-        return data == b""
-
-    async def accept(self, data: bytes) -> Register | None:
-        """There is no room for it."""
-        raise OSError(errno.ENOSPC, "no room for a register", str(len(data)))
-
-
-async def test_a_register_that_cannot_be_stored_ends_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection serves all users; the node that sent it sends it again when it connects."""
-    links = PeerLinks.__new__(PeerLinks)
-    monkeypatch.setattr(links, "_register", _OnFullDisk(), raising=False)
-    assert await links._passed_on(NodeId(2), b"a register")
+async def test_the_core_learns_of_an_extension_that_was_not_signed(tmp_path: Path) -> None:
+    """The request goes without it, and the extension goes with the next one."""
+    async with two_hosts(tmp_path) as (local, other):
+        await connected(local, other)
+        extension = Extension(mandate(1), Purpose.OBJECTS, 5_000)
+        asked = dcp.Ask(1, 1, dcp.Rows(CALLER))
+        local.do(fx.Send(other.node, asked, extensions=(extension,)))
+        await until(lambda: local.core.seen(ExtensionsFailed), "the core is told")
+        (failed,) = local.core.seen(ExtensionsFailed)
+        assert (failed.node, failed.keys) == (other.node, (extension.key,))
+        await until(lambda: asked in other.messages(), "the request has arrived")

@@ -11,7 +11,8 @@ import pytest
 from cryptography import x509
 
 from dios import limits
-from dios.transport.identity import joining, renewal, statements, tokens, trust
+from dios.core.model import names
+from dios.transport.identity import generations, joining, renewal, statements, tokens, trust
 from dios.transport.identity.certificates import NodeRole, card_of, cards_of, check_signatures, signer_of
 from dios.transport.identity.trust import Known
 
@@ -90,12 +91,33 @@ def test_the_conversation_of_this_version_is_read_and_written() -> None:
     stored = VECTORS["conversation"]
     for message in (
         joining.JoinRequest(2, "n9", b"request"),
-        joining.Admitted((b"one", b"two"), bytes(32), (b"statement",), KNOWN),
+        joining.Admitted((b"one", b"two"), bytes(32), (b"statement",), KNOWN, b"generations"),
         joining.Refused(17, "taken"),
     ):
         data = msgspec.msgpack.encode(message)
         assert data.hex() == stored[type(message).__name__]
         assert msgspec.msgpack.decode(data, type=type(message)) == message
+
+
+def test_an_admission_of_an_earlier_release_is_read() -> None:
+    """It had no later secrets."""
+    before = bytes.fromhex(VECTORS["conversation"]["Admitted of 0.2"])
+    assert msgspec.msgpack.decode(before, type=joining.Admitted) == joining.Admitted(
+        (b"one", b"two"), bytes(32), (b"statement",), KNOWN
+    )
+
+
+def test_generations_of_this_version_are_read_and_written() -> None:
+    """The document, the file that has it, and the seals of a group by the first secret and a later one."""
+    stored = VECTORS["generations"]
+    document = generations.read(bytes.fromhex(stored["document"]), bytes.fromhex(stored["authority"]))
+    assert (document.number, document.secrets) == (3, (b"1" * 32, b"2" * 32))
+    assert document.withheld == {7, 2**63 - 1}
+    known = generations.KnownGenerations(document, (b"0" * 32,))
+    assert generations.file_of(known).hex() == stored["file"]
+    assert f"{known.mark:016x}" == stored["mark"]
+    for name, later in (("first", ()), ("later", document.secrets)):
+        assert names.group_name(names.Secrets(bytes(32), later), bytes(16), "uid:1").hex() == stored[name]
 
 
 def test_the_renewal_of_this_version_is_read_and_written() -> None:

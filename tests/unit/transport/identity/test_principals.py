@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dios.errors import DamagedError, NotPermittedError, ProtocolError
+from dios.transport.identity import durable_files
 from dios.transport.identity.principals import PrincipalRegister
 from dios.wire.mandates import make_register, public_bytes
 
@@ -26,20 +28,21 @@ async def test_a_newer_register_of_the_same_signer_counts(
 ) -> None:
     """It is stored, and read again at the next start; the same one, or an older one, changes nothing."""
     register = PrincipalRegister(tmp_path, CLUSTER)
-    assert register.stored is None
+    assert register.present is None
     first = make_register(administrator, CLUSTER, 1, {})
     second = make_register(administrator, CLUSTER, 2, KEYS)
-    assert await register.accept(first.data) == first
-    assert await register.accept(second.data) == second
-    assert await register.accept(second.data) is None
-    assert await register.accept(first.data) is None
+    assert register.accept(first.data) == first
+    assert register.accept(second.data) == second
+    assert register.accept(second.data) is None
+    assert register.accept(first.data) is None
+    await register.save()
     again = PrincipalRegister(tmp_path, CLUSTER)
-    assert again.stored == second
+    assert again.present == second
     assert again.is_known(second.data)
     assert not again.is_known(first.data)
 
 
-async def test_nodes_agree_on_one_of_two_with_the_same_number(
+def test_nodes_agree_on_one_of_two_with_the_same_number(
     tmp_path: Path, administrator: Ed25519PrivateKey
 ) -> None:
     """In whatever order they hear of them."""
@@ -49,8 +52,8 @@ async def test_nodes_agree_on_one_of_two_with_the_same_number(
         (tmp_path / name).mkdir()
         register = PrincipalRegister(tmp_path / name, CLUSTER)
         for candidate in order:
-            await register.accept(candidate.data)
-        stored.append(register.stored)
+            register.accept(candidate.data)
+        stored.append(register.present)
     assert stored[0] == stored[1]
 
 
@@ -60,19 +63,19 @@ async def test_the_setting_names_the_signer(tmp_path: Path, administrator: Ed255
     stranger = Ed25519PrivateKey.generate()
     foreign = make_register(stranger, CLUSTER, 1, KEYS)
     with pytest.raises(NotPermittedError, match="administrator"):
-        await register.accept(foreign.data)
-    assert await PrincipalRegister(tmp_path, CLUSTER).accept(foreign.data)
+        register.accept(foreign.data)
+    believing = PrincipalRegister(tmp_path, CLUSTER)
+    assert believing.accept(foreign.data)
+    await believing.save()
     with pytest.raises(DamagedError, match="Remove the file"):
         PrincipalRegister(tmp_path, CLUSTER, public_bytes(administrator))
 
 
-async def test_a_register_of_another_cluster_is_refused(
-    tmp_path: Path, administrator: Ed25519PrivateKey
-) -> None:
+def test_a_register_of_another_cluster_is_refused(tmp_path: Path, administrator: Ed25519PrivateKey) -> None:
     """An administrator of two clusters has users in each."""
     register = PrincipalRegister(tmp_path, CLUSTER)
     with pytest.raises(ProtocolError, match="another cluster"):
-        await register.accept(make_register(administrator, b"d" * 32, 1, KEYS).data)
+        register.accept(make_register(administrator, b"d" * 32, 1, KEYS).data)
 
 
 def test_a_damaged_file_says_what_to_do(tmp_path: Path) -> None:
@@ -80,3 +83,26 @@ def test_a_damaged_file_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "principals").write_bytes(b"rubbish")
     with pytest.raises(DamagedError, match="Remove the file"):
         PrincipalRegister(tmp_path, CLUSTER)
+
+
+async def test_a_register_counts_before_it_is_stored(
+    tmp_path: Path, administrator: Ed25519PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may remove a key. It is stored as soon as there is room, and only once."""
+    register = PrincipalRegister(tmp_path, CLUSTER)
+    first = make_register(administrator, CLUSTER, 1, KEYS)
+    assert register.accept(first.data)
+    with monkeypatch.context() as full:
+        full.setattr(durable_files, "write", _no_room)
+        with pytest.raises(OSError, match="no room"):
+            await register.save()
+    assert register.present == first
+    assert PrincipalRegister(tmp_path, CLUSTER).present is None
+    await register.save()
+    assert PrincipalRegister(tmp_path, CLUSTER).present == first
+    monkeypatch.setattr(durable_files, "write", _no_room)
+    await register.save()
+
+
+def _no_room(_path: Path, _data: bytes) -> None:
+    raise OSError(errno.ENOSPC, "no room")

@@ -7,23 +7,36 @@ from collections.abc import Callable
 
 import pytest
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dios import limits
 from dios.ids import NodeId
+from dios.transport.identity.certificates import key_digest
 from dios.transport.tcp import announce
 from dios.transport.tcp.announce import AnnouncedNode, MulticastNetwork, ReceivedAnnouncement
 from tests.support.host.multicast import own_group, sender
 
 CLUSTER = hashlib.sha256(b"one cluster").digest()
 OTHER = hashlib.sha256(b"another cluster").digest()
-SECRET, FOREIGN = b"s" * 32, b"f" * 32
-ONE = AnnouncedNode(CLUSTER, SECRET, NodeId(11), "10.0.0.1:7400")
-TWO = AnnouncedNode(CLUSTER, SECRET, NodeId(22), "10.0.0.2:7400")
+KEYS = {number: Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (11, 22, 33)}
+STRANGER = Ed25519PrivateKey.from_private_bytes(b"f" * 32)
+ONE = AnnouncedNode(CLUSTER, KEYS[11], NodeId(11), "10.0.0.1:7400")
+TWO = AnnouncedNode(CLUSTER, KEYS[22], NodeId(22), "10.0.0.2:7400")
+
+
+def is_member(node: NodeId, key: bytes) -> bool:
+    """Two nodes are members, with these keys."""
+    return node in {11, 22} and key == key_digest(KEYS[node].public_key())
+
+
+def believes(_node: NodeId, _key: bytes) -> bool:
+    """Whoever says so is a member."""
+    return True
 
 
 def test_an_announcement_says_who_and_where() -> None:
     """What one node of a cluster says another understands."""
-    assert announce.decode(announce.encode(ONE), CLUSTER, SECRET) == ReceivedAnnouncement(
+    assert announce.decode(announce.encode(ONE), CLUSTER, is_member) == ReceivedAnnouncement(
         ONE.node, ONE.address
     )
 
@@ -31,8 +44,10 @@ def test_an_announcement_says_who_and_where() -> None:
 def test_the_bytes_of_an_announcement_are_frozen() -> None:
     """A node of this release is heard by every one that speaks this version."""
     assert announce.encode(ONE).hex() == (
-        "44494f5320686572652031000bc487fe03f27c1b920bad31302e302e302e313a37343030"
-        "f4db8fc826d1217298046a1b1d0bf1b1"
+        "44494f5320686572652032000bc487fe03f27c1b930bad31302e302e302e313a37343030c42066be7e33"
+        "2c7a453332bd9d0a7f7db055f5c5ef1a06ada66d98b39fb6810c473a706aacf6b894af8a9c6ea602e0f3"
+        "5f950bcfcccc12da1077ee76c5cb2671837e8a054fa2ab62ee5accc90358bcff98861697b9bab57e31fd"
+        "4f8900998ae1d10e"
     )
 
 
@@ -46,41 +61,47 @@ def test_whatever_is_altered_is_left_out() -> None:
     ]
     altered += [datagram[:length] for length in range(len(datagram))]
     altered += [datagram + b"\0", b"\0" + datagram]
-    assert all(announce.decode(variant, CLUSTER, SECRET) is None for variant in altered)
+    assert all(announce.decode(variant, CLUSTER, is_member) is None for variant in altered)
 
 
 def test_other_clusters_are_left_out() -> None:
     """Neither another cluster's nodes nor somebody who knows only this one's public hash are heard."""
-    foreign = announce.encode(ONE._replace(cluster=OTHER, secret=FOREIGN))
-    pretended = announce.encode(ONE._replace(secret=FOREIGN))
-    same_secret = announce.encode(ONE._replace(cluster=OTHER))
-    for datagram in (foreign, pretended, same_secret):
-        assert announce.decode(datagram, CLUSTER, SECRET) is None
+    foreign = announce.encode(ONE._replace(cluster=OTHER, key=STRANGER))
+    pretended = announce.encode(ONE._replace(key=STRANGER))
+    same_key = announce.encode(ONE._replace(cluster=OTHER))
+    for datagram in (foreign, pretended, same_key):
+        assert announce.decode(datagram, CLUSTER, is_member) is None
 
 
 @pytest.mark.parametrize("node", [NodeId(0), NodeId(2**63)])
 def test_a_node_that_cannot_be_is_left_out(node: NodeId) -> None:
     """Even a datagram with a right seal says nothing when it is out of bounds."""
-    assert announce.decode(announce.encode(ONE._replace(node=node)), CLUSTER, SECRET) is None
+    assert announce.decode(announce.encode(ONE._replace(node=node)), CLUSTER, believes) is None
 
 
 @pytest.mark.parametrize("length", [0, limits.NODE_ADDRESS_CHARS_MAX + 1])
 def test_an_address_out_of_bounds_is_left_out(length: int) -> None:
     """An address has at least one character and at most its bound."""
     datagram = announce.encode(ONE._replace(address="h" * length))
-    assert announce.decode(datagram, CLUSTER, SECRET) is None
+    assert announce.decode(datagram, CLUSTER, believes) is None
 
 
 def test_the_longest_announcement_is_within_its_bound() -> None:
     """A node with the longest address there can be is heard."""
     longest = ONE._replace(node=NodeId(2**63 - 1), address="h" * limits.NODE_ADDRESS_CHARS_MAX)
-    assert announce.decode(announce.encode(longest), CLUSTER, SECRET) is not None
+    assert announce.decode(announce.encode(longest), CLUSTER, believes) is not None
 
 
-def test_nothing_shows_the_secret() -> None:
-    """Neither the datagram nor what is printed of a voice has the secret in it."""
-    assert SECRET not in announce.encode(ONE)
-    assert "s" * 8 not in repr(ONE)
+def test_a_removed_node_is_left_out() -> None:
+    """It has its key still, and its certificate; a node that was never known is left out as well."""
+    datagram = announce.encode(ONE)
+    assert announce.decode(datagram, CLUSTER, lambda node, key: is_member(node, key) and node != 11) is None
+    assert announce.decode(announce.encode(ONE._replace(node=NodeId(33))), CLUSTER, is_member) is None
+
+
+def test_nothing_shows_the_key() -> None:
+    """What is printed of a node that announces itself has no key in it."""
+    assert repr(ONE) == "AnnouncedNode(000000000000000b, '10.0.0.1:7400')"
 
 
 @pytest.fixture
@@ -114,7 +135,7 @@ async def test_two_nodes_of_one_machine_hear_each_other_and_not_themselves(place
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             for voice, ear in ears.items():
-                nursery.start_soon(announce.announce, voice, ear, place)
+                nursery.start_soon(announce.announce, voice, is_member, ear, place)
             await ears[ONE].wait(bool)
             await ears[TWO].wait(bool)
             nursery.cancel_scope.cancel()
@@ -129,7 +150,7 @@ async def test_what_strangers_send_is_not_heard_and_not_answered(place: Multicas
     rubbish = [b"", b"\xff" * 64, datagram[:-1] + b"\0", b"x" * 60_000, datagram + b"x" * 600]
     with trio.fail_after(30), sender(place) as stranger:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(announce.announce, ONE, ear, place)
+            nursery.start_soon(announce.announce, ONE, is_member, ear, place)
             while not ear.heard:
                 for packet in [*rubbish, datagram]:
                     stranger.sendto(packet, (place.group, place.port))
@@ -147,7 +168,7 @@ async def test_what_is_sent_to_this_machine_alone_is_not_heard(place: MulticastN
     ear = Ear()
     with trio.fail_after(30), sender(place) as stranger:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(announce.announce, ONE, ear, place)
+            nursery.start_soon(announce.announce, ONE, is_member, ear, place)
             while not ear.heard:
                 alone = announce.encode(TWO._replace(node=NodeId(33)))
                 stranger.sendto(alone, ("127.0.0.1", place.port))
