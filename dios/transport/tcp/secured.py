@@ -125,15 +125,20 @@ class Secured:
         not come; then the connection must be closed.
         """
         sock = self._sock
+        bodies: list[bytes] = []
         if sock.pending():
             # Bytes are here already; let the other tasks run nevertheless.
             await trio.lowlevel.checkpoint()
         while not self._closed:
             try:
-                data = sock.read_all() if self._stays else sock.read_record()
+                data = sock.read_record()
                 if data is None:
-                    await self._wait_for_bytes()
-                    sock.fetch()
+                    if bodies:
+                        return bodies
+                    # The rest of a frame has often come meanwhile.
+                    if self._frame_begun_s is None or not sock.fetch():
+                        await self._wait_for_bytes()
+                        sock.fetch()
                     continue
             except ssl.SSLError as error:
                 raise ProtocolError(
@@ -142,15 +147,16 @@ class Secured:
             except UnreachableError:
                 raise  # it is an OSError as well
             except (trio.ClosedResourceError, OSError, ValueError):
-                return []
+                return bodies
             if not data:
-                return []
-            bodies = self._splitter.feed(data)
+                return bodies
+            whole = self._splitter.feed(data)
             if not self._splitter.pending:
                 self._frame_begun_s = None
-            elif bodies or self._frame_begun_s is None:
+            elif whole or self._frame_begun_s is None:
                 self._frame_begun_s = trio.current_time()
-            if bodies:
+            bodies += whole
+            if bodies and not (self._stays and sock.pending()):
                 return bodies
         return []
 

@@ -89,21 +89,11 @@ class TlsSocket(socket.socket):
         """Return a number above 0 if bytes were fetched and not read; they may be a part of a record."""
         return self._incoming.pending or self.tls.pending()
 
-    def read_all(self) -> bytes | None:
-        """Return the content of all fetched records, b"" at the end, or None if no whole one is here.
+    def read_record(self) -> bytes | None:
+        """Return the content of the next fetched record, b"" at the end, or None if no whole one is here.
 
         Raises ssl.SSLError for bytes that are not TLS.
         """
-        data = self.read_record()
-        if not data or not self._incoming.pending:
-            return data
-        parts = [data]
-        while self._incoming.pending and (part := self.read_record()):
-            parts.append(part)
-        return b"".join(parts)
-
-    def read_record(self) -> bytes | None:
-        """As ``read_all``, but only of the next record: what follows it may be for somebody else."""
         incoming = self._incoming
         if not (incoming.pending or incoming.eof):
             return None
