@@ -25,8 +25,6 @@ from dios.transport.identity import durable_files
 from dios.transport.identity.certificates import (
     CertificateDetails,
     CertificateRole,
-    NodeRight,
-    NodeRole,
     admission_of,
     card_of,
     cards_of,
@@ -43,6 +41,7 @@ from dios.transport.identity.certificates import (
 )
 from dios.transport.identity.trust import Known, Trust, roster_of, statements_of
 from dios.trusted_files import require_trusted
+from dios.wire.node_roles import NodeRight, NodeRole
 
 FOLDER: Final = "identity"
 SECRET_BYTES: Final = 32

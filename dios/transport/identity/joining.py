@@ -32,7 +32,6 @@ from dios.errors import (
 from dios.transport.identity import statements, tokens
 from dios.transport.identity.certificates import (
     CertificateRole,
-    NodeRole,
     card_of,
     cards_of,
     check_name,
@@ -55,6 +54,7 @@ from dios.transport.identity.tokens import Token
 from dios.transport.identity.trust import Known
 from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
 from dios.transport.tcp.tls import SilentError, connect, for_another
+from dios.wire.node_roles import NodeRole
 
 _VERSION: Final = 2
 
