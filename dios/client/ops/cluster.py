@@ -111,6 +111,11 @@ class Member:
         return may(",".join(self.roles), right)
 
     @property
+    def keeps(self) -> bool:
+        """Return True if replicas are to be there: its roles let it hold some, and it is not drained."""
+        return not self.draining and self.may(NodeRight.KEEP)
+
+    @property
     def usable(self) -> bool:
         """Return True if it answers, as far as is known."""
         return self.here or self.status is NodeStatus.ALIVE
