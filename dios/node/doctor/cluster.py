@@ -167,6 +167,8 @@ def _identity(settings: Settings) -> DoctorFinding:
         f"is valid {certificate.text}, and has {len(own.chain) - 1} others above it"
     )
     advice = certificate.advice
+    if settings.border and (why := own.card.why_not(NodeRight.BORDER)):
+        advice = f"remove the setting `border`: {why}"
     if room <= _CHAIN_ROOM_LOW and own.card.may(NodeRight.SIGN):
         advice = (
             f"admit new nodes elsewhere: below this node there is room for {room} more in a row. "
