@@ -129,7 +129,12 @@ def may(role: str, right: NodeRight) -> bool:
     The empty text is that of a node whose certificate was not seen so far, or before there were roles: it may
     have any role, until it connects.
     """
-    return not role or right in roles_of(role).rights
+    return not role or right in _rights_of(role)
+
+
+@lru_cache(maxsize=1 << len(ROLE_WORDS))
+def _rights_of(text: str) -> NodeRight:
+    return roles_of(text).rights
 
 
 def refusal(name: str, role: str, right: NodeRight) -> str:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from dios.core.calls import groups, rights
+from dios.core.calls import admission, groups, rights
 from dios.core.membership import member_table
 from dios.core.remote import authority, granted_leases, replication
 from dios.transport.identity import certificates
@@ -89,6 +89,7 @@ BROKEN: Final[Mapping[str, tuple[object, str, object]]] = {
     "schedule for other nodes": (rights, "_why_not", lambda *_: ""),
     "label and drain other nodes": (rights, "_why_not", lambda *_: ""),
     "start limbo tasks where they are let in": (rights, "_why_not", lambda *_: ""),
+    "pass the quota of a user on one node": (admission, "require_quota", _nothing),
     "get durable copies from other nodes": (replication, "require_keeper", _nothing),
     "destroy groups whose names follow from the secret": (groups, "_is_home", lambda *_: False),
     "make a stranger the owner of a group": (groups, "_proven_owner", lambda _, group: group.owner),

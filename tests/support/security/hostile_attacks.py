@@ -36,6 +36,7 @@ from dios.transport.identity.trusted_clusters import TrustedCluster
 from dios.transport.tcp.border import BorderListener, call_border
 from dios.transport.tcp.tls import bind
 from dios.wire import dcp, gossip, messages
+from dios.wire.admission import Holding, Quota
 from dios.wire.dcp_frames import AuditHeads
 from dios.wire.dcp_table import PURPOSES
 from dios.wire.mandates import (
@@ -346,6 +347,38 @@ def administer_others(column: str, _: Path) -> bool:
             )
         ]
     )
+
+
+def _starts(play: Play, user: str, *, scheduled: bool, tasks: int) -> int:
+    """Start tasks at the target in the name of a user; return the number that it takes."""
+    program = replace(play.villains.create(data=b"evil").reference, ref=RefId(4_712))
+    before = len(play.target.core.state.tasks)
+    for number in range(tasks):
+        call = messages.Run(0, brand=Brand.PURE, flags=int(Flag.NON_BLOCKING))
+        held = dcp.HeldReference(play.villain.node, replace(program, ref=RefId(5_000 + number)))
+        child, name = TaskId(6_000 + number), Name(bytes([number]) * 32)
+        play.answer(dcp.Start(play.named(user), child, name, call, (), held, (), (), scheduled=scheduled))
+    return len(play.target.core.state.tasks) - before
+
+
+def _with_quota(column: str, elsewhere: int) -> Play:
+    """The quota of a user who is not enrolled: two tasks, some of which are elsewhere."""
+    play = Play(column)
+    quota = Quota(str(BOB), tasks=2, elsewhere=Holding(tasks=elsewhere))
+    play.mine.ask(messages.Done, messages.SetAdmission("n1", (quota,)))
+    play.turn()
+    return play
+
+
+def pass_a_quota_on_one_node(column: str, _: Path) -> bool:
+    """It starts more tasks on one node than the quota has, and says that the scheduler placed them."""
+    return _starts(_with_quota(column, 0), BOB, scheduled=True, tasks=4) > 2
+
+
+def pass_a_quota_over_the_cluster(column: str, _: Path) -> bool:
+    """All of the quota is in use elsewhere: it says that the scheduler counted that, and placed the run."""
+    assert not _starts(_with_quota(column, 2), BOB, scheduled=False, tasks=1)
+    return _starts(_with_quota(column, 2), BOB, scheduled=True, tasks=1) > 0
 
 
 # -- load and membership --------------------------------------------------------------------------------
@@ -840,6 +873,8 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "use a lent reference after its end, with a clock that is behind": outlive_a_lent_reference,
     "schedule for other nodes": schedule_for_others,
     "be expected to schedule for other nodes": be_taken_for_a_scheduler,
+    "pass the quota of a user on one node": pass_a_quota_on_one_node,
+    "pass the quota of a user over several nodes": pass_a_quota_over_the_cluster,
     "label and drain other nodes": administer_others,
     "state its own load and labels wrongly": lie_about_its_own_load,
     "state those of another node so that it lasts": lie_about_the_load_of_another,
