@@ -279,8 +279,9 @@ month: MINUTES = 60
 month: setup ## Play a month of five nodes with kept data in MINUTES (60; REPORT=file.md): losses, a full disk, an upgrade, a restored backup.
 	@$(BIN)/python -m labs.benchmarks.month --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
-upgrade-test: setup ## Upgrade three nodes, one by one, from the package of OLD (a commit; HEAD) to this one, and use them meanwhile.
+upgrade-test: setup ## Upgrade three nodes, one by one, from the package of OLD (a commit; HEAD) to this one, and use them meanwhile; then stopped ones of release 0.2.
 	@PYTHONPATH=. $(BIN)/python -m tests.upgrade.run $(if $(OLD),--old $(OLD))
+	@PYTHONPATH=. $(BIN)/python -m tests.upgrade.stopped
 
 deniability: setup ## Time lookups of names of others against names of nothing, 10,000 of each.
 	@$(BIN)/python -m labs.benchmarks.deniability

@@ -180,8 +180,8 @@ class ShutdownBegan(Struct, frozen=True, tag=11):
 class PeerUp(Struct, frozen=True, tag=13):
     """An authenticated control connection to another node is open; the fields are its own statements.
 
-    ``version`` is that of the messages, the highest that both nodes speak. ``is_worker`` and
-    ``is_authority`` follow from the node's certificate, and ``key`` is the SHA-256 of its public key.
+    ``version`` is that of the messages, the highest that both nodes speak. ``roles`` are those
+    in the node's certificate, and ``key`` is the SHA-256 of its public key.
     """
 
     now: int
@@ -191,8 +191,7 @@ class PeerUp(Struct, frozen=True, tag=13):
     rack: str
     address: str
     version: int = DCP_VERSION
-    is_worker: bool = False
-    is_authority: bool = False
+    roles: str = ""
     key: bytes = b""
 
 

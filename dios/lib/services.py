@@ -263,7 +263,7 @@ def create_service(
 
 def _usual_hosts(node: Node) -> list[str]:
     try:
-        nodes = [member for member in node.nodes() if member.usable and not member.draining]
+        nodes = [member for member in node.nodes() if member.usable and member.keeps]
     except NotPermittedError:
         return [""]
     here = {member.rack for member in nodes if member.here}

@@ -56,7 +56,7 @@ def keep_store(
 def spare_nodes(hosts: Sequence[str], members: Sequence[Member]) -> list[str]:
     """Return the nodes that can replace a host, those in racks without one first."""
     racks = {member.rack or member.name for member in members if member.name in hosts}
-    fit = [member for member in members if member.usable and not member.draining and member.name not in hosts]
+    fit = [member for member in members if member.usable and member.keeps and member.name not in hosts]
     return [
         member.name
         for member in sorted(fit, key=lambda member: ((member.rack or member.name) in racks, member.name))

@@ -22,12 +22,12 @@ from dios.node import daemon, machine, seeds
 from dios.node.addresses import is_loopback, split_address
 from dios.node.settings import Settings, SettingsError, load
 from dios.transport.identity import durable_files, identity, tokens
-from dios.transport.identity.certificates import NodeRole
 from dios.transport.identity.identity import Identity
 from dios.transport.identity.tokens import Token
 from dios.trusted_files import require_trusted
 from dios.wire.addresses import join_address, listen_advice
 from dios.wire.node_labels import text_of
+from dios.wire.node_roles import NodeRole
 
 REMEMBERED: Final = ("name", "rack", "labels", "listen", "advertise", "announce")
 """The settings that make a node a member; they are saved in its ``node.toml`` for later starts."""

@@ -31,13 +31,14 @@ from dios.node import coordinator_supervisor, devices, discovery, live_labels, m
 from dios.node.certificate_keeper import Address, CertificateKeeper
 from dios.node.settings import PrincipalsMode, Settings
 from dios.transport.identity import identity, joining, renewal
-from dios.transport.identity.certificates import CertificateRole, NodeRight
+from dios.transport.identity.certificates import CertificateRole
 from dios.transport.identity.identity import Identity
 from dios.transport.identity.principals import PrincipalRegister
 from dios.transport.tcp.announce import AnnouncedNode
 from dios.transport.tcp.secured import Secured
 from dios.transport.tcp.tls import Listener, dial, listen, listen_again
 from dios.wire.messages import Device, ThreadPlace
+from dios.wire.node_roles import NodeRight
 
 _log: Final = logging.getLogger(__name__)
 
@@ -83,8 +84,7 @@ class ClusterMembership(NamedTuple):
     devices: tuple[Device, ...] = ()
     threads: tuple[ThreadPlace, ...] = ()
     limbo_from_nodes: bool = False
-    is_worker: bool = False
-    is_authority: bool = False
+    roles: str = ""
     write_labels: LabelWriter = live_labels.write_nothing
     key_digest: bytes = b""
     certificate_days: Callable[[], float | None] = _endless
@@ -117,8 +117,7 @@ class ClusterMembership(NamedTuple):
             self.devices,
             self.threads,
             self.limbo_from_nodes,
-            self.is_worker,
-            self.is_authority,
+            self.roles,
             self.cluster,
             self.key_digest,
             self.all_signed,
@@ -193,14 +192,13 @@ async def open_port(
         settings.link_rate,
         settings.tasks_max,
         labels,
-        coordinator_supervisor.wanted(settings, is_worker=own.card.is_worker),
+        coordinator_supervisor.wanted(settings, own.card.why_not(NodeRight.SCHEDULE)),
         cache_bytes=settings.remote_cache_bytes,
         leases=settings.leases,
         devices=own_devices.devices,
         threads=machine.insides().threads,
         limbo_from_nodes=settings.limbo_from_nodes,
-        is_worker=own.card.is_worker,
-        is_authority=own.card.may(NodeRight.SIGN),
+        roles=str(own.card.node_role),
         write_labels=partial(live_labels.write, settings.data),
         key_digest=own.card.key,
         certificate_days=certificate.days_left,

@@ -32,12 +32,15 @@ _NEEDED: Final = ("numpy", "numba")
 _log: Final = logging.getLogger(__name__)
 
 
-def absence(settings: Settings, *, is_worker: bool = False) -> str:
-    """Return why this node runs no coordinator; empty if it runs one."""
+def absence(settings: Settings, refused: str = "") -> str:
+    """Return why this node runs no coordinator; empty if it runs one.
+
+    ``refused`` is the reason why other nodes let this one not schedule, if its roles do not let it.
+    """
     if settings.coordinator is CoordinatorMode.OFF:
         return 'coordinator = "off"'
-    if is_worker:
-        return "this node is a worker, and no node lets a worker schedule"
+    if refused:
+        return refused
     if settings.mode is NodeMode.RESTRICTED:
         return "a restricted node runs only pure tasks, and a coordinator is a limbo task"
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
@@ -50,9 +53,9 @@ def absence(settings: Settings, *, is_worker: bool = False) -> str:
     return f"{' and '.join(missing)} missing: {remedy}"
 
 
-def wanted(settings: Settings, *, is_worker: bool = False) -> bool:
+def wanted(settings: Settings, refused: str = "") -> bool:
     """Return True if this node runs a coordinator; log the reason if a requested one does not run."""
-    why = absence(settings, is_worker=is_worker)
+    why = absence(settings, refused)
     if why and settings.coordinator is not CoordinatorMode.OFF:
         is_asked = settings.coordinator is CoordinatorMode.ON or settings.mode is NodeMode.RESTRICTED
         level = logging.WARNING if is_asked else logging.INFO

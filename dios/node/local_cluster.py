@@ -28,9 +28,9 @@ from dios.node import cluster, daemon, seeds
 from dios.node.daemon import DaemonProcess
 from dios.node.settings import KEYS, load
 from dios.transport.identity import durable_files, identity
-from dios.transport.identity.certificates import NodeRole
 from dios.trusted_files import require_trusted
 from dios.wire.addresses import join_address
+from dios.wire.node_roles import NodeRole
 
 HOST: Final = "127.0.0.1"
 _VERSION: Final = 1

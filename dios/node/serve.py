@@ -61,6 +61,7 @@ from dios.store.lmdb_store import LmdbStore
 from dios.transport.memory.reclaimer import RECLAIMER
 from dios.transport.unix.server import close_listener, open_listener
 from dios.wire.messages import Info, Limits, ResourceCapacity, TableRows, TemplateRow
+from dios.wire.node_roles import NodeRight
 
 if TYPE_CHECKING:
     from dios.node.capacity import NodeCapacity
@@ -300,6 +301,10 @@ def _start_helpers(
         nursery.start_soon(keep_coordinator, settings)
     if settings.border and port is None:
         _log.warning("the node is in no cluster, so it has no border", extra={"setting": "border"})
+    elif (
+        settings.border and port is not None and (why := port.certificate.own.card.why_not(NodeRight.BORDER))
+    ):
+        _log.warning("the node has no border", extra={"setting": "border", "why": why})
     elif settings.border and port is not None:
         from dios.node.border.service import Border, keep_border  # noqa: PLC0415 - as below
 

@@ -20,6 +20,7 @@ Read in this order:
 - ``border``: the calls with sealed tokens, also between clusters
 - ``sealed_tokens``: rights as a text that its holders can narrow, and nobody can widen
 - ``mandates``: the signed statements by which nodes act for users, and the register of users' keys
+- ``node_roles``: the roles of nodes: one table of the rights of each
 - ``nametext``: names as text, and their fingerprints
 - ``node_labels``: the labels of a node as one text; ``environments``: the names of environments;
   ``images``: the archives of those that are images

@@ -380,9 +380,8 @@ class NodeRow(Struct, frozen=True, array_like=True):
     """The node's ability to run pure tasks."""
     barred: Annotated[tuple[Identifier, ...], Meta(max_length=limits.SCHEDULERS_BARRED_MAX)] = ()
     """The ids of the nodes whose schedulers have lost their lease on the node's queue."""
-    is_worker: bool = False
-    """True if the node showed a certificate of a worker, which administers no other node."""
-    is_authority: bool = False
+    roles: Label = ""
+    """The roles in the certificate that the node showed, with commas between them; empty before that."""
     secret: SecretState = SecretState.CURRENT
 
 

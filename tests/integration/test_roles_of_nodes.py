@@ -70,9 +70,13 @@ def test_certificates_are_renewed_and_a_cluster_comes_back_without_its_authority
                 *("--name", name, "--join", invited["address"], "--invitation", invited["token"]),
                 *("--listen", free_address()),
             )
-        assert "n2 is a member" in person.types("dios-node invite --data n2", status=1).stderr
+        assert "n2 has the role member" in person.types("dios-node invite --data n2", status=1).stderr
         rows = json.loads(person.types("dios node ls --json --node n2").stdout)
-        assert {row["name"]: row["authority"] for row in rows} == {"n1": True, "n2": False, "n3": False}
+        assert {row["name"]: row["roles"] for row in rows} == {
+            "n1": ["authority"],
+            "n2": ["member"],
+            "n3": ["member"],
+        }
         status = json.loads(person.types("dios-node status --data n2 --json").stdout)
         assert "more days, until" in status["certificate"]
         metrics = json.loads(person.types("dios metrics --json --node n2").stdout)

@@ -22,14 +22,14 @@ def test_a_worker_runs_tasks_and_administers_nobody(tmp_path: Path) -> None:
     try:
         person.types("dios-node start --data n1 --detach --pool-size 0")
         started.append("n1")
-        invited = json.loads(person.types("dios-node invite --data n1 --worker --json").stdout)
+        invited = json.loads(person.types("dios-node invite --data n1 --role worker --json").stdout)
         join = ("--join", invited["address"], "--invitation", invited["token"], "--listen", free_address())
         person.types(
             "dios-node start --data w1 --detach --name w1 --pool-size 0 --limbo-from-nodes yes", *join
         )
         started.append("w1")
         rows = json.loads(person.types("dios node ls --json --node n1").stdout)
-        assert {row["name"]: row["worker"] for row in rows} == {"n1": False, "w1": True}
+        assert {row["name"]: row["roles"] for row in rows} == {"n1": ["authority"], "w1": ["worker"]}
         assert person.types("dios run job.py --on w1 --node n1").stdout == "done\n"
         assert person.types("dios run job.py --on n1 --node w1").stdout == "done\n"
 
@@ -38,7 +38,10 @@ def test_a_worker_runs_tasks_and_administers_nobody(tmp_path: Path) -> None:
         assert "worker" in person.types("dios-node invite --data w1", status=1).stderr
         assert "worker" in person.types("dios node forget n1 --yes --node w1", status=1).stderr
         for act in ("drain n1", "label n1 gpu=yes"):
-            assert "no task of a worker" in person.types(f"dios node {act} --node w1", status=1).stderr
+            assert (
+                "w1 has the role worker and administers no other node"
+                in person.types(f"dios node {act} --node w1", status=1).stderr
+            )
         rows = json.loads(person.types("dios node ls --json --node n1").stdout)
         assert [(row["name"], row["draining"]) for row in rows] == [("n1", False), ("w1", False)]
 

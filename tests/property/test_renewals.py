@@ -15,9 +15,10 @@ import trio
 from dios.errors import DiosError, NotPermittedError
 from dios.node.certificate_keeper import Address, CertificateKeeper
 from dios.transport.identity import renewal
-from dios.transport.identity.certificates import NodeRole, end_of
+from dios.transport.identity.certificates import end_of
 from dios.transport.identity.identity import Identity, admit_here, create_cluster, known_of
 from dios.transport.tcp.tls import Listener, dial
+from dios.wire.node_roles import NodeRole
 from tests.support.peers.connections import listening
 
 STEPS = 14

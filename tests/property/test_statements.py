@@ -20,8 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dios import limits
 from dios.errors import DiosError, LimitError, ProtocolError
 from dios.transport.identity import durable_files, identity, statements
-from dios.transport.identity.certificates import NodeRight, NodeRole, make_node
+from dios.transport.identity.certificates import make_node
 from dios.transport.identity.identity import Identity, admit_here, adopt, known_of, load
+from dios.wire.node_roles import NodeRight, NodeRole
 from tests.support.peers.connections import make_cluster, renewed
 from tests.support.peers.stable_statements import Belief, Said, stable_beliefs
 from tests.support.peers.statements import merge, revoke

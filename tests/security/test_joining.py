@@ -25,11 +25,12 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.transport.identity import durable_files, tokens
-from dios.transport.identity.certificates import CertificateRole, NodeRole, card_of, make_node, make_root
+from dios.transport.identity.certificates import CertificateRole, card_of, make_node, make_root
 from dios.transport.identity.identity import Identity, bare_context, known_of, load, load_own
 from dios.transport.identity.joining import admit, context_of, join
 from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
 from dios.transport.tcp.tls import Listener, connect, dial
+from dios.wire.node_roles import NodeRole
 from tests.support.peers.connections import listening, make_cluster
 
 

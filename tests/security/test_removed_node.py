@@ -27,11 +27,11 @@ from dios.errors import Code, NotPermittedError
 from dios.ids import Name, Principal
 from dios.limits import NAME_BYTES
 from dios.transport.identity import generations
-from dios.transport.identity.certificates import NodeRole
 from dios.transport.tcp import announce
 from dios.transport.tcp.announce import AnnouncedNode
 from dios.transport.tcp.tls import dial
 from dios.wire import messages
+from dios.wire.node_roles import NodeRole
 from dios.wire.sealed_tokens import (
     OnlyHolder,
     OnlyRights,

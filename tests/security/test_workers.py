@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from dios.errors import Code, NotPermittedError, ProtocolError
 from dios.transport.identity import certificates, joining, statements, tokens
-from dios.transport.identity.certificates import NodeRole
 from dios.transport.identity.identity import Identity, admit_here, known_of
 from dios.transport.tcp.tls import dial
 from dios.wire import messages
+from dios.wire.node_roles import NodeRole
 from dios.wire.types import Brand, Flag, NameKind, NodeWish
 from tests.support.core.cluster import Cluster
 from tests.support.core.harness import OWNER
@@ -37,14 +37,14 @@ async def test_an_invitation_makes_a_worker(tmp_path: Path) -> None:
     """It is trusted as a node, stays a worker when its certificate is renewed, and all see what it is."""
     n1, n2 = make_cluster(tmp_path, in_a_row=True)
     worker = await joined(n1, tmp_path, "w1")
-    assert worker.card.is_worker
-    assert not any(card.is_worker for card in (*n1.cards, *n2.cards))
+    assert worker.card.node_role is NodeRole.WORKER
+    assert not any(card.node_role is NodeRole.WORKER for card in (*n1.cards, *n2.cards))
     n2.trust.note(known_of(worker.cards))
-    assert certificates.card_of(renewed(n2, worker)[0]).is_worker
+    assert certificates.card_of(renewed(n2, worker)[0]).node_role is NodeRole.WORKER
     async with listening(n2) as (listener, nursery):
         dialled = await dial(listener.address, worker, nursery)
         accepted = await listener.accept()
-        assert accepted.peer.is_worker
+        assert accepted.peer.roles == str(NodeRole.WORKER)
         for connection in (dialled, accepted):
             connection.close()
 
@@ -108,7 +108,7 @@ CALLS: dict[str, messages.AnyCall] = {
 @pytest.mark.parametrize("is_worker", [False, True])
 def test_a_worker_administers_nobody(call: messages.AnyCall, *, is_worker: bool) -> None:
     """In the name of the nodes' own user it gets nothing from another node that only this user may have."""
-    cluster = Cluster(("r1", "r1"), workers=(2,) if is_worker else ())
+    cluster = Cluster(("r1", "r1"), roles={2: NodeRole.WORKER} if is_worker else {})
     caller = cluster.nodes[1].session(OWNER)
     answer = cluster.wait(caller, caller.send(call))
     is_refused = isinstance(answer, messages.Failure) and answer.code == Code.EPERM
@@ -117,7 +117,7 @@ def test_a_worker_administers_nobody(call: messages.AnyCall, *, is_worker: bool)
 
 def test_a_worker_leaves_no_sandbox_elsewhere() -> None:
     """Also where limbo tasks of other nodes are let in, those of workers are not; pure ones run."""
-    cluster = Cluster(("r1", "r1"), workers=(2,))
+    cluster = Cluster(("r1", "r1"), roles={2: NodeRole.WORKER})
     cluster.nodes[0].let_limbo_in()
     caller = cluster.nodes[1].session(OWNER)
     program = caller.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref

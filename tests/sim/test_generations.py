@@ -13,8 +13,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dios.ids import NodeId
-from dios.transport.identity.certificates import NodeRole, make_node, make_root
+from dios.transport.identity.certificates import make_node, make_root
 from dios.transport.identity.generations import Generations, KnownGenerations, read
+from dios.wire.node_roles import NodeRole
 
 SEEDS = 40
 NODES = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
 
@@ -17,13 +17,11 @@ from dios.cli.common.rows import Row
 from dios.cli.nodes.setting_options import seconds_of
 from dios.cli.nodes.target import data_or_default
 from dios.client.plain_text import plain
-from dios.errors import InvalidError, UnreachableError
+from dios.errors import UnreachableError
 from dios.node.addresses import checked_address
 from dios.node.daemon import StartError
 from dios.node.settings import Settings, SettingsError, load
-
-if TYPE_CHECKING:
-    from dios.transport.identity.certificates import NodeRole
+from dios.wire.node_roles import ROLE_WORDS, NodeRole, roles_of
 
 VALID_DEFAULT: Final = "1h"
 
@@ -53,23 +51,11 @@ USES_OPTION: Final[int] = option(
     "--uses N", "The number of machines that may join with it.", default=1, min=1
 )
 
-WORKER_OPTION: Final[bool] = option(
-    "--worker", "The machine computes for its users, and admits, removes, schedules and administers no other."
+ROLE_OPTION: Final[str] = option(
+    "--role ROLES",
+    f"The roles of the machine, with commas between them: {', '.join(ROLE_WORDS)}.",
+    default=str(NodeRole.MEMBER),
 )
-AUTHORITY_OPTION: Final[bool] = option(
-    "--authority", "The machine admits others too, and signs certificates. Only few should."
-)
-
-
-def role_given(*, worker: bool, authority: bool) -> NodeRole:
-    """Return the role that the options name. Raise InvalidError for two."""
-    from dios.transport.identity.certificates import NodeRole  # noqa: PLC0415 - see init
-
-    if worker and authority:
-        raise InvalidError("give one of --worker and --authority: a worker admits no node")
-    if authority:
-        return NodeRole.AUTHORITY
-    return NodeRole.WORKER if worker else NodeRole.MEMBER
 
 
 @app.command(
@@ -98,7 +84,7 @@ def init(
     The command prints the line to type on the next machine. The line contains an invitation, which is secret
     and by default works once within an hour; `dios-node invite` makes more. The settings given here are saved
     in DIR/node.toml. This node is an authority: it alone admits others and renews their certificates, until
-    you invite a second one with `dios-node invite --authority`.
+    you invite a second one with `dios-node invite --role authority`.
     """
     # Imported late, here and below: certificates take a tenth of a second, which most commands save.
     from dios.node import cluster  # noqa: PLC0415 - see above
@@ -140,6 +126,7 @@ def _machines(uses: int) -> str:
 
 @app.command(
     examples="dios-node invite\ndios-node invite --data ./node0 --valid 10min --uses 5\n"
+    "dios-node invite --role keeper,scheduler\n"
     "dios-node invite --json | jq -r .token > invitation; chmod 600 invitation",
     json=InvitationRow,
 )
@@ -150,24 +137,22 @@ def invite(
     ),
     valid: str = VALID_OPTION,
     uses: int = USES_OPTION,
-    worker: bool = WORKER_OPTION,
-    authority: bool = AUTHORITY_OPTION,
+    role: str = ROLE_OPTION,
     output: OutputOptions,
 ) -> None:
     """Make an invitation with which a machine can join the cluster, and print the line to type there.
 
     The machine joins at the node that made the invitation, which must be running; that node counts the uses,
     and measures the time with its own clock. An invitation is secret. It identifies the cluster's root,
-    so that a machine cannot join the wrong cluster. Use --worker for machines that only compute: a
+    so that a machine cannot join the wrong cluster. Use --role worker for machines that only compute: a
     thief of one of them can do less to the others. Only an authority makes invitations: the first node of the
-    cluster, and those that joined by --authority.
+    cluster, and those that joined by --role authority.
     """
     from dios.node import cluster  # noqa: PLC0415 - see init
 
     folder = data_or_default(data)
     valid_s = seconds_of(valid, "--valid")
-    role = role_given(worker=worker, authority=authority)
-    text, address = cluster.issue(folder, uses=uses, valid_s=valid_s, role=role)
+    text, address = cluster.issue(folder, uses=uses, valid_s=valid_s, role=roles_of(role))
     join = cluster.join_command(address, text)
     output.print_row(
         InvitationRow(text, address, join),

@@ -37,13 +37,13 @@ from dios.cli.common.results import CommonOptions
 from dios.cli.common.rows import Row
 from dios.cli.nodes import node_logs
 from dios.cli.nodes.cluster_secret import ROTATION_SECONDS, outcome_of, wait_for_secret, without_secret
-from dios.cli.nodes.joining import role_given
 from dios.cli.nodes.setting_options import seconds_of
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import Node, connect
 from dios.errors import DiosError, InvalidError
 from dios.wire.messages import Info
 from dios.wire.node_labels import text_of
+from dios.wire.node_roles import NodeRight, NodeRole, roles_of
 from dios.wire.replies import KeepersReport
 from dios.wire.types import NodeStatus
 
@@ -71,8 +71,8 @@ NAME_ARGUMENT: Final[str] = argument("NODE", "A node's name, as `dios node ls` s
 class NodeRow(Row, kw_only=True):
     """A node as the asked node sees it. ``since`` is when its status began, in nanoseconds since 1970.
 
-    ``fitness`` is its ability to run pure tasks: fit, unknown or unfit. ``worker`` is true if it administers
-    no other node, and ``authority`` if it admits others; a node that never connected shows neither.
+    ``fitness`` is its ability to run pure tasks: fit, unknown or unfit. ``roles`` are those of its
+    certificate; there are none for a node that never connected.
     ``secret`` says if it has the present secret of the cluster: current, waiting or unknown.
     """
 
@@ -83,8 +83,7 @@ class NodeRow(Row, kw_only=True):
     since_ns: int = field(name="since")
     draining: bool
     fitness: str
-    is_worker: bool = field(name="worker")
-    is_authority: bool = field(name="authority")
+    roles: list[str]
     secret: str
     here: bool
     epoch: int
@@ -188,16 +187,13 @@ def _cells(member: Member) -> Cells:
 
 
 def _role(member: Member) -> str | None:
-    """Return the role of a node, or None for the ordinary one."""
-    if member.is_worker:
-        return "worker"
-    return "authority" if member.is_authority else None
+    """Return the roles of a node, or None for the ordinary one, and for unknown ones."""
+    text = ",".join(member.roles)
+    return None if text == str(NodeRole.MEMBER) else text or None
 
 
 def _role_text(member: Member) -> str:
-    from dios.transport.identity.certificates import ROLE_TEXTS, NodeRole  # noqa: PLC0415 - loads slowly
-
-    return ROLE_TEXTS[NodeRole(_role(member) or "member")]
+    return roles_of(",".join(member.roles)).text if member.roles else "unknown: it has not connected so far"
 
 
 def _absences(members: list[Member]) -> list[str]:
@@ -587,11 +583,11 @@ def forget(
 
 def last_authority(members: list[Member], name: str) -> str:
     """Return a warning if the node of this name is the only known authority, else an empty text."""
-    if [member.name for member in members if member.is_authority] != [name]:
+    if [member.name for member in members if member.roles and member.may(NodeRight.SIGN)] != [name]:
         return ""
     return (
         f"{name} is the only known authority: without one nobody admits nodes or renews "
-        "certificates. Make another one first with `dios-node invite --authority`, or with "
+        "certificates. Make another one first with `dios-node invite --role authority`, or with "
         "`dios-node authorize` and the key of the cluster's root."
     )
 
@@ -617,10 +613,9 @@ def replace(
     valid: str = option(
         "--valid SPAN", "The invitation is valid for this time: 10min, 1h, 2d.", default=_VALID
     ),
-    worker: bool = option(
-        "--worker", "The new node is a worker. Needed only if the lost one is not known to have been one."
+    role: str = option(
+        "--role ROLES", "The roles of the new node; default: those of the lost one, if they are known."
     ),
-    authority: bool = option("--authority", "The new node admits others. The same."),
     common: CommonOptions,
 ) -> None:
     """Give the place of a node that is lost to a new machine: print the line to type on that machine.
@@ -646,10 +641,7 @@ def replace(
             Path(connected.info().node),
             uses=1,
             valid_s=seconds_of(valid, "--valid"),
-            role=role_given(
-                worker=worker or (member is not None and member.is_worker and not authority),
-                authority=authority or (member is not None and member.is_authority and not worker),
-            ),
+            role=roles_of(role or ",".join(() if member is None else member.roles) or str(NodeRole.MEMBER)),
         )
         connected.set_node(name, "forget")
         settings = {"name": name}

@@ -18,6 +18,7 @@ from dios.limits import NAME_BYTES
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
 from dios.wire.node_labels import check, labels_of
+from dios.wire.node_roles import NodeRight, may
 from dios.wire.types import Fitness, NodeStatus, NodeWish, SecretState
 
 T = TypeVar("T")
@@ -64,8 +65,8 @@ class Member:
     ``since_ns`` is the time of its last change of status, by the clock of the asked node, 0 if it is not
     known; ``here`` is True for the asked node itself. ``tasks``, ``cpus`` and free ``memory_bytes`` are its
     last report. ``fitness`` is its ability to run pure tasks. ``barred`` are the nodes whose schedulers have
-    lost their lease on its queue, because they placed no run. ``is_worker`` is True if it administers no
-    other node, and ``is_authority`` if it admits others; a node that never connected shows neither.
+    lost their lease on its queue, because they placed no run. ``roles`` are the words in its
+    certificate; there are none for a node that never connected to the asked one.
     ``secret`` says if it has the present generation of the cluster's secret.
     Its clock is ahead of the asked node's by ``clock_offset_ns``, give or take
     ``clock_error_ns``, both None if that was not measured.
@@ -89,8 +90,7 @@ class Member:
     clock_error_ns: int | None = None
     fitness: Fitness = Fitness.FIT
     barred: tuple[int, ...] = ()
-    is_worker: bool = False
-    is_authority: bool = False
+    roles: tuple[str, ...] = ()
     secret: SecretState = SecretState.CURRENT
 
     @property
@@ -108,6 +108,15 @@ class Member:
         words += ["scheduler barred"] if is_alive and self.barred else []
         words += ["old secret"] if is_alive and self.secret is SecretState.WAITING else []
         return ", ".join(words)
+
+    def may(self, right: NodeRight) -> bool:
+        """Return True if its roles give it a right, or are not known, because it has not connected so far."""
+        return may(",".join(self.roles), right)
+
+    @property
+    def keeps(self) -> bool:
+        """Return True if replicas are to be there: its roles let it hold some, and it is not drained."""
+        return not self.draining and self.may(NodeRight.KEEP)
 
     @property
     def usable(self) -> bool:
@@ -244,8 +253,7 @@ def _members(listing: messages.Nodes) -> list[Member]:
                 None if row.clock is None else row.clock.error_ns,
                 row.fitness,
                 row.barred,
-                row.is_worker,
-                row.is_authority,
+                tuple(filter(None, row.roles.split(","))),
                 row.secret,
             )
             for row in listing.nodes

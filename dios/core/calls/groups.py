@@ -217,7 +217,7 @@ def group_for(step: Step, described_group: GroupName) -> PhysicalObject | None:
         LimitError: this node knows ``GROUPS_KNOWN_MAX`` groups already.
     """
     group = step.state.groups.get(described_group.name)
-    if group is None and _is_disbanded(step, described_group.name):
+    if group is None and _is_disbanded(step, described_group):
         return None
     if group is None and len(step.state.groups) >= limits.GROUPS_KNOWN_MAX:
         raise LimitError(
@@ -264,11 +264,20 @@ def names_for(step: Step, described_groups: tuple[GroupName, ...]) -> tuple[Name
 
 
 def disband(step: Step, name: Name) -> None:
-    """Destroy a group that was destroyed on another node."""
+    """Destroy a group that was destroyed on another node.
+
+    A home group never is: its name follows from the cluster's secret, so that any node could say so.
+    """
     _remember(step, name)
     group = step.state.groups.get(name)
-    if group is not None and group.deletion is not Deletion.IMMORTAL and not group.zombie:
+    if group is None or group.deletion is Deletion.IMMORTAL or _is_home(step, name, group.owner):
+        return
+    if not group.zombie:
         lifetimes.destroy(step, group)
+
+
+def _is_home(step: Step, name: Name, owner: str) -> bool:
+    return bool(step.state.secret) and name == home_name(step.state.secret, owner)
 
 
 def notify_disbanded(step: Step, group: PhysicalObject) -> None:
@@ -289,6 +298,8 @@ def _remember(step: Step, name: Name) -> None:
             del cluster.disbanded[next(iter(cluster.disbanded))]
 
 
-def _is_disbanded(step: Step, name: Name) -> bool:
-    cluster = step.state.cluster
-    return cluster is not None and name in cluster.disbanded
+def _is_disbanded(step: Step, described_group: GroupName) -> bool:
+    cluster, name = step.state.cluster, described_group.name
+    return (
+        cluster is not None and name in cluster.disbanded and not _is_home(step, name, described_group.owner)
+    )

@@ -15,6 +15,7 @@ from dios.errors import (
     StaleError,
 )
 from dios.ids import BufferId, TaskId
+from dios.wire.node_roles import NodeRight, may, refusal
 from dios.wire.types import Brand, Flag, Mode, ObjectType, Permission
 
 _RIGHT_OF_MODE = {Mode.READ: Permission.READ, Mode.WRITE: Permission.WRITE}
@@ -108,20 +109,22 @@ def may_grant(task: Holder, reference: Reference) -> bool:
     )
 
 
-def is_nodes_own(state: State, task: Holder) -> bool:
+def is_nodes_own(state: State, task: Holder, right: NodeRight = NodeRight.ADMINISTER) -> bool:
     """Return True if the task acts for the principal that runs the node, or for root.
 
-    No task of a worker does, because a worker administers no other node.
+    A task of another node does only if the roles of that node give it a ``right``.
     """
-    return task.principal in {state.node_owner, "uid:0"} and not _is_workers(state, task)
+    return task.principal in {state.node_owner, "uid:0"} and not _why_not(state, task, right)
 
 
-def _is_workers(state: State, task: Holder) -> bool:
-    """Return True for a task of another node that is a worker, or of which this node knows nothing."""
+def _why_not(state: State, task: Holder, right: NodeRight) -> str:
+    """Return why the roles of a task's node do not let it act as the nodes' own; empty if they do."""
     if not task.home or state.cluster is None:
-        return False
+        return ""
     peer = state.cluster.peers.get(task.home)
-    return peer is None or peer.is_worker
+    if peer is None:
+        return "this node knows nothing of the caller's node"
+    return "" if may(peer.roles, right) else refusal(peer.name, peer.roles, right)
 
 
 def sees_exact_sums(state: State, task: Holder) -> bool:
@@ -139,11 +142,14 @@ def local(task: Holder) -> LocalHolder:
     return task
 
 
-def require_nodes_own(state: State, task: Holder, action: str) -> None:
+def require_nodes_own(
+    state: State, task: Holder, action: str, right: NodeRight = NodeRight.ADMINISTER
+) -> None:
     """Raise NotPermittedError unless the caller acts for the node's own user or for root."""
     refuse_pure(task)
-    if not is_nodes_own(state, task):
-        at = " here, and no task of a worker" if _is_workers(state, task) else ""
+    if not is_nodes_own(state, task, right):
+        reason = _why_not(state, task, right)
+        at = f" here: {reason}" if reason else ""
         raise NotPermittedError(f"only the node's own user and root may {action}{at}")
 
 

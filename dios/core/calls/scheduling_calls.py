@@ -31,6 +31,7 @@ from dios.ids import TaskId
 from dios.wire import messages
 from dios.wire.codec import ADMISSION_VERSION
 from dios.wire.node_labels import NO_LIMBO
+from dios.wire.node_roles import NodeRight
 from dios.wire.types import Brand, Cause, Operator
 
 _MS: Final = 1_000_000
@@ -406,5 +407,5 @@ def report(step: Step, task: Holder, seq: int, call: messages.Report) -> None:
 
 
 def require_cluster_user(step: Step, task: Holder) -> None:
-    """Raise NotPermittedError unless the caller acts for the nodes' own user or for root."""
-    rights.require_nodes_own(step.state, task, "make calls of the scheduler")
+    """Raise NotPermittedError unless the caller acts for the nodes' own user or for root, at a scheduler."""
+    rights.require_nodes_own(step.state, task, "make calls of the scheduler", NodeRight.SCHEDULE)

@@ -81,7 +81,7 @@ _ORIGINS: Final[dict[type[Struct], Fields]] = {
     m.Nodes: {NODE: "nodes version"},
     m.NodeRow: {
         NODE: "node name rack address status epoch since_ns cpus memory_bytes here clock fitness barred"
-        " is_worker is_authority secret",
+        " roles secret",
         RULED: "draining coordinated labels",
         SIGNAL: "tasks",
     },

@@ -72,7 +72,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
     requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
     peer.version = event.version
-    peer.is_worker, peer.is_authority, peer.key = event.is_worker, event.is_authority, event.key
+    peer.roles, peer.key = event.roles, event.key
     row = gossip.MemberRow(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
     known = cluster.membership.members.get(event.node)

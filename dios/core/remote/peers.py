@@ -28,6 +28,7 @@ from dios.wire.call_table import Exemption, kinds
 from dios.wire.dcp_table import RequestFlag, requests_with
 from dios.wire.gossip import MemberRow
 from dios.wire.mandates import Mandate
+from dios.wire.node_roles import NodeRight, may
 from dios.wire.types import Fitness, Mode, NodeStatus, Persistence, Proximity, SecretState
 
 _LASTING: Final[frozenset[type]] = requests_with(RequestFlag.LASTING) | kinds(
@@ -53,7 +54,7 @@ class Here(Struct, frozen=True):
     the node grants leases on its objects, and asks other nodes for some.
     ``devices`` are those that tasks may ask for. ``threads`` are the same processors with the parts
     of the machine that they are in. With ``limbo_from_nodes``, tasks of other nodes may start limbo tasks
-    here. A node that ``is_worker`` administers no other; one that ``is_authority`` admits others. ``cluster``
+    here. ``roles`` are those in its certificate, and ``cluster``
     is the SHA-256 of the certificate of the cluster's root, and ``key`` that of this node's public key. If
     ``signed``, other nodes may act only for principals that are enrolled.
     """
@@ -78,8 +79,7 @@ class Here(Struct, frozen=True):
     devices: tuple[messages.Device, ...] = ()
     threads: tuple[messages.ThreadPlace, ...] = ()
     limbo_from_nodes: bool = False
-    is_worker: bool = False
-    is_authority: bool = False
+    roles: str = ""
     cluster: bytes = b""
     key: bytes = b""
     signed: bool = False
@@ -287,8 +287,6 @@ class Peer:
         "guesses",
         "handing_over",
         "heard_ns",
-        "is_authority",
-        "is_worker",
         "key",
         "lasting",
         "link",
@@ -310,6 +308,7 @@ class Peer:
         "reconciled_unshared",
         "remote_tasks",
         "requests_unnamed",
+        "roles",
         "settled",
         "share",
         "unsent_brief",
@@ -323,11 +322,10 @@ class Peer:
 
     ADDED_FIELDS: ClassVar[Mapping[str, object]] = {
         "admitted": {},
-        "is_authority": False,
-        "is_worker": False,
         "key": b"",
         "mandates": {},
         "presented": {},
+        "roles": "",
     }
     """Fields that snapshots of earlier releases lack, with their values."""
 
@@ -343,8 +341,7 @@ class Peer:
         self.reconcile_round = 0  # the number of reconciliation rounds that were sent to it
         self.reconcile_missing = 0  # the number of answers to the last round that are still missing
         self.version = 0  # of the messages that both nodes speak; 0 before the first contact
-        self.is_worker = False  # True for a node that administers nothing, by its certificate
-        self.is_authority = False  # True for a node that admits others, by its certificate
+        self.roles = ""  # by its certificate; empty before the first contact
         self.key = b""  # the SHA-256 of its public key, by its certificate
         self.connected = False
         self.met = False  # True if the node itself reported its epoch on a connection
@@ -606,6 +603,7 @@ class Cluster:
         clock = self.membership.clock_of(now, member.node)
         peer = self.peers.get(member.node)
         is_here = member.node == self.here.node
+        roles = self.here.roles if is_here else "" if peer is None else peer.roles
         return messages.NodeRow(
             member.node,
             member.name,
@@ -619,13 +617,12 @@ class Cluster:
             member.load.cpus,
             member.load.memory_bytes,
             is_here,
-            member.coordinated,
+            member.coordinated and may(roles, NodeRight.SCHEDULE),
             member.labels,
             None if clock is None else messages.ClockReading(*clock),
             member.fitness,
             member.barred,
-            self.here.is_worker if is_here else peer is not None and peer.is_worker,
-            self.here.is_authority if is_here else peer is not None and peer.is_authority,
+            roles,
             self._secret_of(member),
         )
 

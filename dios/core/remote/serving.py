@@ -94,6 +94,9 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
     if isinstance(call, messages.ReadOnce | messages.AcquireRead):
         step.known, step.wants_lease = body.known, body.lease
     if isinstance(call, messages.Create):
+        if call.object_type is ObjectType.DURABLE_BLOB:
+            here = step.require_cluster().here
+            replication.require_keeper(here.name, here.roles)
         if call.data is not None:
             step.payload_size = len(call.data)
         authority.require_groups(step, peer, body.groups, remote_task.principal, Purpose.OBJECTS)

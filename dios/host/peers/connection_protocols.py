@@ -28,13 +28,8 @@ class RemoteIdentity(Protocol):
         ...
 
     @property
-    def is_worker(self) -> bool:
-        """True for a node that administers nothing."""
-        ...
-
-    @property
-    def is_authority(self) -> bool:
-        """True for a node that admits others."""
+    def roles(self) -> str:
+        """The roles of the node, as in its certificate."""
         ...
 
 

@@ -598,8 +598,7 @@ class PeerLinks:
                 hello.rack,
                 hello.address,
                 session.version,
-                line.peer.is_worker,
-                line.peer.is_authority,
+                line.peer.roles,
                 line.peer.key,
             )
         )

@@ -136,7 +136,7 @@ def present_places(node: Node, refused: Collection[str]) -> list[Place]:
             member.name,
             member.rack,
             usable=member.usable,
-            draining=member.draining,
+            draining=not member.keeps,
             refused=member.name in refused,
         )
         for member in node.nodes()

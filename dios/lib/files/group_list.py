@@ -30,6 +30,7 @@ from dios.lib.files.tree import FileTree, is_directory
 from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KeptPromise
 from dios.wire.nametext import fingerprint
+from dios.wire.node_roles import NodeRight
 from dios.wire.types import Permission
 
 BATCH_OBJECTS: Final = 256
@@ -132,7 +133,7 @@ class GroupList:
         if self._disks is None or self._disks[0] < now:
             disks = Promises(self.node).promised(self.group)
             if disks > 1:
-                disks = min(disks, len(self.node.nodes()))
+                disks = min(disks, sum(member.may(NodeRight.KEEP) for member in self.node.nodes()))
             self._disks = now + limits.CATALOGUE_LOOK_MS / 1000, disks
         return self._disks[1]
 

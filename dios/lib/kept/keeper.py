@@ -188,7 +188,7 @@ class _LeadingKeeper:
                 member.name,
                 member.rack,
                 usable=member.usable,
-                draining=member.draining,
+                draining=not member.keeps,
                 away=self._history.is_away(member, now),
                 refused=member.name in refused,
             )

@@ -35,6 +35,7 @@ from dios.lib.supervised.records import (
     ServicesReport,
 )
 from dios.lib.user_records.leader import Leader, Round
+from dios.wire.node_roles import NodeRight
 from dios.wire.types import Cause, ObjectType, TaskState
 
 if TYPE_CHECKING:
@@ -121,7 +122,10 @@ class _Supervisor:
         services, now = turn.records, turn.now
         living = [member for member in turn.members if member.usable]
         await self._keep_objects(
-            services, [member.name for member in living], repaired=turn.repaired, moved=turn.moved
+            services,
+            [member.name for member in living if member.may(NodeRight.KEEP)],
+            repaired=turn.repaired,
+            moved=turn.moved,
         )
         self._withdraw_starts(services)
         if turn.suspects:

@@ -1,8 +1,8 @@
 """The loop of a node that acts on a user's records, in a session of the node that acts for the user.
 
-All nodes with a copy of the records have one. Among those that are alive, the node with the smallest id
-leads, in its own view; it acts once it has led for SERVICE_SETTLE_MS. So after a change of the members, or a
-partition, two act for no longer than their views differ.
+All nodes with a copy of the records have one. Among those that are alive and may keep copies, by their
+roles, the node with the smallest id leads, in its own view; it acts once it has led for SERVICE_SETTLE_MS. So
+after a change of the members, or a partition, two act for no longer than their views differ.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dios.errors import ClosedError, DiosError, ExistsError
 from dios.lib.closing import close_all_async
 from dios.lib.user_records.copies import RecordCopies
 from dios.lib.user_records.kind import RecordKind, S
+from dios.wire.node_roles import NodeRight
 from dios.wire.types import NodeStatus, ObjectType
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ class Leader(Generic[S]):
         begins = self._act is None
         self._act = self._act or self._begin(nursery)
         if repaired or begins:
-            await self.copies.repair([member.name for member in members if member.usable])
+            await self.copies.repair(
+                [member.name for member in members if member.usable and member.may(NodeRight.KEEP)]
+            )
         records = await self.copies.read_own(here.name)
         suspects = any(member.status is NodeStatus.SUSPECT for member in members)
         await self._act(Round(records, members, here, now, moved or begins, repaired or begins, suspects))
@@ -122,10 +125,9 @@ class Leader(Generic[S]):
     def _may_act(self, members: Sequence[Member], here: Member, now: float) -> bool:
         """Return True if this node leads and has led for SERVICE_SETTLE_MS."""
         holders = self.copies.nodes
-        first = min(
-            member.node for member in members if member.here or (member.usable and member.name in holders)
-        )
-        if first != here.node or here.name not in holders:
+        able = [member for member in members if member.name in holders and (member.here or member.usable)]
+        able = [member for member in able if member.may(NodeRight.KEEP)] or able
+        if not able or min(member.node for member in able) != here.node:
             self._first_since = None
             return False
         if self._first_since is None:

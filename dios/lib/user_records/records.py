@@ -14,6 +14,7 @@ from dios.lib.closing import close_all
 from dios.lib.decoding import decoded
 from dios.lib.retrying import Pauses
 from dios.lib.user_records.kind import RecordKind, S
+from dios.wire.node_roles import NodeRight
 from dios.wire.types import ObjectType, Persistence
 
 R = TypeVar("R")
@@ -89,8 +90,9 @@ class UserRecords(Generic[S]):
                 close_all(copies)
 
     def others(self, there: Collection[str]) -> list[str]:
-        """Return the names of the nodes that answer, without those ``there``."""
-        return [member.name for member in self._node.nodes() if member.usable and member.name not in there]
+        """Return the names of the nodes that answer and may hold copies, without those ``there``."""
+        able = (member for member in self._node.nodes() if member.usable and member.may(NodeRight.KEEP))
+        return [member.name for member in able if member.name not in there]
 
     def report(self, decode: Callable[[bytes], R], empty: R) -> R:
         """Return the report of the leading node, or the empty one if there is none that can be read."""

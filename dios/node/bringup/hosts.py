@@ -29,6 +29,7 @@ from dios.node.bringup.ssh import HostError, Ssh, Upload
 from dios.node.bringup.wheel import Wheel
 from dios.node.settings import KEYS, load
 from dios.wire.addresses import join_address
+from dios.wire.node_roles import NodeRole
 
 HOSTS_MAX: Final = 64
 AT_ONCE_MAX: Final = 16
@@ -178,10 +179,12 @@ class Fleet:
         )
         if second is not None:
             # The first authority may be lost, with its rack.
-            rows[second] = self._start(second, looked[second], self._token(members, 1, is_authority=True))
+            rows[second] = self._start(
+                second, looked[second], self._token(members, 1, role=NodeRole.AUTHORITY)
+            )
             fresh.remove(second)
         if fresh:
-            token = self._token(members, len(fresh), is_authority=False)
+            token = self._token(members, len(fresh), role=NodeRole.MEMBER)
             joined = self._each(lambda host: self._start(host, looked[host], token), fresh)
             rows |= zip(fresh, joined, strict=True)
         names = [rows[host].name for host in hosts]
@@ -191,9 +194,9 @@ class Fleet:
             for host, answer in zip(hosts, ready, strict=True)
         ]
 
-    def _token(self, members: Sequence[Host], uses: int, *, is_authority: bool) -> Token:
+    def _token(self, members: Sequence[Host], uses: int, *, role: NodeRole) -> Token:
         """Return an invitation of the first member that is an authority. Raise HostError if none is."""
-        request = {"do": "token", "uses": uses, "valid": _TOKEN_VALID, "is_authority": is_authority}
+        request = {"do": "token", "uses": uses, "valid": _TOKEN_VALID, "role": str(role)}
         failure: HostError | None = None
         for member in members:
             try:

@@ -340,9 +340,7 @@ def install(request: Request) -> Answer:
 def token(request: Request) -> Answer:
     """Return a new join token of this host's node, which must run."""
     places = Places(str(request["prefix"]))
-    words = ["--valid", str(request["valid"]), "--uses", str(request["uses"])]
-    if request["is_authority"]:
-        words.append("--authority")
+    words = [word for key in ("valid", "uses", "role") for word in (f"--{key}", str(request[key]))]
     told = _asked(places, "invite", *words)
     if "token" not in told:
         raise FailedError(

@@ -22,6 +22,7 @@ from dios.node.devices import find_devices
 from dios.node.doctor.finding import DoctorFinding, DoctorTest
 from dios.node.settings import Settings, load
 from dios.wire.addresses import join_address, listen_advice
+from dios.wire.node_roles import NodeRight
 from dios.wire.types import SecretState
 
 _DIAL_SECONDS: Final = 1.0
@@ -95,7 +96,7 @@ def judge_secret(members: Iterable[Member]) -> Iterator[DoctorFinding]:
 def judge_authorities(members: Iterable[Member]) -> Iterator[DoctorFinding]:
     """Report the authorities among the nodes, with advice for a cluster that has only one."""
     members = list(members)
-    names = sorted(member.name for member in members if member.is_authority)
+    names = sorted(member.name for member in members if member.roles and member.may(NodeRight.SIGN))
     if not names or len(members) < _MEMBERS_OF_A_CLUSTER:
         return  # no authority was connected since the start of this node, which says nothing about them
     test = DoctorTest("authorities", "they admit nodes and renew certificates")
@@ -103,7 +104,7 @@ def judge_authorities(members: Iterable[Member]) -> Iterator[DoctorFinding]:
     if len(names) == 1:
         advice = (
             f"if {names[0]} is lost, nobody renews the certificates: invite a second authority there with "
-            "`dios-node invite --authority`, or keep the key of the cluster's root (docs/clusters.md)"
+            "`dios-node invite --role authority`, or keep the key of the cluster's root (docs/clusters.md)"
         )
     yield test.result(", ".join(names), advice)
 
@@ -174,7 +175,6 @@ def _identity(settings: Settings) -> DoctorFinding:
     # Imported late: certificates take a tenth of a second, which a node without a cluster need not spend.
     from dios.node.certificate_keeper import state_of  # noqa: PLC0415 - see above
     from dios.transport.identity import identity  # noqa: PLC0415 - the same
-    from dios.transport.identity.certificates import ROLE_TEXTS, NodeRight  # noqa: PLC0415 - the same
 
     try:
         own = identity.load(settings.data)
@@ -190,10 +190,12 @@ def _identity(settings: Settings) -> DoctorFinding:
     room = limits.CHAIN_CERTIFICATES_MAX - len(own.chain)
     certificate = state_of(own)
     detail = (
-        f"{own.name} of cluster {own.cluster.hex()[:16]}, {ROLE_TEXTS[own.card.node_role]}; its certificate "
+        f"{own.name} of cluster {own.cluster.hex()[:16]}, {own.card.node_role.text}; its certificate "
         f"is valid {certificate.text}, and has {len(own.chain) - 1} others above it"
     )
     advice = certificate.advice
+    if settings.border and (why := own.card.why_not(NodeRight.BORDER)):
+        advice = f"remove the setting `border`: {why}"
     if room <= _CHAIN_ROOM_LOW and own.card.may(NodeRight.SIGN):
         advice = (
             f"admit new nodes elsewhere: below this node there is room for {room} more in a row. "

@@ -15,7 +15,7 @@ import enum
 import hashlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -33,6 +33,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, NotPermittedError, ProtocolError
+from dios.wire.node_roles import NodeRight, NodeRole, refusal, roles_of
 
 _FROM: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FOR_EVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
@@ -53,40 +54,6 @@ class CertificateRole(enum.StrEnum):
     JOIN = "join"
 
 
-class NodeRole(enum.StrEnum):
-    """The role of a node: the unit in the subject of its certificate."""
-
-    AUTHORITY = "authority"
-    MEMBER = "member"
-    WORKER = "worker"
-
-
-class NodeRight(enum.Flag):
-    """The acts at other nodes that need a role."""
-
-    SIGN = enum.auto()
-    """Admit machines, and sign and renew the certificates of nodes."""
-    REMOVE = enum.auto()
-    """Remove nodes by statements."""
-    ADMINISTER = enum.auto()
-    """Drain, label and schedule, in the name of the nodes' own user."""
-
-
-RIGHTS: Final[Mapping[NodeRole, NodeRight]] = {
-    NodeRole.AUTHORITY: NodeRight.SIGN | NodeRight.REMOVE | NodeRight.ADMINISTER,
-    NodeRole.MEMBER: NodeRight.REMOVE | NodeRight.ADMINISTER,
-    NodeRole.WORKER: NodeRight(0),
-}
-"""The rights of each role; every other table of roles follows from it."""
-ROLE_TEXTS: Final[Mapping[NodeRole, str]] = {
-    NodeRole.AUTHORITY: "an authority, which admits nodes and administers others",
-    NodeRole.MEMBER: "a member, which administers others and admits none",
-    NodeRole.WORKER: "a worker, which administers no other node",
-}
-if not RIGHTS.keys() == ROLE_TEXTS.keys() == set(NodeRole):  # pragma: no cover - a defect of this module
-    raise AssertionError("a role of nodes has no rights, or no text")
-
-
 class CertificateDetails(NamedTuple):
     """The content of one certificate that matters to the cluster."""
 
@@ -97,7 +64,7 @@ class CertificateDetails(NamedTuple):
     key: bytes
     """SHA-256 of the public key."""
     node_role: NodeRole = NodeRole.MEMBER
-    """The role of a node; of no meaning for others."""
+    """The roles of a node; of no meaning for others."""
     since_s: int = 0
     """The time at which it was signed, seconds since 1970 by its signer's clock; 0 if it has no end."""
     until_s: int | None = None
@@ -107,12 +74,11 @@ class CertificateDetails(NamedTuple):
 
     def may(self, right: NodeRight) -> bool:
         """Return True if it is the certificate of a node with this right."""
-        return self.role is CertificateRole.NODE and right in RIGHTS[self.node_role]
+        return self.role is CertificateRole.NODE and right in self.node_role.rights
 
-    @property
-    def is_worker(self) -> bool:
-        """True for a node that computes for its users, and administers no other."""
-        return self.role is CertificateRole.NODE and not self.may(NodeRight.ADMINISTER)
+    def why_not(self, right: NodeRight) -> str:
+        """Return the sentence that refuses its owner an act without this right; empty if it has the right."""
+        return "" if self.may(right) else refusal(self.name, str(self.node_role), right)
 
     @property
     def renewal_s(self) -> float | None:
@@ -231,8 +197,8 @@ def _node_role(units: Sequence[str], *, signs: bool) -> NodeRole:
     if not units:
         return NodeRole.AUTHORITY if signs else NodeRole.MEMBER
     (unit,) = units
-    role = NodeRole(unit)
-    if signs and NodeRight.SIGN not in RIGHTS[role]:
+    role = roles_of(unit)
+    if signs and NodeRight.SIGN not in role.rights:
         raise ProtocolError(f"a certificate for the role {role} signs others")
     return role
 
@@ -423,10 +389,10 @@ def make_node(
     renewed node's admission that are not in the new chain.
     """
     issuer, room = _signer(signer)
-    builder = _builder(_subject(name, number, role), CertificateRole.NODE, number, key)
-    if NodeRight.SIGN in RIGHTS[role] and room:
+    builder = _builder(_subject(name, number, str(role)), CertificateRole.NODE, number, key)
+    if NodeRight.SIGN in role.rights and room:
         builder = _as_signer(builder.not_valid_before(_FROM), room - 1)
-    elif life is None or NodeRight.SIGN in RIGHTS[role]:
+    elif life is None or NodeRight.SIGN in role.rights:
         # The last signer that fits the chain signs nothing.
         builder = _as_no_signer(builder.not_valid_before(_FROM), _FOR_EVER)
     else:
@@ -462,8 +428,7 @@ def _signer(certificate: bytes) -> tuple[x509.Certificate, int]:
     card = card_of(certificate)
     if room is None and card.role is CertificateRole.NODE and not card.may(NodeRight.SIGN):
         raise NotPermittedError(
-            f"{card.name} is a {card.node_role} and admits no nodes. Invite at an authority: "
-            "`dios node ls` shows which nodes are."
+            f"{card.why_not(NodeRight.SIGN)}. Invite there: `dios node ls` shows the roles."
         )
     if room is None:
         raise LimitError(

@@ -26,9 +26,10 @@ from dios import limits
 from dios.errors import DamagedError, LimitError, NotPermittedError, ProtocolError, WouldBlockError
 from dios.ids import NodeId
 from dios.transport.identity import durable_files
-from dios.transport.identity.certificates import CertificateDetails, NodeRight, cards_of
+from dios.transport.identity.certificates import CertificateDetails, cards_of
 from dios.transport.identity.statements import Id, read_signed, sign
 from dios.transport.identity.trust import Trust
+from dios.wire.node_roles import NodeRight
 
 FILE: Final = "generations"
 SECRET_BYTES: Final = 32

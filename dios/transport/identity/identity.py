@@ -25,8 +25,6 @@ from dios.transport.identity import durable_files
 from dios.transport.identity.certificates import (
     CertificateDetails,
     CertificateRole,
-    NodeRight,
-    NodeRole,
     admission_of,
     card_of,
     cards_of,
@@ -46,6 +44,7 @@ from dios.transport.identity.generations import SECRET_BYTES, GenerationStore, K
 from dios.transport.identity.generations import read as read_generations
 from dios.transport.identity.trust import Known, Trust, roster_of, statements_of
 from dios.trusted_files import require_trusted
+from dios.wire.node_roles import NodeRight, NodeRole
 
 FOLDER: Final = "identity"
 RENEWAL_PROTOCOL: Final = "dios-renewal-1"

@@ -32,7 +32,6 @@ from dios.errors import (
 from dios.transport.identity import statements, tokens
 from dios.transport.identity.certificates import (
     CertificateRole,
-    NodeRole,
     card_of,
     cards_of,
     check_name,
@@ -56,6 +55,7 @@ from dios.transport.identity.trust import Known
 from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
 from dios.transport.tcp.tls import SilentError, connect, for_another
 from dios.transport.tcp.tls_socket import TlsSocket
+from dios.wire.node_roles import NodeRole
 
 _VERSION: Final = 2
 

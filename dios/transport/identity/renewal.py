@@ -27,7 +27,6 @@ from dios.errors import (
 )
 from dios.transport.identity.certificates import (
     CertificateDetails,
-    NodeRight,
     cards_of,
     check_signatures,
     end_of,
@@ -36,6 +35,7 @@ from dios.transport.identity.certificates import (
 from dios.transport.identity.identity import RENEWAL_PROTOCOL, Identity, renew
 from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
 from dios.transport.tcp.tls import connect
+from dios.wire.node_roles import NodeRight
 
 _VERSION: Final = 1
 
@@ -104,11 +104,9 @@ async def ask(address: str, own: Identity, *, now_s: float | None = None) -> Rec
 
 async def _ask(address: str, own: Identity) -> tuple[PeerIdentity, RenewalAnswer]:
     def check(peer: PeerIdentity) -> None:
-        refusal = own.trust.refusal(peer.chain)
+        refusal = own.trust.refusal(peer.chain) or peer.chain[0].why_not(NodeRight.SIGN)
         if refusal:
             raise NotPermittedError(refusal)
-        if not peer.chain[0].may(NodeRight.SIGN):
-            raise NotPermittedError(f"{peer.name} is a {peer.chain[0].node_role} and signs no certificates")
         if not peer.renews:
             raise NotPermittedError(f"{peer.name} has an older release, which renews no certificates")
 

@@ -21,11 +21,11 @@ from dios import limits
 from dios.errors import ProtocolError
 from dios.transport.identity.certificates import (
     CertificateDetails,
-    NodeRight,
     cards_of,
     check_signatures,
     public_key_of,
 )
+from dios.wire.node_roles import NodeRight
 
 Id: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]

@@ -23,8 +23,9 @@ from msgspec.structs import replace
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, NotPermittedError, ProtocolError
 from dios.transport.identity import durable_files
-from dios.transport.identity.certificates import CertificateRole, NodeRole, card_of, make_join
+from dios.transport.identity.certificates import CertificateRole, card_of, make_join
 from dios.transport.identity.identity import Identity
+from dios.wire.node_roles import NodeRole, roles_of
 
 _PREFIX: Final = "dios-join-1."
 _CHECK_BYTES: Final = 8
@@ -66,15 +67,8 @@ class _Row(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     number: Annotated[int, Meta(ge=0)]  # 64 bits, all that MessagePack has
     expires_s: Annotated[int, Meta(ge=0, le=2**53)]
     uses_left: Annotated[int, Meta(ge=0, le=limits.TOKEN_USES_MAX)]
-    for_worker: bool = False
-    for_authority: bool = False
-
-    @property
-    def role(self) -> NodeRole:
-        """Return the role of the nodes that it admits."""
-        if self.for_authority:
-            return NodeRole.AUTHORITY
-        return NodeRole.WORKER if self.for_worker else NodeRole.MEMBER
+    roles: Annotated[str, Meta(max_length=limits.NODE_NAME_BYTES_MAX)] = str(NodeRole.MEMBER)
+    """The roles of the nodes that it admits."""
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -92,7 +86,7 @@ def issue(
 ) -> str:
     """Return the text of a new token that admits ``uses`` nodes here within the next ``valid_s`` seconds.
 
-    They get this role. ``now_s`` is this machine's clock, seconds since 1970. Raises
+    They get these roles. ``now_s`` is this machine's clock, seconds since 1970. Raises
     InvalidError for numbers out of range, LimitError if TOKENS_MAX tokens are valid or this node can admit no
     node, NotPermittedError if its role does not let it.
     """
@@ -106,8 +100,7 @@ def issue(
         int.from_bytes(os.urandom(8), "big"),
         expires_s,
         uses,
-        role is NodeRole.WORKER,
-        role is NodeRole.AUTHORITY,
+        str(role),
     )
     certificate = make_join(row.number, expires_s, key.public_key(), identity.chain[0], identity.key())
     with durable_files.locked(identity.folder):
@@ -157,7 +150,8 @@ def check(folder: Path, number: int, *, now_s: float | None = None) -> NodeRole:
     Raises NotPermittedError unless it is in the list with uses left, and has not expired.
     """
     with durable_files.locked(folder):
-        return _find(_read(folder, time.time() if now_s is None else now_s), number).role
+        row = _find(_read(folder, time.time() if now_s is None else now_s), number)
+    return roles_of(row.roles)
 
 
 def use(folder: Path, number: int, *, now_s: float | None = None) -> None:

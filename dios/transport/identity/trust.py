@@ -27,12 +27,12 @@ from dios.transport.identity import durable_files, statements
 from dios.transport.identity.certificates import (
     CertificateDetails,
     CertificateRole,
-    NodeRight,
     card_of,
     cards_of,
     key_of_pem,
 )
 from dios.transport.identity.statements import Digest, Id, Statement
+from dios.wire.node_roles import NodeRight
 
 _VERSION: Final = 2
 _RETURNS_MAX: Final = 8
@@ -285,10 +285,7 @@ class Trust:
         if its role does not let it, OSError.
         """
         if not self._own.may(NodeRight.REMOVE):
-            raise NotPermittedError(
-                f"{self._own.name} is a {self._own.node_role} and removes no nodes. "
-                "Ask another node with --node."
-            )
+            raise NotPermittedError(f"{self._own.why_not(NodeRight.REMOVE)}. Ask one with --node.")
         async with self._changing:
             statement = self._removal(node, restore=restore)
             await self._store(statement)

@@ -25,6 +25,7 @@ from dios.transport.identity.trusted_clusters import TrustedCluster
 from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, frame_of
 from dios.transport.tcp.tls import Listener, Refused, connect, handshake, verified_chain, wrapped
 from dios.transport.tcp.tls_socket import TlsSocket
+from dios.wire.node_roles import NodeRight
 
 TrustedNow = Callable[[], Mapping[bytes, TrustedCluster]]
 """Returns the present trusted clusters, the same mapping until they change; raises DamagedError."""
@@ -110,7 +111,7 @@ async def call_border(identity: Identity, trusted: TrustedCluster, nursery: trio
         )
     try:
         peer, tls = await connect(
-            trusted.address, _client_context(identity, trusted), trusted.cluster, lambda _: None
+            trusted.address, _client_context(identity, trusted), trusted.cluster, _require_border
         )
     except NotPermittedError as error:
         raise NotPermittedError(
@@ -156,4 +157,13 @@ def _foreign_peer(tls: TlsSocket, trusted: Mapping[bytes, TrustedCluster]) -> Pe
     over = end_of(cards)
     if over:
         raise NotPermittedError(over)
-    return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)
+    peer = PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)
+    _require_border(peer)
+    return peer
+
+
+def _require_border(peer: PeerIdentity) -> None:
+    """Raise NotPermittedError if the roles of a node do not let it speak for its cluster."""
+    refusal = peer.chain[0].why_not(NodeRight.BORDER)
+    if refusal:
+        raise NotPermittedError(refusal)

@@ -24,7 +24,7 @@ from dios import limits
 from dios.errors import ProtocolError, UnreachableError, WouldBlockError
 from dios.ids import NodeId
 from dios.transport.batch import BATCH
-from dios.transport.identity.certificates import CertificateDetails, CertificateRole, NodeRight
+from dios.transport.identity.certificates import CertificateDetails, CertificateRole
 from dios.transport.identity.trust import Trust
 from dios.transport.tcp.tls_socket import TlsSocket
 from dios.wire.codec import FrameSplitter
@@ -54,14 +54,9 @@ class PeerIdentity(NamedTuple):
         return self.chain[0].key
 
     @property
-    def is_worker(self) -> bool:
-        """True for a node that administers nothing."""
-        return self.chain[0].is_worker
-
-    @property
-    def is_authority(self) -> bool:
-        """True for a node that admits others."""
-        return self.chain[0].may(NodeRight.SIGN)
+    def roles(self) -> str:
+        """The roles of a node, as in its certificate."""
+        return str(self.chain[0].node_role)
 
 
 def frame_of(body: bytes) -> bytes:

@@ -31,13 +31,14 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.ids import NodeId
-from dios.transport.identity.certificates import CertificateRole, NodeRight, cards_of, end_of
+from dios.transport.identity.certificates import CertificateRole, cards_of, end_of
 from dios.transport.identity.identity import RENEWAL_PROTOCOL, Identity, known_of
 from dios.transport.identity.trust import Trust
 from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, frame_of
 from dios.transport.tcp.tls_socket import TlsSocket
 from dios.wire.addresses import join_address, listen_advice, split_address
 from dios.wire.codec import FrameSplitter
+from dios.wire.node_roles import NodeRight
 
 _BACKLOG: Final = 128
 _RETRY_ACCEPT_S: Final = 0.05
@@ -177,9 +178,9 @@ async def _accepted(tls: TlsSocket, identity: Identity) -> PeerIdentity:
     try:
         peer = _peer_of(tls, identity.cluster)
         refusal = identity.trust.refusal(peer.chain)
-        if peer.renews and not identity.card.may(NodeRight.SIGN):
-            refusal = f"{identity.name} is a {identity.card.node_role} and signs no certificates"
-        if not peer.renews:
+        if peer.renews:
+            refusal = identity.card.why_not(NodeRight.SIGN) or refusal
+        else:
             # A certificate that is over opens nothing but the way to the next one.
             refusal = refusal or end_of(peer.chain)
         if peer.role is CertificateRole.JOIN and peer.chain[1].number != identity.node:

@@ -288,7 +288,7 @@ class KeptCluster:
             raise NotHereError("no other node can write an invitation")
         host = min(hosts, key=lambda other: other.distance)
         self.wait_serves(host)
-        told = self._run(host, "invite", "--authority", "--data", str(host.data), "--json")
+        told = self._run(host, "invite", "--role", "authority", "--data", str(host.data), "--json")
         token = node.folder / "token"
         token.touch(mode=0o600)
         token.write_text(str(json.loads(told)["token"]))

@@ -5,7 +5,8 @@ Messages wait in ``Cluster.wire`` until they are delivered, so that a test can l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, cast
 
 from blake3 import blake3
@@ -22,6 +23,7 @@ from dios.ids import Name, NodeId, PayloadId, Principal, TaskId
 from dios.wire import dcp, messages
 from dios.wire.codec import decode_message, encode_message
 from dios.wire.mandates import extend, key_digest, public_bytes, read_register
+from dios.wire.node_roles import NodeRole
 from dios.wire.types import Cause
 from tests.support.core.harness import OWNER, Client, Entropy, Node
 from tests.support.core.snapshot import snapshot
@@ -133,6 +135,7 @@ class ClusterNode(Node):
             SECRET,
             2,
             cache_bytes=CACHE_BYTES,
+            roles=str(cluster.roles.get(number, NodeRole.MEMBER)),
             cluster=AUTHORITY,
             key=key_digest_of(number),
         )
@@ -420,10 +423,10 @@ class Cluster:
         self,
         racks: tuple[str, ...] = ("r1", "r1", "r2"),
         drifts: dict[int, int] | None = None,
-        workers: tuple[int, ...] = (),
+        roles: Mapping[int, NodeRole] = MappingProxyType({}),
     ) -> None:
         self.now = 10_000_000 * MS
-        self.workers = workers
+        self.roles = roles
         self.drifts = drifts or {}  # how far the clock of a node is off, in ns
         self.wire: list[Parcel] = []
         self.wanted: set[tuple[NodeId, NodeId]] = set()
@@ -441,7 +444,6 @@ class Cluster:
     def connect(self, node: ClusterNode, other: ClusterNode) -> None:
         """Tell ``node`` that it is connected with ``other``."""
         name, address = f"n{other.node}", f"10.0.0.{other.node}:7117"
-        is_worker = other.node in self.workers
         node.step(
             events.PeerUp(
                 node.now,
@@ -450,7 +452,7 @@ class Cluster:
                 name,
                 other.rack,
                 address,
-                is_worker=is_worker,
+                roles=str(self.roles.get(other.node, NodeRole.MEMBER)),
                 key=key_digest_of(other.node),
             )
         )

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import trio
 
-from dios.transport.identity.certificates import NodeRole
 from dios.transport.identity.identity import Identity, admit_here, create_cluster, renew
 from dios.transport.tcp.secured import Secured
 from dios.transport.tcp.tls import Listener, dial, listen
+from dios.wire.node_roles import NodeRole
 
 LIMIT_S = 20
 HERE = "127.0.0.1:0"

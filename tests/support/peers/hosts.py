@@ -22,10 +22,10 @@ from dios.node.assembly import NodeHost
 from dios.node.cluster_port import ClusterPort, open_port, serve_port
 from dios.node.settings import load
 from dios.transport.identity import identity
-from dios.transport.identity.certificates import NodeRole
 from dios.transport.memory.memfd import copies_of
 from dios.wire import dcp
 from dios.wire.messages import AnyResult, Attached, Buffer, Results, Stat
+from dios.wire.node_roles import NodeRole
 from dios.wire.types import Brand
 from tests.support.host.harness import TASK, WAIT_S, GatedStore, NoTasks, RecordingChannel, ScriptedCore
 

@@ -12,6 +12,7 @@ from dios.node import seeds
 from dios.node.doctor.cluster import examine_cluster, judge_clocks
 from dios.node.doctor.finding import DoctorFinding, DoctorLevel
 from dios.transport.identity import identity
+from dios.wire.node_roles import NodeRole
 from dios.wire.types import NodeStatus
 
 
@@ -51,6 +52,18 @@ def test_a_whole_member_is_found_well(tmp_path: Path, taken: socket.socket) -> N
     assert checks["identity"].detail.startswith("n1 of cluster")
     assert "is free" in checks["port"].detail
     assert "advertise" in checks["address"].advice
+
+
+def test_a_border_without_the_role_is_told(tmp_path: Path) -> None:
+    """A node whose roles open no border, and whose settings want one, learns it with its roles."""
+    first = identity.create_cluster(tmp_path / "n1", name="n1")
+    identity.admit_here(first, tmp_path / "n2", name="n2", role=NodeRole.SCHEDULER | NodeRole.KEEPER)
+    data = tmp_path / "n2"
+    (data / "node.toml").write_text('listen = "127.0.0.1:7400"\n')
+    assert not about(data, "identity").advice
+    (data / "node.toml").write_text('listen = "127.0.0.1:7400"\nborder = "127.0.0.1:7500"\n')
+    assert "a keeper, which holds" in about(data, "identity").detail
+    assert "remove the setting `border`: n2 has the role scheduler,keeper" in about(data, "identity").advice
 
 
 def test_a_damaged_identity_is_told(tmp_path: Path) -> None:

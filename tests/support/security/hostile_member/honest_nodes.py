@@ -20,9 +20,9 @@ from dios.ids import NodeId
 from dios.node import daemon, local_cluster
 from dios.node.local_cluster import LocalCluster, LocalNode
 from dios.transport.identity import identity, joining, tokens
-from dios.transport.identity.certificates import NodeRole
 from dios.transport.identity.identity import Identity
 from dios.wire import gossip, messages
+from dios.wire.node_roles import NodeRole
 from dios.wire.types import NodeStatus, NodeWish, ObjectType, Permission
 from tests.fuzz.neighbour import Neighbour
 from tests.fuzz.watch import BAD

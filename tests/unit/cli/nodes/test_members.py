@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from dios.cli.nodes import daemon, joining
 from dios.transport.identity import identity, tokens
+from dios.wire.node_roles import ROLE_WORDS, NodeRole, roles_of
 
 LISTEN = ("--listen", "127.0.0.1:7400")
 
@@ -84,17 +85,23 @@ def test_a_token_is_made_while_the_node_is_stopped(tmp_path: Path) -> None:
     assert "dios-node init" in typed("token", "--data", str(tmp_path), status=1).output
 
 
-@pytest.mark.parametrize("role", ["member", "worker", "authority"])
-def test_an_invitation_is_for_a_role(tmp_path: Path, role: str) -> None:
-    """Without an option for members, and never for two roles."""
+@pytest.mark.parametrize("role", [None, *ROLE_WORDS, "border,scheduler"])
+def test_an_invitation_is_for_roles(tmp_path: Path, role: str | None) -> None:
+    """Without the option for members; several roles are the union of their rights."""
     data = str(tmp_path / "n")
     typed("init", "--data", data, *LISTEN)
-    option = () if role == "member" else (f"--{role}",)
+    option = () if role is None else ("--role", role)
     told = json.loads(typed("invite", "--data", data, *option, "--json").stdout)
     number = tokens.read(told["token"]).number
-    assert tokens.check(tmp_path / "n" / "identity", number) == role
-    both = typed("invite", "--data", data, "--worker", "--authority", status=1)
-    assert "one of --worker and --authority" in both.output
+    assert tokens.check(tmp_path / "n" / "identity", number) == roles_of(role or "member")
+
+
+@pytest.mark.parametrize("role", ["boss", "worker,authority", "worker,keeper", "member,member", ""])
+def test_an_invitation_for_no_roles_is_refused(tmp_path: Path, role: str) -> None:
+    """A word that is none, and a role that adds nothing to the others, are named in the error."""
+    data = str(tmp_path / "n")
+    typed("init", "--data", data, *LISTEN)
+    assert "role" in typed("invite", "--data", data, "--role", role, status=1).output
 
 
 def test_a_key_of_the_root_authorizes(tmp_path: Path) -> None:
@@ -108,7 +115,7 @@ def test_a_key_of_the_root_authorizes(tmp_path: Path) -> None:
     typed("authorize", "--data", str(member.folder.parent), "--root-key", str(key))
     after = identity.load(tmp_path / "m")
     assert after is not None
-    assert (after.node, after.card.node_role, after.card.until_s) == (member.node, "authority", None)
+    assert (after.node, after.card.node_role, after.card.until_s) == (member.node, NodeRole.AUTHORITY, None)
     again = typed("init", "--data", str(tmp_path / "o"), *LISTEN, "--root-key", str(key), status=1)
     assert "Choose another file" in again.output
     typed("init", "--data", str(tmp_path / "o"), *LISTEN)

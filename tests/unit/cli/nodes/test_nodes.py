@@ -46,8 +46,7 @@ def test_programs_get_every_field() -> None:
         "rack": "r1",
         "address": "h:1",
         "status": "suspect",
-        "worker": False,
-        "authority": False,
+        "roles": [],
         "secret": "current",
         "since": 5,
         "draining": True,
@@ -77,10 +76,10 @@ def test_who_did_not_answer_is_named() -> None:
 def test_the_only_authority_is_not_forgotten_unwarned() -> None:
     """The warning is for the node that is removed if no other is known to admit and renew."""
     n1, n2, n3 = (dataclasses.replace(member(NodeStatus.ALIVE), name=name) for name in ("n1", "n2", "n3"))
-    n1 = dataclasses.replace(n1, is_authority=True)
+    n1 = dataclasses.replace(n1, roles=("authority",))
     warning = last_authority([n1, n2, n3], "n1")
     assert "n1 is the only known authority" in warning
     assert "dios-node authorize" in warning
     assert not last_authority([n1, n2, n3], "n2")
-    assert not last_authority([n1, dataclasses.replace(n2, is_authority=True), n3], "n1")
+    assert not last_authority([n1, dataclasses.replace(n2, roles=("authority",)), n3], "n1")
     assert not last_authority([n2, n3], "n2")

@@ -15,11 +15,11 @@ from dios.host.peers import shared_documents
 from dios.host.peers.link import PeerSession
 from dios.ids import TaskId
 from dios.transport.identity import durable_files, identity
-from dios.transport.identity.certificates import NodeRole
 from dios.transport.identity.generations import GenerationStore
 from dios.wire.codec import GENERATIONS_VERSION
 from dios.wire.dcp_frames import LaterSecrets
 from dios.wire.mandates import make_register
+from dios.wire.node_roles import NodeRole
 from tests.support.peers import hosts
 from tests.support.peers.hosts import PeerHost, connected, peer_host, until
 

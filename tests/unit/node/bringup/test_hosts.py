@@ -9,6 +9,7 @@ from dios.node.bringup import hosts
 from dios.node.bringup.dependencies import OWN_LOCK
 from dios.node.bringup.hosts import Host
 from dios.node.bringup.ssh import HostError, Ssh
+from dios.wire.node_roles import NodeRole
 
 
 def test_hosts_have_names_and_racks() -> None:
@@ -87,6 +88,6 @@ def test_an_authority_among_the_hosts_invites_the_others(tmp_path: Path) -> None
     """A member makes no invitation, so the next host is asked; the reason is told if all are members."""
     first, second = Host("first", "first", ""), Host("second", "second", "")
     fleet = hosts.Fleet(hosts.Wanted((first, second)), ssh=answering(tmp_path, FIRST_IS_NONE))
-    assert fleet._token([first, second], 1, is_authority=True).address == "10.0.0.2:7400"
+    assert fleet._token([first, second], 1, role=NodeRole.AUTHORITY).address == "10.0.0.2:7400"
     with pytest.raises(HostError, match="made no invitation"):
-        fleet._token([first], 1, is_authority=False)
+        fleet._token([first], 1, role=NodeRole.MEMBER)

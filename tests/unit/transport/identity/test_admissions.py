@@ -15,7 +15,6 @@ from dios import limits
 from dios.errors import LimitError, NotPermittedError, ProtocolError
 from dios.transport.identity import certificates, renewal
 from dios.transport.identity.certificates import (
-    NodeRole,
     admission_of,
     card_of,
     cards_of,
@@ -26,6 +25,7 @@ from dios.transport.identity.certificates import (
 from dios.transport.identity.identity import Identity, admit_here, adopt, create_cluster, known_of, load
 from dios.transport.identity.trust import Known
 from dios.transport.tcp.tls import dial
+from dios.wire.node_roles import NodeRole
 from tests.support.peers.connections import listening, renewed
 from tests.support.peers.statements import merge, revoke
 

@@ -13,9 +13,9 @@ from dios import limits
 from dios.errors import DamagedError, LimitError, NotPermittedError, ProtocolError
 from dios.ids import NodeId
 from dios.transport.identity import durable_files, generations
-from dios.transport.identity.certificates import NodeRole
 from dios.transport.identity.generations import Generations, KnownGenerations
 from dios.transport.identity.identity import Identity, admit_here, load
+from dios.wire.node_roles import NodeRole
 from tests.support.peers import connections
 
 

@@ -12,13 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dios import limits
 from dios.errors import DamagedError, ExistsError, InvalidError, LimitError, NotPermittedError, ProtocolError
 from dios.transport.identity import durable_files, tokens
-from dios.transport.identity.certificates import (
-    CertificateRole,
-    NodeRole,
-    cards_of,
-    check_signatures,
-    pem_of_key,
-)
+from dios.transport.identity.certificates import CertificateRole, cards_of, check_signatures, pem_of_key
 from dios.transport.identity.identity import (
     FOLDER,
     Identity,
@@ -31,6 +25,7 @@ from dios.transport.identity.identity import (
     next_epoch,
     sign_node,
 )
+from dios.wire.node_roles import NodeRole
 from tests.support.peers.connections import make_cluster, renewed
 from tests.support.peers.statements import revoke
 

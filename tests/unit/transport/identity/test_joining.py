@@ -16,13 +16,13 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.transport.identity import joining, tokens
-from dios.transport.identity.certificates import NodeRole
 from dios.transport.identity.identity import Identity, admit_here, load
 from dios.transport.identity.joining import admit, join
 from dios.transport.identity.trust import Known
 from dios.transport.tcp import tls
 from dios.transport.tcp.secured import Secured
 from dios.transport.tcp.tls import Listener, SilentError, dial
+from dios.wire.node_roles import NodeRole
 from tests.support.peers.connections import connected, listening, make_cluster
 
 

@@ -13,8 +13,9 @@ from cryptography import x509
 from dios import limits
 from dios.core.model import names
 from dios.transport.identity import generations, joining, renewal, statements, tokens, trust
-from dios.transport.identity.certificates import NodeRole, card_of, cards_of, check_signatures, signer_of
+from dios.transport.identity.certificates import card_of, cards_of, check_signatures, signer_of
 from dios.transport.identity.trust import Known
+from dios.wire.node_roles import NodeRole
 
 ROOT = Path(__file__).resolve().parents[4]
 PAGE = (ROOT / "docs" / "clusters.md").read_text()

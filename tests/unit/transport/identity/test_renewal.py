@@ -16,7 +16,7 @@ from dios.ids import NodeId, Principal
 from dios.node import cluster_port
 from dios.node.certificate_keeper import Address, CertificateKeeper, own_certificate, state_of
 from dios.transport.identity import certificates, renewal
-from dios.transport.identity.certificates import NodeRole, card_of, end_of
+from dios.transport.identity.certificates import card_of, end_of
 from dios.transport.identity.identity import (
     Identity,
     admit_here,
@@ -28,6 +28,7 @@ from dios.transport.identity.identity import (
     renew,
 )
 from dios.transport.tcp.tls import Listener, connect, dial
+from dios.wire.node_roles import NodeRole
 from tests.support.peers.connections import Refusals, listening, make_cluster
 
 DAY_S = 86_400
@@ -94,7 +95,7 @@ async def test_a_certificate_that_is_over_opens_its_renewal_alone(tmp_path: Path
             await dial(listener.address, n2, nursery)
         assert "n2 renews it by itself" in (await refusals.wait())[0]
         # It is refused also as the one that listens, and a member signs nothing.
-        with pytest.raises(NotPermittedError, match="n3 is a member and signs no certificates"):
+        with pytest.raises(NotPermittedError, match="n3 has the role member and signs no certificates"):
             await renewal.ask(listener.address, n2)
     async with listening(n2) as (listener, nursery):
         with pytest.raises(NotPermittedError, match="certificate of n2 ended"):
@@ -227,7 +228,7 @@ async def test_that_no_authority_answers_is_a_state(tmp_path: Path) -> None:
         assert not await keeper.renew([Address(n3.node, other.address), Address(n1.node, nobody)])
     state = state_of(keeper.own)
     assert "not renewed since" in state.text
-    assert "n3 is a member and signs no certificates" in state.text
+    assert "n3 has the role member and signs no certificates" in state.text
     assert "nobody answers" in state.text
     assert "authority" in state.advice
     assert own_certificate(tmp_path / "n2") == state_of(keeper.own)

@@ -14,9 +14,10 @@ from dios import limits
 from dios.errors import DamagedError, LimitError, ProtocolError
 from dios.ids import NodeId
 from dios.transport.identity import durable_files, statements
-from dios.transport.identity.certificates import NodeRole, cards_of
+from dios.transport.identity.certificates import cards_of
 from dios.transport.identity.identity import Identity, admit_here, known_of, load, sign_node
 from dios.transport.identity.trust import Known, Trust, roster_of
+from dios.wire.node_roles import NodeRole
 from tests.support.peers.connections import make_cluster
 from tests.support.peers.statements import merge, revoke
 
