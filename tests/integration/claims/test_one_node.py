@@ -590,6 +590,20 @@ def test_nobody_waits_for_a_request_that_stays(stage: Stage, task: Puppet, other
     assert task.read(objects.mine) == b"other!", "a commit that does not hold changes nothing"
 
 
+def test_a_failed_write_is_felt_on_raw_memory_alone(stage: Stage, task: Puppet, other: Puppet) -> None:
+    """Bytes of raw memory are changed before a commit that fails, so requests next to it do not hold."""
+    for buffering in Buffering:
+        call = messages.Create(ObjectType.SHMEM_BLOB, (task.own_group,), buffering=buffering, data=b"before")
+        mine = task.ask(messages.Created, call).reference.ref
+        objects = Shared(task, other, mine, given(stage, task, mine, other).ref)
+        reading = buffer_of(objects.acquire(READ, ANY, second=True))
+        writing = buffer_of(objects.acquire(WRITE, MRSW))
+        buffer_of(objects.acquire(WRITE, ANY, second=True))
+        assert not objects.commit(WRITE, writing), "there is another writer"
+        task.ask(messages.Done, messages.ReleaseWrite(mine, writing))
+        assert objects.commit(READ, reading, second=True) is (buffering is Buffering.DOUBLE)
+
+
 STEPS = ("commit", "re-acquire", "release", "commit and release")
 
 
