@@ -313,7 +313,8 @@ changelog: setup ## Show what the next section of CHANGELOG.md will say (FOLD=1:
 	$(if $(FOLD),$(BIN)/python -m tests.support.changelog)
 
 # Measuring is left out: its figures belong to a quiet machine, and no test asserts a time.
-all: fmt-check lint type imports docs site test-all sim ## Everything that CI checks.
+# The tests of the documents are part of test-all, and their spelling of lint.
+all: fmt-check lint type imports site test-all sim ## Everything that CI checks.
 
 clean: ## Remove what setup, tests and demo made.
 	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) $(MUTANTS_VENV) $(DIST_VENV) $(LOCK_VENV) site .pythons .fuzz .mutants .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

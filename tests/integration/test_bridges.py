@@ -24,6 +24,8 @@ import dios
 import dios.bridges.joblib
 from tests.support.node.running_node import RunningNode, running_node
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "bridges"
 
 

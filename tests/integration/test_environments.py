@@ -143,7 +143,8 @@ def test_a_node_that_is_killed_while_it_unpacks_leaves_nothing_half(tmp_path: Pa
                 return environments.environment_on(connected, ["large"], wheels=tmp_path / "wheels")
 
         killed = threads.submit(attempt)
-        wait_until(lambda: any(folder.glob(".temporary/*/packages/large/*")) or killed.done(), "it unpacks")
+        parts = ".temporary/*/packages/large/*"
+        wait_until(lambda: any(folder.glob(parts)) or killed.done(), "it unpacks", 120)
         running.kill()
         killed.exception()
         running.restart()

@@ -183,6 +183,7 @@ async def test_a_fork_that_keeps_something_of_its_origin_is_ended(
         child.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cheat", ["silence", "report once"])
 async def test_a_fork_that_never_becomes_a_task_ends_with_its_order(
     mechanisms: dict[str, Mechanism], cheat: str

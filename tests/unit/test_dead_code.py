@@ -59,6 +59,7 @@ ALLOWED: Final = {
     "dios/sprayer/*:expired_flow": "a handler that the compiled worker calls by address",
     "dios/sprayer/functions/*:*": "ready network functions are loaded by name",
     "dios/sprayer/compile/intrinsics.py:*": "Numba's extension points",
+    "dios/sprayer/compile/inlined_methods.py:*": "Numba's compiler calls them",
     "dios/sprayer/packets/packet.py:__*__": "Numba calls these for records",
     "dios/sprayer/flows/flow_table.py:look_for_expired": "compiled handlers call it by name",
     "dios/sprayer/flows/flow_table.py:remove_expired": "the same",

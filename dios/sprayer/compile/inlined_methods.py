@@ -10,7 +10,7 @@ optimized once, together with the function that it is a part of.
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder, StateDict, _LowerResult
@@ -41,7 +41,7 @@ class _PartLowering(NativeLowering):
         state.library = _Part(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         super().run_pass(state)
-        lowered = cast("_LowerResult", state.cr)
+        lowered: _LowerResult = state.cr
         # Numba knows a function by a built-in one, which stands for its entry from Python: there is none.
         key = [state.library, lowered.env].append
         state.targetctx.insert_user_function(key, lowered.fndesc, [state.library])

@@ -98,7 +98,7 @@ class KeptCode(NullCache):
 
     def save_overload(self, _signature: object, compiled: object) -> None:
         """Write the compiled function, if that is possible; remove those that were not used longest."""
-        result = cast("_Result", compiled)
+        result: _Result = cast("_Result", compiled)
         # Methods that became part of the function have environments of their own.
         result.library._ensure_finalized()  # noqa: SLF001 - Numba's own cache
         for environment in result._find_referenced_environments():  # noqa: SLF001 - Numba's own cache

@@ -13,6 +13,7 @@ from pathlib import Path
 from jsonschema import Draft202012Validator
 
 from dios.cli.schema import outputs, schema_of
+from tests.support.node.command_server import run_command
 
 DEADLINE_SECONDS = 200
 
@@ -66,20 +67,16 @@ class Person:
         module = {"dios": "dios.cli.main", "dios-node": "dios.cli.nodes.daemon"}[program]
         return [sys.executable, "-m", module, *words, *arguments]
 
+    def tries(self, line: str, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a line to its end, whatever its exit status."""
+        _, _, module, *words = self.command(line, *arguments)
+        return run_command(module, words, self.home, self.environment, typed, DEADLINE_SECONDS)
+
     def types(
         self, line: str, *arguments: str, status: int = 0, typed: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run a line to its end; its exit status must be ``status``."""
-        done = subprocess.run(
-            self.command(line, *arguments),
-            cwd=self.home,
-            env=self.environment,
-            input=typed,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_SECONDS,
-            check=False,
-        )
+        done = self.tries(line, *arguments, typed=typed)
         assert done.returncode == status, f"{line}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         if not status and "--json" in line.split() and line.startswith("dios "):
             require_schema(line, done.stdout)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import wait_until
@@ -31,14 +30,7 @@ class Site:
         replies: list[dict[str, object]] = []
 
         def answers() -> bool:
-            done = subprocess.run(
-                self.person.command(f"{line} --json"),
-                cwd=self.person.home,
-                env=self.person.environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            done = self.person.tries(f"{line} --json")
             if done.returncode:
                 return False
             told: dict[str, object] = json.loads(done.stdout)
@@ -85,13 +77,7 @@ class Site:
 
 def is_attended(person: Person) -> bool:
     """Return True if one coordinator attends to both nodes of a cluster of two, which has no other one."""
-    done = subprocess.run(
-        person.command("dios sched status --json"),
-        env=person.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = person.tries("dios sched status --json")
     if done.returncode:
         return False
     told = json.loads(done.stdout)
