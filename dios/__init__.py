@@ -9,8 +9,8 @@ Calls of functions in sandboxed tasks:
     Executor, shared_executor, current_executor, Actor, put, get, ValueReference, allow, RemoteError
 Code that nobody has read, in sessions:
     Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxDisplay, SandboxFile,
-    ProgramResult, SandboxProcess, ProgramInfo, ProgramOutput, SandboxSnapshot, remove_snapshot;
-    aio.Sandbox on event loops
+    ProgramResult, SandboxProcess, ProgramInfo, ProgramOutput, RunningSandbox, SandboxSnapshot,
+    remove_snapshot; aio.Sandbox and aio.RunningSandbox on event loops
 A node:
     connect, Node, checkpointed; aio, open_node, AsyncNode; syscalls
 Objects and what can be done with them (each class is for ``Node``, and with ``Async`` before its name, such
@@ -162,6 +162,7 @@ if TYPE_CHECKING:
     from dios.lib.sandbox.result import SandboxFile as SandboxFile
     from dios.lib.sandbox.result import SandboxResult as SandboxResult
     from dios.lib.sandbox.result import SandboxTable as SandboxTable
+    from dios.lib.sandbox.running import RunningSandbox as RunningSandbox
     from dios.lib.sandbox.sandbox import Sandbox as Sandbox
     from dios.lib.snapshots.snapshots import SandboxSnapshot as SandboxSnapshot
     from dios.lib.snapshots.snapshots import remove_snapshot as remove_snapshot
@@ -229,6 +230,7 @@ _HOMES = {
     "dios.lib.sandbox.process": "SandboxProcess",
     "dios.lib.sandbox.processes.channels": "ProgramOutput",
     "dios.lib.sandbox.processes.handles": "ProgramInfo",
+    "dios.lib.sandbox.running": "RunningSandbox",
     "dios.lib.sandbox.sandbox": "Sandbox",
     "dios.lib.snapshots.snapshots": "SandboxSnapshot remove_snapshot",
     "dios.wire.messages": "Limits",

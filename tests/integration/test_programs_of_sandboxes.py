@@ -277,6 +277,41 @@ def test_the_audit_log_has_each_program(place: Place) -> None:
     assert records[2][2].split()[0] == process.id
 
 
+def test_another_connection_has_the_programs(place: Place, box: dios.Sandbox) -> None:
+    """It starts, lists and takes them by the fingerprint of the session; the sandbox outlives it."""
+    own = box.start("cat")
+    with dios.RunningSandbox(box.fingerprint[:16], node=place.node.place) as other:
+        assert [row.id for row in other.processes()] == [own.id]
+        taken = other.attach(own.id)
+        taken.stdin.write("taken")
+        taken.stdin.close()
+        assert list(taken) == [("stdout", b"taken")]
+        kept = other.start("sleep", "1000")
+    again = box.attach(kept.id)
+    again.kill()
+    assert again.wait(PATIENCE_S) == -signal.SIGKILL
+    for wrong in ("", "zz", "f" * 64):
+        with pytest.raises(InvalidError):
+            dios.RunningSandbox(wrong, node=place.node.place)
+    wait_until(lambda: box.processes() == [], "both have ended")
+
+
+async def _talk_from_elsewhere(place: Place, session: str) -> None:
+    async with dios.aio.RunningSandbox(session, node=place.node.place) as other:
+        process = await other.start("cat")
+        assert [row.id for row in await other.processes()] == [process.id]
+        result = await (await other.attach(process.id)).communicate(b"x", timeout=PATIENCE_S)
+        assert result == ProgramResult(0, "x", "")
+    with pytest.raises(InvalidError):
+        await dios.aio.RunningSandbox(session).start("cat")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_another_connection_on_an_event_loop(place: Place, box: dios.Sandbox, backend: str) -> None:
+    """With the same methods."""
+    anyio.run(_talk_from_elsewhere, place, box.fingerprint, backend=backend)
+
+
 async def _talk(place: Place) -> None:
     async with place.async_sandbox() as own:
         async with await own.start("sh", "-c", "read line; echo got $line; cat") as process:

@@ -16,6 +16,8 @@ Read in this order:
 - ``blocking_steps`` and ``async_steps`` take the steps of both classes.
 - ``process`` and ``async_process``: a handle of a program that runs next to others; ``processes`` has its
   operations, and runs it in the session.
+- ``running`` and ``async_running``: a sandbox that another connection of its owner has opened;
+  ``running_ops`` has its operations.
 - ``programs``: a program of an image, run by the session; ``changes``: the files that it has changed there.
 - ``network``: HTTP requests of a session to the origins that its caller granted.
 """

@@ -194,6 +194,14 @@ class SandboxOps:
         return self._link.ended
 
     @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the session, with which ``RunningSandbox`` opens it elsewhere.
+
+        It is that of `dios sandbox ls` and of the audit log. Raises SandboxEndedError.
+        """
+        return self._running().running_task.fingerprint
+
+    @property
     def paused(self) -> bool:
         """Return True between ``pause`` and ``resume``."""
         return self._is_paused
