@@ -1,4 +1,4 @@
-"""``dios sandbox exec``: a program of a sandbox with the streams, or with the terminal, of a command."""
+"""``dios sandbox exec`` and ``forward``: a program with the streams or the terminal of a command; a port."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -159,3 +160,18 @@ def test_ctrl_c_without_a_terminal_goes_to_the_program(node: RunningNode, box: d
     assert process.stdout.readline() == b"caught\n"
     assert process.wait(PATIENCE_S) == 3
     process.stdout.close()
+
+
+def test_a_port_is_forwarded_until_ctrl_c(node: RunningNode, box: dios.Sandbox) -> None:
+    """The command says where."""
+    box.run("import socket; server = socket.create_server(('127.0.0.1', 8000))")
+    arguments = [DIOS, "sandbox", "forward", "--node", str(node.place), box.fingerprint[:12], "8000"]
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    place = process.stderr.readline().split()[0].partition(":")
+    with socket.create_connection((place[0], int(place[2])), PATIENCE_S) as link:
+        assert box.run("link, _ = server.accept(); link.sendall(b'x'); server.close()").ok
+        assert link.recv(1) == b"x"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 0
+    process.stderr.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +17,9 @@ import dios.aio
 from dios.errors import ClosedError, InvalidError, TimeLimitError
 from dios.host.audit.reader import AuditReader
 from dios.lib.sandbox.errors import ProgramDetachedError, SandboxCodeError, SandboxEndedError
+from dios.lib.sandbox.port_forward import PortForward
 from dios.lib.sandbox.result import ProgramResult
-from dios.limits import KIB
+from dios.limits import FORWARDED_CONNECTIONS_MAX, KIB
 from tests.support.layouts import busybox_layout
 from tests.support.node.confinement import gvisor_or_skip, runtimes_or_skip
 from tests.support.node.running_node import RunningNode, running_node, wait_until
@@ -277,6 +280,145 @@ def test_the_audit_log_has_each_program(place: Place) -> None:
     assert records[2][2].split()[0] == process.id
 
 
+SERVER = """
+import socket, threading
+def serve(answer, port):
+    server = socket.create_server(("127.0.0.1", port))
+    def each(link):
+        with link:
+            answer(link)
+    def accept():
+        while True:
+            threading.Thread(target=each, args=(server.accept()[0],), daemon=True).start()
+    threading.Thread(target=accept, daemon=True).start()
+def echo(link):
+    while data := link.recv(65536):
+        link.sendall(data)
+def flood(link):
+    while True:
+        link.sendall(bytes(65536))
+serve(echo, 8080)
+serve(flood, 8081)
+serve(lambda link: link.sendall(b"bye"), 8082)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(box: dios.Sandbox) -> dios.Sandbox:
+    """The sandbox with servers on its loopback."""
+    assert box.run(SERVER).ok
+    return box
+
+
+def received(link: socket.socket, count: int) -> bytes:
+    """This number of bytes, or all until the end."""
+    data = b""
+    while len(data) < count and (part := link.recv(65536)):
+        data += part
+    return data
+
+
+def connected(forward: PortForward) -> socket.socket:
+    """A connection to a forwarded port."""
+    return socket.create_connection((forward.host, forward.port), PATIENCE_S)
+
+
+def test_a_port_leads_to_a_server_in_the_sandbox(server: dios.Sandbox) -> None:
+    """Several connections at once, more than the streams hold, and half-closed ones."""
+    data = bytes(1_000_000)
+    with server.forward(8080) as forward, contextlib.ExitStack() as stack:
+        links = [stack.enter_context(connected(forward)) for _ in range(4)]
+        for link in links:
+            sending = threading.Thread(target=link.sendall, args=(data,))
+            sending.start()
+            assert len(received(link, len(data))) == len(data)
+            sending.join()
+        links[0].shutdown(socket.SHUT_WR)
+        assert received(links[0], 1) == b""
+        links[1].sendall(b"still there")
+        assert received(links[1], 11) == b"still there"
+    assert server.processes() == []
+    with server.forward(8082) as forward, connected(forward) as link:
+        assert received(link, 100) == b"bye"
+
+
+def test_a_connection_that_is_not_read_stays_in_the_sandbox(server: dios.Sandbox) -> None:
+    """A server that sends for ever fills no memory, and the end of the port ends it."""
+    with server.forward(8081) as forward, connected(forward) as link:
+        assert received(link, 10)
+        assert server.run("1 + 1").value_repr == "2"
+    forward.close()
+
+
+def test_a_port_without_a_server_and_too_many_connections_end(server: dios.Sandbox) -> None:
+    """A client sees the end of its connection; a place is free again when another one ends."""
+    with server.forward(9) as forward, connected(forward) as link:
+        assert received(link, 1) == b""
+    with server.forward(8080) as forward, contextlib.ExitStack() as stack:
+        links = [stack.enter_context(connected(forward)) for _ in range(FORWARDED_CONNECTIONS_MAX)]
+        for link in links:
+            link.sendall(b"x")
+            assert received(link, 1) == b"x"
+        with connected(forward) as one_more, contextlib.suppress(ConnectionResetError):
+            assert received(one_more, 1) == b""
+        links[0].close()
+
+        def works() -> bool:
+            with connected(forward) as again, contextlib.suppress(OSError):
+                again.sendall(b"y")
+                return received(again, 1) == b"y"
+            return False
+
+        wait_until(works, "the place is free")
+    for wrong in (0, 65_536, "80"):
+        with pytest.raises(InvalidError):
+            server.forward(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidError):
+            server.forward(8080, local_port=-1)
+    assert server.processes() == []
+
+
+def test_the_audit_log_has_each_connection(place: Place) -> None:
+    """Also one that no server accepts; another connection of the owner forwards, too."""
+    with place.sandbox() as own, dios.RunningSandbox(own.fingerprint, node=place.node.place) as other:
+        fingerprint = own.fingerprint
+        with other.forward(8080) as forward, connected(forward) as link:
+            assert received(link, 1) == b""
+        wait_until(lambda: place.records(fingerprint) != [], "it is written")
+        assert [(action, outcome, detail[9:]) for action, outcome, detail in place.records(fingerprint)] == [
+            ("forward", "ok", "port 8080")
+        ]
+
+
+def test_a_sandbox_that_ends_ends_its_connections(place: Place) -> None:
+    """The port is closed by its owner."""
+    with place.sandbox() as own:
+        assert own.run(SERVER).ok
+        forward = own.forward(8080)
+        link = connected(forward)
+        link.sendall(b"x")
+        assert received(link, 1) == b"x"
+    with link, contextlib.suppress(ConnectionResetError):
+        assert received(link, 1) == b""
+    forward.close()
+
+
+async def _forward(place: Place) -> None:
+    async with place.async_sandbox() as own:
+        assert (await own.run(SERVER)).ok
+        async with await own.forward(8080) as forward:
+            link = await anyio.connect_tcp(forward.host, forward.port)
+            await link.send(b"x")
+            assert await link.receive(1) == b"x"
+            await link.aclose()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_port_on_event_loops(place: Place, backend: str) -> None:
+    """Threads serve it."""
+    anyio.run(_forward, place, backend=backend)
+
+
 def test_another_connection_has_the_programs(place: Place, box: dios.Sandbox) -> None:
     """It starts, lists and takes them by the fingerprint of the session; the sandbox outlives it."""
     own = box.start("cat")
@@ -294,6 +436,28 @@ def test_another_connection_has_the_programs(place: Place, box: dios.Sandbox) ->
         with pytest.raises(InvalidError):
             dios.RunningSandbox(wrong, node=place.node.place)
     wait_until(lambda: box.processes() == [], "both have ended")
+
+
+def test_a_sandbox_that_is_closed_ends_the_calls_of_other_threads(place: Place) -> None:
+    """A thread that reads and one that waits return, whoever opened the connection."""
+    own = place.sandbox()
+    process = own.start("cat")
+    ended: list[object] = []
+
+    def wait() -> None:
+        try:
+            process.wait()
+        except SandboxEndedError as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=lambda: ended.append(list(process))), threading.Thread(target=wait)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: all(process._locks[name].locked() for name in ("output", "status")), "both wait")
+    own.close()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert len(ended) == 2
 
 
 async def _talk_from_elsewhere(place: Place, session: str) -> None:

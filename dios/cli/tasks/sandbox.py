@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import codeop
+import contextlib
 import math
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -289,6 +291,24 @@ def run_in(
     """
     with RunningSandbox(session, node=node) as box:
         raise typer.Exit(run_program(box, command, interactive=interactive, terminal=terminal, folder=folder))
+
+
+@app.command(examples="dios sandbox forward 3f9a 8000\ndios sandbox forward 3f9a 8000 --local-port 8000")
+def forward(
+    session: str = argument("SESSION", "The beginning of a fingerprint; see `dios sandbox ls`."),
+    port: int = argument("PORT", "The port of a server in the sandbox, at its own loopback address."),
+    *,
+    local_port: int = option("--local-port PORT", "The port at 127.0.0.1; 0 is any free one.", default=0),
+    node: str | None = NODE_OPTION,
+) -> None:
+    """Forward a port of this machine to a server in a sandbox with an image, until Ctrl-C.
+
+    It is at 127.0.0.1, and for you alone. The audit log has each connection.
+    """
+    with RunningSandbox(session, node=node) as box, box.forward(port, local_port=local_port) as forwarded:
+        say(f"{forwarded.host}:{forwarded.port} leads to port {port} of the sandbox; Ctrl-C ends it")
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
 
 
 @app.command("ls", examples="dios sandbox ls\ndios sandbox ls --json", json=[SessionRow])

@@ -18,6 +18,7 @@ Read in this order:
   operations, and runs it in the session.
 - ``running`` and ``async_running``: a sandbox that another connection of its owner has opened;
   ``running_ops`` has its operations.
+- ``port_forward`` and ``async_port_forward``: a port of this machine that leads to a server in a sandbox.
 - ``programs``: a program of an image, run by the session; ``changes``: the files that it has changed there.
 - ``network``: HTTP requests of a session to the origins that its caller granted.
 """

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import functools
 import os
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast, overload
@@ -31,6 +32,7 @@ from dios.lib.snapshots.beginning import Beginning
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from dios.lib.sandbox.async_port_forward import PortForward
     from dios.lib.snapshots.snapshots import SandboxSnapshot
 
 P = ParamSpec("P")
@@ -72,7 +74,9 @@ def _at_once(
 
     @functools.wraps(op)
     async def method(self: Sandbox, /, *args: P.args, **kwargs: P.kwargs) -> SandboxProcess:
-        return SandboxProcess(await self._finish(op(self, *args, **kwargs)))
+        process = SandboxProcess(await self._finish(op(self, *args, **kwargs)))
+        self._handles.add(process)
+        return process
 
     method.__name__ = op.__name__.removesuffix("_op")
     method.__qualname__ = op.__qualname__.removesuffix("_op")
@@ -154,6 +158,7 @@ class Sandbox(SandboxOps):
         self._stack: Final = contextlib.AsyncExitStack()
         self._loop: EventLoop | None = None
         self._turn = Turn()
+        self._handles: Final[weakref.WeakSet[SandboxProcess]] = weakref.WeakSet()
         self._is_fork = False
 
     run = _awaited(SandboxOps.run_op)
@@ -172,6 +177,19 @@ class Sandbox(SandboxOps):
     async def processes(self) -> list[ProgramInfo]:
         """Return the programs that ``start`` began and that run, or whose output was not read yet."""
         return await self._finish(self.processes_op())
+
+    async def forward(self, port: int, *, local_port: int = 0) -> PortForward:
+        """Return a port at 127.0.0.1 that leads to a server in the sandbox; see ``dios.Sandbox.forward``.
+
+        Threads serve it, over a connection to the node of their own.
+        """
+        session, place = self.fingerprint, self._place
+        if isinstance(place, AsyncNode):
+            raise InvalidError("a forwarded port needs the place of the node, not an open one")
+        from dios.lib.sandbox.async_port_forward import PortForward  # noqa: PLC0415 - few programs need it
+
+        loop = cast("EventLoop", self._loop)
+        return await loop.in_thread(functools.partial(PortForward, loop, place, session, port, local_port))
 
     @property
     def files(self) -> SandboxFiles:
@@ -193,7 +211,7 @@ class Sandbox(SandboxOps):
         try:
             for _ in range(number):
                 other = copy.copy(self)
-                vars(other).update(_turn=Turn(), _is_fork=True)
+                vars(other).update(_turn=Turn(), _handles=weakref.WeakSet(), _is_fork=True)
                 await self._in_turn(begin(other))
                 others.append(other)
         except BaseException:
@@ -230,8 +248,12 @@ class Sandbox(SandboxOps):
             # Another async task runs code: that ends now.
             await finish(loop, lambda: self._node, self.kill_op())
         async with self._turn:
-            if await finish(loop, lambda: self._node, self.close_op()):
-                await self._stack.aclose()
+            is_last = await finish(loop, lambda: self._node, self.close_op())
+        # The streams have ended, so calls of other async tasks return before the connection is closed.
+        for handle in list(self._handles):
+            await handle.close()
+        if is_last:
+            await self._stack.aclose()
 
     async def __aenter__(self) -> Self:
         if self._closed:

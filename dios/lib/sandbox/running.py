@@ -18,6 +18,8 @@ from dios.lib.sandbox.steps import Steps
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from dios.lib.sandbox.port_forward import PortForward
+
 P = ParamSpec("P")
 
 
@@ -68,6 +70,17 @@ class RunningSandbox(RunningOps):
     def processes(self) -> list[ProgramInfo]:
         """Return the programs of the sandbox; see ``Sandbox.processes``."""
         return finish(lambda: self._node, self.processes_op())
+
+    def forward(self, port: int, *, local_port: int = 0) -> PortForward:
+        """Return a port at 127.0.0.1 that leads to a server in the sandbox, at its own loopback address.
+
+        ``local_port`` 0 is any free one. Only this process's user and root can connect. Each connection is in
+        the audit log before it is made. Nothing else of the sandbox is reached, and it reaches nothing by it.
+        Raises InvalidError for a number that is no port, OSError for a local port that is in use.
+        """
+        from dios.lib.sandbox.port_forward import PortForward  # noqa: PLC0415 - few programs need it
+
+        return PortForward(self._node, self._open(), port, local_port, self._timeout)
 
     def close(self) -> None:
         """Close the connection; the sandbox goes on."""

@@ -9,6 +9,7 @@ import copy
 import functools
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, overload
@@ -27,6 +28,7 @@ from dios.lib.snapshots.beginning import Beginning
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from dios.lib.sandbox.port_forward import PortForward
     from dios.lib.snapshots.snapshots import SandboxSnapshot
 
 P = ParamSpec("P")
@@ -68,7 +70,9 @@ def _at_once(
 
     @functools.wraps(op)
     def method(self: Sandbox, /, *args: P.args, **kwargs: P.kwargs) -> SandboxProcess:
-        return SandboxProcess(finish(lambda: self._node, op(self, *args, **kwargs)))
+        process = SandboxProcess(finish(lambda: self._node, op(self, *args, **kwargs)))
+        self._handles.add(process)
+        return process
 
     method.__name__ = op.__name__.removesuffix("_op")
     method.__qualname__ = op.__qualname__.removesuffix("_op")
@@ -173,6 +177,7 @@ class Sandbox(SandboxOps):
             self._isolation,
         )
         self._turn: Final = threading.Lock()
+        self._handles: Final[weakref.WeakSet[SandboxProcess | PortForward]] = weakref.WeakSet()
         self._opens_node: Final = not isinstance(node, Node)
         if not isinstance(node, Node):
             node = connect_or_start(node, pool_size=1)
@@ -208,6 +213,19 @@ class Sandbox(SandboxOps):
         """Return the programs that ``start`` began and that run, or whose output was not read yet."""
         return finish(lambda: self._node, self.processes_op())
 
+    def forward(self, port: int, *, local_port: int = 0) -> PortForward:
+        """Return a port at 127.0.0.1 that leads to a server in the sandbox, at its own loopback address.
+
+        ``local_port`` 0 is any free one. Only this process's user and root can connect. Each connection is in
+        the audit log before it is made. Nothing else of the sandbox is reached, and it reaches nothing by it.
+        Raises InvalidError for a number that is no port, OSError for a local port that is in use.
+        """
+        from dios.lib.sandbox.port_forward import PortForward  # noqa: PLC0415 - few programs need it
+
+        forward = PortForward(self._node, self._programs(), port, local_port, self._timeout)
+        self._handles.add(forward)
+        return forward
+
     @property
     def files(self) -> SandboxFiles:
         """The files of the session, by absolute paths, or paths in its working directory."""
@@ -238,7 +256,7 @@ class Sandbox(SandboxOps):
         try:
             for _ in range(number):
                 other = copy.copy(self)
-                vars(other)["_turn"] = threading.Lock()
+                vars(other).update(_turn=threading.Lock(), _handles=weakref.WeakSet())
                 self._in_turn(begin(other))
                 others.append(other)
         except BaseException:
@@ -271,7 +289,11 @@ class Sandbox(SandboxOps):
         if self._turn.locked():
             # Another thread runs code: that ends now.
             finish(lambda: self._node, self.kill_op())
-        if self._in_turn(self.close_op()) and self._opens_node:
+        is_last = self._in_turn(self.close_op())
+        # The streams have ended, so calls of other threads return before the connection is closed.
+        for handle in list(self._handles):
+            handle.close()
+        if is_last and self._opens_node:
             self._node.close()
 
     def __enter__(self) -> Self:

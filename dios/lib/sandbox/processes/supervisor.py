@@ -7,11 +7,11 @@ Another thread receives orders (``listen``).
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import fcntl
 import os
 import selectors
-import socket
 import struct
 import subprocess
 import sys
@@ -77,7 +77,7 @@ _STREAMS_MAX: Final = 16 * SANDBOX_PROGRAMS_MAX
 _END_OF_TRANSMISSION: Final = b"\x04"
 _TERM: Final = "xterm-256color"
 _CONNECT_S: Final = 5.0
-_LOOPBACK: Final = ("127.0.0.1", "::1")
+_LOOPBACK: Final = ((_socket.AF_INET, "127.0.0.1"), (_socket.AF_INET6, "::1"))
 
 
 class Ends(NamedTuple):
@@ -277,11 +277,17 @@ class _Connection(_Activity):
         self._socket: Final = _connected(port)
         super().__init__(0, "", 0, self._socket.fileno(), {os.dup(self._socket.fileno()): STDOUT})
 
+    def signal(self, number: int) -> None:
+        """End the connection, whatever the signal."""
+        del number
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(_socket.SHUT_RDWR)
+
     def close_input(self) -> None:
         if self.writing is not None:
             self.writing = None
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_WR)
+                self._socket.shutdown(_socket.SHUT_WR)
 
     def close_output(self, descriptor: int) -> None:
         super().close_output(descriptor)
@@ -575,14 +581,24 @@ def _set_size(descriptor: int, size: TerminalSize) -> None:
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.columns, 0, 0))
 
 
-def _connected(port: int) -> socket.socket:
+def _connected(port: int) -> _socket.socket:
     """Return a connection to a server on the loopback. Raise OSError."""
-    for address in _LOOPBACK[:-1]:
-        try:
-            return socket.create_connection((address, port), _CONNECT_S)
-        except ConnectionRefusedError:
-            continue
-    return socket.create_connection((_LOOPBACK[-1], port), _CONNECT_S)
+    for family, address in _LOOPBACK[:-1]:
+        with contextlib.suppress(ConnectionRefusedError):
+            return _connected_to(family, address, port)
+    return _connected_to(*_LOOPBACK[-1], port)
+
+
+def _connected_to(family: int, address: str, port: int) -> _socket.socket:
+    # In a session with a granted network the other module leads to the gateway.
+    link = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    try:
+        link.settimeout(_CONNECT_S)
+        link.connect((address, port))
+    except OSError:
+        link.close()
+        raise
+    return link
 
 
 # -- orders ---------------------------------------------------------------------------------------
