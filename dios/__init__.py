@@ -9,7 +9,7 @@ Calls of functions in sandboxed tasks:
     Executor, shared_executor, current_executor, Actor, put, get, ValueReference, allow, RemoteError
 Code that nobody has read, in sessions:
     Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxDisplay, SandboxFile,
-    ProgramResult, SandboxProcess, ProgramInfo, ProgramOutput, RunningSandbox, SandboxSnapshot,
+    ProgramResult, SandboxProcess, ProgramInfo, ProgramOutput, FileEvent, RunningSandbox, SandboxSnapshot,
     remove_snapshot; aio.Sandbox and aio.RunningSandbox on event loops
 A node:
     connect, Node, checkpointed; aio, open_node, AsyncNode; syscalls
@@ -156,6 +156,7 @@ if TYPE_CHECKING:
     from dios.lib.sandbox.process import SandboxProcess as SandboxProcess
     from dios.lib.sandbox.processes.channels import ProgramOutput as ProgramOutput
     from dios.lib.sandbox.processes.handles import ProgramInfo as ProgramInfo
+    from dios.lib.sandbox.processes.records import FileEvent as FileEvent
     from dios.lib.sandbox.result import ProgramResult as ProgramResult
     from dios.lib.sandbox.result import SandboxDisplay as SandboxDisplay
     from dios.lib.sandbox.result import SandboxFailure as SandboxFailure
@@ -230,6 +231,7 @@ _HOMES = {
     "dios.lib.sandbox.process": "SandboxProcess",
     "dios.lib.sandbox.processes.channels": "ProgramOutput",
     "dios.lib.sandbox.processes.handles": "ProgramInfo",
+    "dios.lib.sandbox.processes.records": "FileEvent",
     "dios.lib.sandbox.running": "RunningSandbox",
     "dios.lib.sandbox.sandbox": "Sandbox",
     "dios.lib.snapshots.snapshots": "SandboxSnapshot remove_snapshot",

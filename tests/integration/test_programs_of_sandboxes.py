@@ -506,3 +506,48 @@ async def _talk(place: Place) -> None:
 def test_the_same_on_event_loops(place: Place, backend: str) -> None:
     """With cancellation."""
     anyio.run(_talk, place, backend=backend)
+
+
+def test_changes_of_files_are_events(place: Place, box: dios.Sandbox) -> None:
+    """Those that exist already have none; the end of the watch is that of its handle."""
+    box.files.make_folder("/tmp/watched/inner")
+    box.files.write("/tmp/watched/old", "1")
+    with box.files.watch("/tmp/watched") as watch:
+        assert box.exec("sh", "-c", "cd /tmp/watched; echo 22 >old; echo >inner/new; echo >'a\tb'").ok
+        events = sorted(
+            (event.kind, event.path) for event in (watch.read(PATIENCE_S) for _ in range(3)) if event
+        )
+        assert events == [
+            ("changed", "/tmp/watched/old"),
+            ("created", "/tmp/watched/a\\tb"),
+            ("created", "/tmp/watched/inner/new"),
+        ]
+        box.files.remove("/tmp/watched/inner")
+        removed = [watch.read(PATIENCE_S) for _ in range(2)]
+        assert removed == [
+            dios.FileEvent("removed", f"/tmp/watched/{name}") for name in ("inner", "inner/new")
+        ]
+        with pytest.raises(TimeLimitError):
+            watch.read(0)
+    box.files.remove("/tmp/watched")
+    with pytest.raises(SandboxCodeError, match="No such file"):
+        box.files.watch("/tmp/watched")
+    with place.sandbox() as own:
+        watch = own.files.watch("/etc")
+        own.files.write("/etc/new", "")
+        assert watch.read(PATIENCE_S) == dios.FileEvent("created", "/etc/new")
+    assert list(watch) == []
+
+
+async def _watch(place: Place) -> None:
+    async with place.async_sandbox() as own, await own.files.watch("/etc") as watch:
+        await own.files.write("/etc/new", "")
+        async for event in watch:
+            assert event == dios.FileEvent("created", "/etc/new")
+            break
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_changes_of_files_on_event_loops(place: Place, backend: str) -> None:
+    """With the same methods."""
+    anyio.run(_watch, place, backend=backend)

@@ -19,6 +19,7 @@ Read in this order:
 - ``running`` and ``async_running``: a sandbox that another connection of its owner has opened;
   ``running_ops`` has its operations.
 - ``port_forward`` and ``async_port_forward``: a port of this machine that leads to a server in a sandbox.
+- ``watch`` and ``async_watch``: the changes of files.
 - ``programs``: a program of an image, run by the session; ``changes``: the files that it has changed there.
 - ``network``: HTTP requests of a session to the origins that its caller granted.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from dios.client.aio.running_loop import running_loop
@@ -89,9 +89,14 @@ class SandboxProcess:
     def __repr__(self) -> str:
         return self._ops.shown(type(self).__name__)
 
-    async def __aiter__(self) -> AsyncIterator[ProgramOutput]:
-        while (part := await self.read()) is not None:
-            yield part
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ProgramOutput:
+        part = await self.read()
+        if part is None:
+            raise StopAsyncIteration
+        return part
 
     async def __aenter__(self) -> Self:
         return self

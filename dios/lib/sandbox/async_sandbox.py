@@ -21,6 +21,7 @@ from dios.client.sync.node import Node
 from dios.errors import InvalidError, MissingEnvironmentError
 from dios.lib.sandbox.async_process import SandboxProcess
 from dios.lib.sandbox.async_steps import Turn, finish
+from dios.lib.sandbox.async_watch import FileWatch
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.errors import SandboxEndedError
 from dios.lib.sandbox.network.grant import NetworkHeaders
@@ -100,6 +101,13 @@ class SandboxFiles:
     upload = _of_files(SandboxOps.upload_op)
     download = _of_files(SandboxOps.download_op)
 
+    async def watch(self, path: str | os.PathLike[str] = ".") -> FileWatch:
+        """Watch a file, or a folder and all in it; see ``SandboxOps.watch_op`` for the rules and errors."""
+        box = self._box
+        watch = FileWatch(await box._finish(box.watch_op(path)))  # noqa: SLF001 - a part of it
+        box._handles.add(watch)  # noqa: SLF001 - the same
+        return watch
+
 
 class Sandbox(SandboxOps):
     """A Python session in a pure task, for an ``async with`` body; ``dios.Sandbox`` is the blocking one.
@@ -158,7 +166,7 @@ class Sandbox(SandboxOps):
         self._stack: Final = contextlib.AsyncExitStack()
         self._loop: EventLoop | None = None
         self._turn = Turn()
-        self._handles: Final[weakref.WeakSet[SandboxProcess]] = weakref.WeakSet()
+        self._handles: Final[weakref.WeakSet[FileWatch | SandboxProcess]] = weakref.WeakSet()
         self._is_fork = False
 
     run = _awaited(SandboxOps.run_op)

@@ -59,6 +59,7 @@ from dios.lib.sandbox.processes.handles import (
     variables_of,
 )
 from dios.lib.sandbox.processes.records import STATUS_MAX, STATUS_MIN
+from dios.lib.sandbox.processes.watches import WatchOps
 from dios.lib.sandbox.protocol import (
     STDOUT,
     Answer,
@@ -365,6 +366,15 @@ class SandboxOps:
     def processes_op(self) -> Steps[list[ProgramInfo]]:
         """Return the programs that ``start`` began and that run, or whose output was not read yet."""
         return (yield from self._programs().processes(self._timeout))
+
+    def watch_op(self, path: str | os.PathLike[str] = ".") -> Steps[WatchOps]:
+        """Watch a file, or a folder and all in it; return a watch with the changes from now on.
+
+        The session looks twice a second: a file that is changed twice between two looks has one event, and
+        one that is made and removed has none. Raises SandboxCodeError for a path that does not exist, or with
+        too many files, InvalidError without an image.
+        """
+        return WatchOps(self._node, (yield from self._programs().watch(path, self._timeout)))
 
     def _programs(self) -> SandboxPrograms:
         if not self._has_image:

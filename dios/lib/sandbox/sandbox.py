@@ -23,6 +23,7 @@ from dios.lib.sandbox.ops import Input, SandboxOps, checked_count
 from dios.lib.sandbox.process import SandboxProcess
 from dios.lib.sandbox.processes.handles import ProcessOps, ProgramInfo
 from dios.lib.sandbox.steps import Steps
+from dios.lib.sandbox.watch import FileWatch
 from dios.lib.snapshots.beginning import Beginning
 
 if TYPE_CHECKING:
@@ -95,6 +96,13 @@ class SandboxFiles:
     remove = _of_files(SandboxOps.remove_path_op)
     upload = _of_files(SandboxOps.upload_op)
     download = _of_files(SandboxOps.download_op)
+
+    def watch(self, path: str | os.PathLike[str] = ".") -> FileWatch:
+        """Watch a file, or a folder and all in it; see ``SandboxOps.watch_op`` for the rules and errors."""
+        box = self._box
+        watch = FileWatch(finish(lambda: box._node, box.watch_op(path)))  # noqa: SLF001 - a part of it
+        box._handles.add(watch)  # noqa: SLF001 - the same
+        return watch
 
 
 class Sandbox(SandboxOps):
@@ -177,7 +185,7 @@ class Sandbox(SandboxOps):
             self._isolation,
         )
         self._turn: Final = threading.Lock()
-        self._handles: Final[weakref.WeakSet[SandboxProcess | PortForward]] = weakref.WeakSet()
+        self._handles: Final[weakref.WeakSet[FileWatch | SandboxProcess | PortForward]] = weakref.WeakSet()
         self._opens_node: Final = not isinstance(node, Node)
         if not isinstance(node, Node):
             node = connect_or_start(node, pool_size=1)

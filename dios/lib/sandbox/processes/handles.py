@@ -35,6 +35,7 @@ from dios.lib.sandbox.processes.records import (
     StartProgram,
     Streams,
     TerminalSize,
+    WatchFiles,
 )
 from dios.lib.sandbox.protocol import STDERR, STDOUT
 from dios.lib.sandbox.result import ProgramResult, SandboxFailure, cut_text
@@ -273,6 +274,11 @@ class SandboxPrograms:
         check_port(port)
         yield from call(self._task.record_use_op(SandboxUse.PORT, _fresh_number(), value=port))
         return (yield from self._begun(lambda streams: ConnectPort(streams, port), timeout_s))
+
+    def watch(self, path: str | os.PathLike[str], timeout_s: float | None) -> Steps[Channel]:
+        """Return a channel with the changes of files from now on."""
+        place = path_of(path)
+        return (yield from self._begun(lambda streams: WatchFiles(streams, place), timeout_s))
 
     def processes(self, timeout_s: float | None) -> Steps[list[ProgramInfo]]:
         """Return the programs of the sandbox."""

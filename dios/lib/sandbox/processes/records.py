@@ -7,7 +7,7 @@ session is hostile: what it sends is decoded as exactly these types.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,9 @@ PROGRAM_CHARS_MAX: Final = 256
 
 OUTPUT_BYTES_MAX: Final = 64 * KIB
 """The bytes of output in one frame."""
+
+PATH_CHARS_MAX: Final = 16 * KIB
+"""The letters of a path in an event; each letter of a name may be escaped."""
 
 RECORD_BYTES_MAX: Final = 256 * KIB
 """The bytes of one record of the session."""
@@ -92,7 +95,14 @@ class ConnectPort(msgspec.Struct, frozen=True, array_like=True, tag=4):
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
 
-Order: TypeAlias = StartProgram | AttachProgram | ListPrograms | ConnectPort
+class WatchFiles(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Send the changes of a file, or of the files in a folder and below it, as output."""
+
+    streams: Streams
+    path: str
+
+
+Order: TypeAlias = StartProgram | AttachProgram | ListPrograms | ConnectPort | WatchFiles
 
 
 # -- during a channel -----------------------------------------------------------------------------
@@ -156,6 +166,17 @@ class Programs(msgspec.Struct, frozen=True, array_like=True, tag=5):
     rows: Annotated[list[ProgramRow], msgspec.Meta(max_length=2 * SANDBOX_PROGRAMS_MAX)]
 
 
+class FileEvent(msgspec.Struct, frozen=True, array_like=True):
+    """A change of a file, by its path; letters that cannot be printed are escaped.
+
+    ``kind`` is "created", "changed", "removed", or "missed": there were more files than can be watched, so
+    that changes are unknown until there are fewer.
+    """
+
+    kind: Literal["created", "changed", "removed", "missed"]
+    path: Annotated[str, msgspec.Meta(max_length=PATH_CHARS_MAX)]
+
+
 Record: TypeAlias = Started | Ended | Failed | Detached | Programs
 
 orders: Final = msgspec.msgpack.Decoder(Order)
@@ -169,3 +190,14 @@ def decoded_record(body: bytes | memoryview) -> Record:
         return _records.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"it is no record of a supervisor: {error}") from None
+
+
+_events: Final = msgspec.msgpack.Decoder(FileEvent)
+
+
+def decoded_event(body: bytes | memoryview) -> FileEvent:
+    """Return a change of a file. Raise ProtocolError for anything else."""
+    try:
+        return _events.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"it is no change of a file: {error}") from None

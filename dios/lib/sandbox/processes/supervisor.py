@@ -55,9 +55,11 @@ from dios.lib.sandbox.processes.records import (
     StartProgram,
     Streams,
     TerminalSize,
+    WatchFiles,
     controls,
     orders,
 )
+from dios.lib.sandbox.processes.watcher import Watcher
 from dios.lib.sandbox.programs import end_of
 from dios.lib.sandbox.protocol import STDERR, STDOUT
 from dios.limits import KIB, SANDBOX_PROGRAMS_MAX
@@ -125,11 +127,13 @@ class _Channel:
 class _Activity:
     """A program or a connection, and the bytes on their way to it."""
 
-    def __init__(self, number: int, name: str, arguments: int, writing: int, reading: dict[int, int]) -> None:
+    def __init__(
+        self, number: int, name: str, arguments: int, writing: int | None, reading: dict[int, int]
+    ) -> None:
         self.number: Final = number
         self.name: Final = name
         self.arguments: Final = arguments
-        self.writing: int | None = writing
+        self.writing = writing
         self.reading: Final = reading
         """The numbers of output streams by the descriptors from which it comes."""
         self.channel: _Channel | None = None
@@ -139,7 +143,8 @@ class _Activity:
         self.pending = memoryview(b"")
         self.input_ends = False
         for descriptor in {writing, *reading}:
-            os.set_blocking(descriptor, False)
+            if descriptor is not None:
+                os.set_blocking(descriptor, False)
 
     has_terminal = False
     is_silent = False
@@ -298,6 +303,22 @@ class _Connection(_Activity):
         self._socket.close()
 
 
+class _Watch(_Activity):
+    """The changes of files. It ends with its channel."""
+
+    has_row = False
+    stays = False
+
+    def __init__(self, path: str) -> None:
+        self._watcher: Final = Watcher(path)
+        super().__init__(0, "", 0, None, {self._watcher.reading: STDOUT})
+
+    def close_output(self, descriptor: int) -> None:
+        self._watcher.end()
+        super().close_output(descriptor)
+        self.status = 0
+
+
 class Supervisor:
     """The programs of a session. One thread calls ``run``; any other gives orders by ``submit``."""
 
@@ -359,7 +380,7 @@ class Supervisor:
         else:
             channel.close()
 
-    def _begun(self, order: StartProgram | AttachProgram | ConnectPort) -> _Activity:
+    def _begun(self, order: StartProgram | AttachProgram | ConnectPort | WatchFiles) -> _Activity:
         known = {row.number: row for row in self._activities if row.has_row}
         if isinstance(order, AttachProgram):
             if order.number not in known:
@@ -368,6 +389,8 @@ class Supervisor:
         self._make_room()
         if isinstance(order, ConnectPort):
             activity: _Activity = _Connection(order.port)
+        elif isinstance(order, WatchFiles):
+            activity = _Watch(order.path)
         elif order.number in known:
             raise ValueError("the number of the program is that of another one")
         else:
