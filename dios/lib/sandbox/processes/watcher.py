@@ -80,8 +80,11 @@ class Watcher:
         for path in sorted(self._states.keys() | states.keys()):
             before, now = self._states.get(path), states.get(path)
             if before != now:
-                kind = "created" if before is None else "removed" if now is None else "changed"
-                yield FileEvent(kind, self._shown(path))
+                shown = self._shown(path)
+                if before is None:
+                    yield FileEvent("created", shown)
+                else:
+                    yield FileEvent("removed" if now is None else "changed", shown)
 
     @staticmethod
     def _shown(path: str) -> str:

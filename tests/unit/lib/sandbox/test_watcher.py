@@ -70,13 +70,13 @@ def test_too_many_files_are_one_event_and_then_the_difference(watched: Watched) 
     names = [f"{number:02}" for number in range(15)]
     for name in names:
         (watched.folder / name).write_text("")
-    first = []
+    first: list[tuple[str, str]] = []
     while not first or first[-1][0] != "missed":
         first.append(watched.event())
     for name in names:
         (watched.folder / name).unlink()
     (watched.folder / "new").write_text("")
-    later = []
+    later: list[tuple[str, str]] = []
     while ("created", "new") not in later:
         later.append(watched.event())
     known = {path for kind, path in first if kind == "created"}
