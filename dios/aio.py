@@ -1,6 +1,7 @@
 """The async client, for programs on asyncio and on trio: ``async with dios.aio.open_node() as node:``.
 
-Both loops have the same classes with the same methods. ``Sandbox`` is loaded at its first use. The other
+Both loops have the same classes with the same methods. ``Sandbox`` and
+``RunningSandbox`` are loaded at their first use. The other
 libraries that wait have theirs in ``dios.lib.aio``.
 """
 
@@ -27,6 +28,7 @@ from dios.client.aio.node import (
 )
 
 if TYPE_CHECKING:
+    from dios.lib.sandbox.async_running import RunningSandbox
     from dios.lib.sandbox.async_sandbox import Sandbox
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "AsyncTask",
     "AsyncTcpConnection",
     "AsyncWriteRequest",
+    "RunningSandbox",
     "Sandbox",
     "open_node",
     "result",
@@ -50,13 +53,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load the sandbox at its first use."""
-    if name != "Sandbox":
+    """Load the sandboxes at their first use: most programs on an event loop have none."""
+    if name == "Sandbox":
+        from dios.lib.sandbox.async_sandbox import Sandbox as loaded  # noqa: N813, PLC0415 - see above
+    elif name == "RunningSandbox":
+        from dios.lib.sandbox.async_running import RunningSandbox as loaded  # type: ignore[assignment]  # noqa: N813, PLC0415 - see above
+    else:
         raise AttributeError(f"module 'dios.aio' has no attribute {name!r}")
-    from dios.lib.sandbox import async_sandbox  # noqa: PLC0415 - most programs on an event loop have none
-
-    globals()[name] = async_sandbox.Sandbox
-    return async_sandbox.Sandbox
+    globals()[name] = loaded
+    return loaded
 
 
 def __dir__() -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import codeop
+import contextlib
 import math
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -33,6 +35,7 @@ from dios.cli.common.output import (
 from dios.cli.common.results import NODE_OPTION, CommonOptions
 from dios.cli.common.rows import Row
 from dios.cli.tasks.sandbox_completion import NameCompleter
+from dios.cli.tasks.sandbox_exec import run_program
 from dios.cli.tasks.sandbox_options import SandboxOptions
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain, plain_lines
@@ -42,6 +45,7 @@ from dios.lib.sandbox.errors import SandboxCodeError, SessionForkError
 from dios.lib.sandbox.link import family_of
 from dios.lib.sandbox.protocol import Cell
 from dios.lib.sandbox.result import SandboxFailure, SandboxResult, SandboxTable
+from dios.lib.sandbox.running import RunningSandbox
 from dios.lib.sandbox.sandbox import Sandbox
 
 app: Final = CommandApplication(
@@ -263,6 +267,48 @@ def _obey(command: str, boxes: list[Sandbox]) -> None:
     except SessionForkError as error:
         hint = "start the shell with --forkable" if "forkable=True" in error.message else error.message
         say(f"cannot fork: {hint}")
+
+
+@app.command(
+    "exec",
+    context_settings={"allow_interspersed_args": False},
+    examples="dios sandbox exec 3f9a ls -l /tmp\ndios sandbox exec -it 3f9a sh\n"
+    "echo 'select 1' | dios sandbox exec -i 3f9a sqlite3 data.db",
+)
+def run_in(
+    session: str = argument("SESSION", "The beginning of a fingerprint; see `dios sandbox ls`."),
+    command: list[str] = argument("COMMAND...", "A program of its image, and the arguments."),
+    *,
+    interactive: bool = option("-i --interactive", "Give it the standard input."),
+    terminal: bool = option("-t --tty", "Give it a terminal."),
+    folder: str = option("-w --workdir DIR", "Its working directory."),
+    node: str | None = NODE_OPTION,
+) -> None:
+    """Run a program in a sandbox with an image that another of your programs has opened.
+
+    The exit status is that of the program; 128 and the number of a signal that ended it. With --tty every
+    letter goes to the program, Ctrl-C too; when this command is killed, so is the program.
+    """
+    with RunningSandbox(session, node=node) as box:
+        raise typer.Exit(run_program(box, command, interactive=interactive, terminal=terminal, folder=folder))
+
+
+@app.command(examples="dios sandbox forward 3f9a 8000\ndios sandbox forward 3f9a 8000 --local-port 8000")
+def forward(
+    session: str = argument("SESSION", "The beginning of a fingerprint; see `dios sandbox ls`."),
+    port: int = argument("PORT", "The port of a server in the sandbox, at its own loopback address."),
+    *,
+    local_port: int = option("--local-port PORT", "The port at 127.0.0.1; 0 is any free one.", default=0),
+    node: str | None = NODE_OPTION,
+) -> None:
+    """Forward a port of this machine to a server in a sandbox with an image, until Ctrl-C.
+
+    It is at 127.0.0.1, and for you alone. The audit log has each connection.
+    """
+    with RunningSandbox(session, node=node) as box, box.forward(port, local_port=local_port) as forwarded:
+        say(f"{forwarded.host}:{forwarded.port} leads to port {port} of the sandbox; Ctrl-C ends it")
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
 
 
 @app.command("ls", examples="dios sandbox ls\ndios sandbox ls --json", json=[SessionRow])

@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
-from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node, connect_or_start
 from dios.errors import MissingEnvironmentError
+from dios.lib.sandbox.blocking_steps import finish
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.network.grant import NetworkHeaders
 from dios.lib.sandbox.ops import Input, SandboxOps, checked_count
-from dios.lib.sandbox.steps import Call, Read, Step, Steps
+from dios.lib.sandbox.process import SandboxProcess
+from dios.lib.sandbox.processes.handles import ProcessOps, ProgramInfo
+from dios.lib.sandbox.steps import Steps
+from dios.lib.sandbox.watch import FileWatch
 from dios.lib.snapshots.beginning import Beginning
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from dios.lib.sandbox.port_forward import PortForward
     from dios.lib.snapshots.snapshots import SandboxSnapshot
 
 P = ParamSpec("P")
@@ -60,6 +64,22 @@ def _of_files(
     return method
 
 
+def _at_once(
+    op: Callable[Concatenate[SandboxOps, P], Steps[ProcessOps]],
+) -> Callable[Concatenate[Sandbox, P], SandboxProcess]:
+    """Return the blocking method for an operation that does not wait for the present run."""
+
+    @functools.wraps(op)
+    def method(self: Sandbox, /, *args: P.args, **kwargs: P.kwargs) -> SandboxProcess:
+        process = SandboxProcess(finish(lambda: self._node, op(self, *args, **kwargs)))
+        self._handles.add(process)
+        return process
+
+    method.__name__ = op.__name__.removesuffix("_op")
+    method.__qualname__ = op.__qualname__.removesuffix("_op")
+    return method
+
+
 class SandboxFiles:
     """The files of a sandbox: those of its image, or of its private folder without one.
 
@@ -76,6 +96,13 @@ class SandboxFiles:
     remove = _of_files(SandboxOps.remove_path_op)
     upload = _of_files(SandboxOps.upload_op)
     download = _of_files(SandboxOps.download_op)
+
+    def watch(self, path: str | os.PathLike[str] = ".") -> FileWatch:
+        """Watch a file, or a folder and all in it; see ``SandboxOps.watch_op`` for the rules and errors."""
+        box = self._box
+        watch = FileWatch(finish(lambda: box._node, box.watch_op(path)))  # noqa: SLF001 - a part of it
+        box._handles.add(watch)  # noqa: SLF001 - the same
+        return watch
 
 
 class Sandbox(SandboxOps):
@@ -158,6 +185,7 @@ class Sandbox(SandboxOps):
             self._isolation,
         )
         self._turn: Final = threading.Lock()
+        self._handles: Final[weakref.WeakSet[FileWatch | SandboxProcess | PortForward]] = weakref.WeakSet()
         self._opens_node: Final = not isinstance(node, Node)
         if not isinstance(node, Node):
             node = connect_or_start(node, pool_size=1)
@@ -186,6 +214,25 @@ class Sandbox(SandboxOps):
     pause = _blocking(SandboxOps.pause_op)
     resume = _blocking(SandboxOps.resume_op)
     reset = _blocking(SandboxOps.reset_op)
+    start = _at_once(SandboxOps.start_op)
+    attach = _at_once(SandboxOps.attach_op)
+
+    def processes(self) -> list[ProgramInfo]:
+        """Return the programs that ``start`` began and that run, or whose output was not read yet."""
+        return finish(lambda: self._node, self.processes_op())
+
+    def forward(self, port: int, *, local_port: int = 0) -> PortForward:
+        """Return a port at 127.0.0.1 that leads to a server in the sandbox, at its own loopback address.
+
+        ``local_port`` 0 is any free one. Only this process's user and root can connect. Each connection is in
+        the audit log before it is made. Nothing else of the sandbox is reached, and it reaches nothing by it.
+        Raises InvalidError for a number that is no port, OSError for a local port that is in use.
+        """
+        from dios.lib.sandbox.port_forward import PortForward  # noqa: PLC0415 - few programs need it
+
+        forward = PortForward(self._node, self._programs(), port, local_port, self._timeout)
+        self._handles.add(forward)
+        return forward
 
     @property
     def files(self) -> SandboxFiles:
@@ -217,7 +264,7 @@ class Sandbox(SandboxOps):
         try:
             for _ in range(number):
                 other = copy.copy(self)
-                vars(other)["_turn"] = threading.Lock()
+                vars(other).update(_turn=threading.Lock(), _handles=weakref.WeakSet())
                 self._in_turn(begin(other))
                 others.append(other)
         except BaseException:
@@ -249,8 +296,12 @@ class Sandbox(SandboxOps):
         self._closed = True
         if self._turn.locked():
             # Another thread runs code: that ends now.
-            self._finish(self.kill_op())
-        if self._in_turn(self.close_op()) and self._opens_node:
+            finish(lambda: self._node, self.kill_op())
+        is_last = self._in_turn(self.close_op())
+        # The streams have ended, so calls of other threads return before the connection is closed.
+        for handle in list(self._handles):
+            handle.close()
+        if is_last and self._opens_node:
             self._node.close()
 
     def __enter__(self) -> Self:
@@ -283,30 +334,4 @@ class Sandbox(SandboxOps):
     # -- steps ------------------------------------------------------------------------------------
     def _in_turn(self, steps: Steps[T]) -> T:
         with self._turn:
-            return self._finish(steps)
-
-    def _finish(self, steps: Steps[T]) -> T:
-        """Take steps to their end; an exception between two of them, such as Ctrl-C, goes to the next one."""
-        done: object = None
-        error: BaseException | None = None
-        while True:
-            try:
-                # Two loops, so that a signal between two steps arrives in the try statement, too.
-                while True:
-                    step = steps.send(done) if error is None else steps.throw(error)
-                    error, done = None, None
-                    done = self._taken(step)
-            except StopIteration as end:
-                return cast("T", end.value)
-            except BaseException as raised:
-                if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-                    raise
-                error = raised
-
-    def _taken(self, step: Step) -> object:
-        if isinstance(step, Call):
-            return cast("Connection", self._node.link).run(step.operation)
-        if isinstance(step, Read):
-            return step.reader.read(0, step.timeout_s)
-        step.writer.write(step.data, step.timeout_s)
-        return None
+            return finish(lambda: self._node, steps)
