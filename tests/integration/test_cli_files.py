@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dios.cli.common.context import CommandContext, opened
+from dios.errors import Conflict, InvalidError, UnreachableError
+from dios.lib.catalogue import CatalogueEntry
 from tests.support.node.command_user import Person
 
 CLI = Path(__file__).parents[2] / "dios" / "cli"
@@ -129,3 +132,27 @@ def test_every_command_names_the_file_that_it_writes() -> None:
         for line in calls_outside_of_naming(ast.parse(path.read_text()))
     ]
     assert not unnamed
+
+
+def test_a_file_is_not_called_absent_while_a_list_cannot_be_read(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be in that list. In a group whose list can be read it is absent."""
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    for variable, value in person.environment.items():
+        monkeypatch.setenv(variable, value)
+    person.types("dios group create far")
+    readable = CommandContext._readable_entries
+
+    def entries(place: CommandContext, alias: str) -> tuple[CatalogueEntry, ...]:
+        if alias == "far":
+            raise UnreachableError("n2 does not answer")
+        return readable(place, alias)
+
+    monkeypatch.setattr(CommandContext, "_readable_entries", entries)
+    with opened(str(person.home / "node0")) as place:
+        with pytest.raises(InvalidError, match="there is no file 'lost' in group g"):
+            place.find("lost", "g")
+        with pytest.raises(Conflict, match="Unread, group far: n2 does not answer"):
+            place.find("lost")
+        assert place.find("data/a.txt", "g")[1] is not None

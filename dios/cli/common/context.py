@@ -255,8 +255,13 @@ class CommandContext:
         if not fitting:
             self._refuse_directory(text, group)
             wanted = group or (place[0] if place is not None else "")
-            if wanted in self.unlisted.reasons:
-                raise Conflict(f"group {wanted}: {self.unlisted.reasons[wanted]}")
+            unread = [
+                f"group {alias}: {reason}"
+                for alias, reason in self.unlisted.reasons.items()
+                if wanted in {"", alias}
+            ]
+            if unread:
+                raise Conflict(f"{text!r} is in no list that can be read now. Unread, {'; '.join(unread)}")
             scope = f" in group {group}" if group else ""
             raise InvalidError(
                 f"there is no file {text!r}{scope}. `dios ls` lists the files; a name begins with {PREFIX}."
