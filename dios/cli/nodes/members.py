@@ -511,9 +511,9 @@ def _left(connected: Node, members: list[Member], member: Member) -> _Left:
 
 @app.command(
     "rotate-secret",
-    examples="dios node rotate-secret\ndios node rotate-secret --wait 5min\n"
-    "dios node rotate-secret --json | jq -r '.[] | select(.secret != \"current\") | .name'",
-    epilog="The exit status is 4 if a node that answers does not have the new secret after --wait.",
+    epilog="\b\nExamples:\n  dios node rotate-secret\n  dios node rotate-secret --wait 5min\n"
+    "  dios node rotate-secret --json | jq -r '.[] | select(.secret != \"current\") | .name'\n\n"
+    "The exit status is 4 if a node that answers does not have the new secret after --wait.",
     json=[NodeRow],
 )
 def rotate_secret(
@@ -545,8 +545,8 @@ def _await_secret(connected: Node, common: CommonOptions, seconds: float, before
 
 
 @app.command(
-    examples="dios node forget n2\ndios node forget n2 --yes     (asks nothing)",
-    epilog="The exit status is 4 if a node that answers does not have the new secret after 30 seconds.",
+    epilog="\b\nExamples:\n  dios node forget n2\n  dios node forget n2 --yes     (asks nothing)\n\n"
+    "The exit status is 4 if a node that answers does not have the new secret after 30 seconds.",
     json=[NodeRow],
 )
 def forget(
