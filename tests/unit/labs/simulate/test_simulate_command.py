@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.long, pytest.mark.extended]
 
 SEED = 11
 SAMPLE = Path(__file__).parents[3] / "data" / "google-trace"
-PAGE = Path(__file__).parents[4] / "docs" / "simulate.md"
+PAGE = Path(__file__).parents[4] / "docs" / "experiments.md"
 
 
 def test_a_spread_of_nothing_has_no_numbers() -> None:
@@ -205,6 +205,6 @@ def test_every_model_of_a_run_is_counted() -> None:
     "program", re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 )
 def test_the_programs_of_the_page_run(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/simulate.md shows programs that work and print something."""
+    """docs/experiments.md shows programs that work and print something."""
     exec(compile(program, str(PAGE), "exec"), {})  # noqa: S102 - our own page
     assert capsys.readouterr().out.startswith("0.")
