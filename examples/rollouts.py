@@ -42,7 +42,7 @@ ENDS: Final = ("return total", "return abs(total)", "import os; os._exit(1)", "r
 
 @dataclass
 class Outcome:
-    """What came of all tries.
+    """The outcome of all tries.
 
     Attributes:
         tries: their number.

@@ -210,7 +210,7 @@ class SandboxUse(Named):
     """The part of the inside of a sandbox that its owner uses, in the audit log."""
 
     PROGRAM = 0  # it is started; the value is the number of its arguments
-    END = 1  # of a program; the value is its exit status, if the sandbox has told one
+    END = 1  # of a program; the value is its exit status, if the sandbox has reported it
     PORT = 2  # a connection to it; the value is its number
 
 
@@ -232,9 +232,9 @@ class Fitness(Named):
 
 
 class SecretState(Named):
-    """Whether a node has the present generation of the cluster's secret, as the asked node knows it."""
+    """The present generation of the cluster's secret at a node, as far as the asked node knows."""
 
-    CURRENT = 0
+    CURRENT = 0  # the node has it
     WAITING = 1  # it lives, and gets the generation as soon as it can store it
     UNKNOWN = 2  # it does not answer, and gets the generation when it comes back
 

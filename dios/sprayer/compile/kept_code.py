@@ -120,7 +120,7 @@ def name_of(title: str, functions: Mapping[str, Function], facts: Iterable[str] 
     """Return the name of the code of some functions, which changes whenever the code may.
 
     It depends on the functions and ``facts``, on all functions and constants that they use, and on this
-    library. None if a function uses a constant whose value cannot be told.
+    library. None if a function uses a constant of an unknown kind.
     """
     hasher = hashlib.blake2b(_library(), digest_size=12)
     seen: set[int] = set()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 _block = memoryview(bytearray(limits.TLS_PIECE_BYTES))
-"""The memory for bytes that the event loop receives, for all sockets: each passes them on at once."""
+"""The memory in which the event loop receives bytes of all sockets. Each socket passes them on at once."""
 
 
 class TlsSocket(socket.socket):
