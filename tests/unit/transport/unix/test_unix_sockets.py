@@ -300,6 +300,47 @@ async def test_descriptors_wait_for_a_peer_that_does_not_read_them(
     assert unread.total == 0
 
 
+async def test_a_peer_that_reads_is_counted_anew_before_its_count_is_full(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    """When it is full, a busy peer has seldom read everything."""
+    ours, theirs = pair
+    client = ClientChannel(theirs)
+    frame, fds = framed(b""), [0] * limits.DESCRIPTORS_PER_FRAME_MAX
+    frames = limits.DESCRIPTORS_UNREAD_MAX // limits.DESCRIPTORS_PER_FRAME_MAX
+    async with trio.open_nursery() as nursery:
+        channel = TaskChannel(ours, nursery)
+        for _ in range(frames // 2):
+            channel.send_nowait(frame, fds)
+            client.receive(0)
+        for _ in range(frames):
+            channel.send_nowait(frame, fds)
+        assert channel.queued_bytes == 0
+        channel.close()
+
+
+async def test_a_peer_makes_no_more_requests_while_descriptors_wait_for_it(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    """So a client with many threads that reads late is not taken for one that does not read."""
+    ours, theirs = pair
+    client = ClientChannel(theirs)
+    frames = limits.DESCRIPTORS_UNREAD_MAX // limits.DESCRIPTORS_PER_FRAME_MAX
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            channel = TaskChannel(ours, nursery)
+            for _ in range(frames + 1):
+                channel.send_nowait(framed(b""), [0] * limits.DESCRIPTORS_PER_FRAME_MAX)
+            theirs.send(framed(b"one more"))
+            with trio.move_on_after(0.1):
+                await channel.receive()
+                pytest.fail("it was read before the descriptors")
+            for _ in range(frames):
+                client.receive(0)
+            assert await channel.receive() == [b"one more"]
+            channel.close()
+
+
 async def test_copies_that_wait_in_the_node_are_bounded_together() -> None:
     """Peers that read nothing share the node's room for copies; the next one that needs more is let go."""
     unread = UnreadDescriptors(4 * limits.DESCRIPTORS_UNREAD_MAX)
