@@ -72,6 +72,8 @@ def peer_up(step: Step, event: PeerUp) -> None:
     requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
     peer.version = event.version
+    if peer.roles != event.roles:
+        node_list.changed(step, cluster)
     peer.roles, peer.key = event.roles, event.key
     row = gossip.MemberRow(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))

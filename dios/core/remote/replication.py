@@ -22,7 +22,7 @@ from dios.core.step import Step
 from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError, ProtocolError, TooLargeError
 from dios.ids import NodeId, ObjectId, PayloadId
 from dios.wire import dcp, messages
-from dios.wire.node_roles import NodeRight, may, refusal
+from dios.wire.node_roles import NodeRight, may_be_chosen, refusal
 from dios.wire.types import Brand, Buffering, ObjectType, Permission, Persistence, Proximity, Resource
 
 
@@ -125,7 +125,7 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
 
 def require_keeper(name: str, roles: str) -> None:
     """Raise NotPermittedError if the roles of a node do not let it hold durable copies for other nodes."""
-    if not may(roles, NodeRight.KEEP):
+    if not may_be_chosen(roles, NodeRight.KEEP):
         raise NotPermittedError(f"cannot store it durably there: {refusal(name, roles, NodeRight.KEEP)}")
 
 

@@ -325,11 +325,19 @@ def schedule_for_others(column: str, _: Path) -> bool:
 
 
 def be_taken_for_a_scheduler(column: str, _: Path) -> bool:
-    """It says that it has a coordinator: the smallest one leads, and the others leave the queues to it."""
+    """It says that it has a coordinator: the smallest one leads, and the others leave the queues to it.
+
+    It says the same of a node that does not exist, which nobody believes of anybody.
+    """
     play = Play(column)
     play.turn()
+    ghost = replace(play.own_row(coordinated=True), node=NodeId(99), name="n99")
+    play.cluster.cut |= {frozenset({node.node, ghost.node}) for node in play.cluster.nodes}
+    play.gossip(ghost)
     play.say_of_itself(coordinated=True)
-    row = play.listed().get(play.villain.node)
+    rows = play.listed()
+    assert not any(row.coordinated for row in rows.values() if row.node != play.villain.node)
+    row = rows.get(play.villain.node)
     return row is not None and row.coordinated
 
 
