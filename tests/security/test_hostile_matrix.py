@@ -15,7 +15,7 @@ import pytest
 
 from dios.core.calls import admission, groups, rights
 from dios.core.membership import member_table
-from dios.core.remote import authority, granted_leases, replication
+from dios.core.remote import authority, granted_leases, keepers
 from dios.transport.identity import certificates
 from dios.transport.tcp import border
 from tests.support.security.hostile_attacks import ATTACKS, COLUMNS, succeeds
@@ -90,7 +90,7 @@ BROKEN: Final[Mapping[str, tuple[object, str, object]]] = {
     "label and drain other nodes": (rights, "_why_not", lambda *_: ""),
     "start limbo tasks where they are let in": (rights, "_why_not", lambda *_: ""),
     "pass the quota of a user on one node": (admission, "require_quota", _nothing),
-    "get durable copies from other nodes": (replication, "require_keeper", _nothing),
+    "get durable copies from other nodes": (keepers, "require", _nothing),
     "destroy groups whose names follow from the secret": (groups, "_is_home", lambda *_: False),
     "make a stranger the owner of a group": (groups, "_proven_owner", lambda _, group: group.owner),
     "have a living node taken for dead": (member_table.MemberTable, "_is_believed", lambda *_: True),

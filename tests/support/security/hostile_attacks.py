@@ -537,20 +537,25 @@ def change_the_list_of_another(column: str, _: Path) -> bool:
 
 
 def hold_durable_copies(column: str, _: Path) -> bool:
-    """It asks the node of an object for a durable copy on itself, in the name of a user without a key."""
+    """It asks the node of an object for a durable copy on itself, in the name of a user without a key.
+
+    And a user of that node creates a durable object there.
+    """
     play = Play(column)
     name = play.mine.create(data=b"kept").name
     (reference,) = play.villains.lookup(name)
     play.turn()
+    create = messages.Create(ObjectType.DURABLE_BLOB, host="n3", data=b"kept")
+    is_created = isinstance(play.cluster.call(play.mine, create), messages.Created)
     call = messages.Copy(reference.ref, play.villains.self_ref, host="n3", persistence=Persistence.DURABLE)
     if play.is_removed:
-        return play.gets(
-            dcp.Delegate(play.caller(play.villains), call, play.caller(play.villains), play.villain.node)
-        )
+        asked = dcp.Delegate(play.caller(play.villains), call, play.caller(play.villains), play.villain.node)
+        return is_created or play.gets(asked)
     answer = play.cluster.wait(play.villains, play.villains.send(call))
     if isinstance(answer, messages.Failure):
         assert "has the role" in answer.message, answer
-    return not isinstance(answer, messages.Failure)
+    assert is_created is not isinstance(answer, messages.Failure)
+    return is_created
 
 
 def describe_the_replica_of_another(column: str, _: Path) -> bool:
