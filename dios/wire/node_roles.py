@@ -123,13 +123,20 @@ def roles_of(text: str) -> NodeRole:
     return roles
 
 
-def may(role: str, right: NodeRight) -> bool:
-    """Return True if a node with the roles of a text has a right.
+def has_right(roles: str, right: NodeRight) -> bool:
+    """Return True if the roles of a text give a right: a node may do what needs it.
 
-    The empty text is that of a node whose certificate was not seen so far, or before there were roles: it may
-    have any role, until it connects.
+    The empty text is that of a node whose certificate was not seen so far. It has no right until it connects.
     """
-    return not role or right in _rights_of(role)
+    return bool(roles) and right in _rights_of(roles)
+
+
+def may_be_chosen(roles: str, right: NodeRight) -> bool:
+    """Return True unless the roles of a text are known to lack a right: a node may be asked to use it.
+
+    A node whose certificate was not seen so far may have any role. Its roles are judged when it connects.
+    """
+    return not roles or has_right(roles, right)
 
 
 @lru_cache(maxsize=1 << len(ROLE_WORDS))

@@ -52,6 +52,10 @@ def test_a_promise_chooses_nodes_that_may_keep(tmp_path: Path) -> None:
         )
         report = " ".join(person.types("dios doctor -v --data n2").stdout.split())
         assert "a runner, which runs tasks and nothing else" in report
+        assert "replicas are promised, and" not in report
+        person.types("dios group set papers --replicas 3 --node n1")
+        report = " ".join(person.types("dios doctor -v --data n1").stdout.split())
+        assert "3 replicas are promised, and 2 nodes may keep some" in report
     finally:
         for name in reversed(started):
             person.types(f"dios-node stop --data {name}")

@@ -10,14 +10,25 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
+from unittest.mock import ANY
 
 import pytest
 
-from dios.core.calls import admission, groups, rights
+from dios import limits
+from dios.core.calls import admission, delegation, groups, rights, run_orders
 from dios.core.membership import member_table
-from dios.core.remote import authority, granted_leases, replication
-from dios.transport.identity import certificates
-from dios.transport.tcp import border
+from dios.core.remote import authority, granted_leases, keepers, lease_table, mandate_table, peers, proxies
+from dios.core.remote.peers import Peer
+from dios.core.step import Step
+from dios.host.audit import signing
+from dios.ids import NodeId
+from dios.transport.identity import certificates, tokens
+from dios.transport.identity.certificates import CertificateDetails
+from dios.transport.identity.principals import PrincipalRegister
+from dios.transport.identity.trust import Trust
+from dios.transport.tcp import border, tls
+from dios.wire import dcp
+from dios.wire.node_roles import NodeRight, NodeRole
 from tests.support.security.hostile_attacks import ATTACKS, COLUMNS, succeeds
 
 ROOT: Final = Path(__file__).parents[2]
@@ -84,21 +95,97 @@ def _nothing(*_: object, **__: object) -> None:
     """Check nothing."""
 
 
-BROKEN: Final[Mapping[str, tuple[object, str, object]]] = {
-    "act for an enrolled user without a mandate": (authority, "require", _nothing),
-    "schedule for other nodes": (rights, "_why_not", lambda *_: ""),
-    "label and drain other nodes": (rights, "_why_not", lambda *_: ""),
-    "start limbo tasks where they are let in": (rights, "_why_not", lambda *_: ""),
-    "pass the quota of a user on one node": (admission, "require_quota", _nothing),
-    "get durable copies from other nodes": (replication, "require_keeper", _nothing),
-    "destroy groups whose names follow from the secret": (groups, "_is_home", lambda *_: False),
-    "make a stranger the owner of a group": (groups, "_proven_owner", lambda _, group: group.owner),
-    "have a living node taken for dead": (member_table.MemberTable, "_is_believed", lambda *_: True),
-    "speak at the border of a trusted cluster": (border, "_require_border", _nothing),
-    "delay a write for longer": (granted_leases, "time_passed", _nothing),
-    "invite a machine": (certificates, "_room", lambda _: 1),
+def _yes(*_: object, **__: object) -> bool:
+    return True
+
+
+def _no_reason(*_: object, **__: object) -> str:
+    return ""
+
+
+class _Check(NamedTuple):
+    """A function that refuses an attack, and one that does not."""
+
+    owner: object
+    name: str
+    broken: object
+
+
+FRIEND: Final = NodeId(2)
+_END: Final = lease_table.LeaseTable.end
+_PUBLISHED: Final = proxies.published
+
+
+def _published(step: Step, _: Peer, message: dcp.Published) -> None:
+    """Believe a node what it says of the objects of a third one."""
+    _PUBLISHED(step, step.require_cluster().peer(FRIEND), message)
+
+
+def _villain_may(card: CertificateDetails, right: NodeRight) -> bool:
+    """Let the hostile node do all that its role does not."""
+    return card.name == "n3" or right in card.node_role.rights
+
+
+_SIGNS: Final = (
+    _Check(CertificateDetails, "may", _villain_may),
+    _Check(certificates, "_room", lambda _: limits.CHAIN_CERTIFICATES_MAX),
+)
+
+BROKEN: Final[Mapping[str, tuple[_Check, ...]]] = {
+    "use a mandate that names another node": (_Check(authority, "_require_for", _nothing),),
+    "use a mandate of one user for another": (_Check(authority, "why_not", _no_reason),),
+    "use a mandate for what it is not for": (_Check(authority, "why_not", _no_reason),),
+    "use a mandate after its end, with a clock that is behind": (_Check(mandate_table, "is_timely", _yes),),
+    "enrol users, or remove them from the register": (_Check(PrincipalRegister, "_check", _nothing),),
+    "use a lent reference after its end, with a clock that is behind": (
+        _Check(delegation, "end_of", lambda *_: 0),
+    ),
+    "be expected to schedule for other nodes": (_Check(peers, "has_right", _yes),),
+    "forge or replace the kept head of another node's log": (_Check(signing, "digest_of", lambda _: ANY),),
+    "change the list or records of an enrolled user elsewhere": (_Check(authority, "why_not", _no_reason),),
+    "admit a machine": _SIGNS,
+    "give itself another role": _SIGNS,
+    "renew certificates": _SIGNS,
+    "remove another node": (_Check(CertificateDetails, "may", _villain_may),),
+    "undo its own removal": (_Check(Trust, "_why_refused", _no_reason),),
+    "start limbo tasks elsewhere": (_Check(run_orders, "brand_for", lambda _step, _task, wanted: wanted),),
+    "have an authority admit a machine by an invitation of its own": (
+        _Check(tls, "for_another", _no_reason),
+        _Check(tokens, "check", lambda *_: NodeRole.MEMBER),
+        _Check(tokens, "use", _nothing),
+    ),
+    "state those of another node so that it lasts": (
+        _Check(member_table.MemberTable, "_merge_own", _nothing),
+    ),
+    "end or forge leases between other nodes": (
+        _Check(lease_table.LeaseTable, "end", lambda leases, _, target: _END(leases, FRIEND, target)),
+    ),
+    "change what others see of a third node's replica": (_Check(proxies, "published", _published),),
+    "act for an enrolled user without a mandate": (_Check(authority, "require", _nothing),),
+    "schedule for other nodes": (_Check(rights, "_why_not", lambda *_: ""),),
+    "label and drain other nodes": (_Check(rights, "_why_not", lambda *_: ""),),
+    "start limbo tasks where they are let in": (_Check(rights, "_why_not", lambda *_: ""),),
+    "pass the quota of a user on one node": (_Check(admission, "require_quota", _nothing),),
+    "get durable copies from other nodes": (_Check(keepers, "require", _nothing),),
+    "destroy groups whose names follow from the secret": (_Check(groups, "_is_home", lambda *_: False),),
+    "make a stranger the owner of a group": (_Check(groups, "_proven_owner", lambda _, group: group.owner),),
+    "have a living node taken for dead": (_Check(member_table.MemberTable, "_is_believed", lambda *_: True),),
+    "speak at the border of a trusted cluster": (_Check(border, "_require_border", _nothing),),
+    "delay a write for longer": (_Check(granted_leases, "time_passed", _nothing),),
 }
-"""A check without which each of these attempts succeeds for a runner."""
+"""The checks without which each of these attempts succeeds for a runner."""
+
+
+BY_AN_AUTHORITY: Final[Mapping[str, str]] = {
+    # TLS refuses the machine that a runner has invited before the invitation is looked up.
+    "have an authority admit a machine by an invitation of its own": "authority",
+}
+"""The columns of those that succeed for an authority only."""
+
+
+def test_each_row_that_says_no_has_a_check() -> None:
+    """So no attack is one that cannot succeed: those of the other rows do, with the roles that say yes."""
+    assert {row.attempt for row in ROWS if row.cells["runner"] == "no"} == BROKEN.keys()
 
 
 @pytest.mark.parametrize("attempt", BROKEN)
@@ -106,10 +193,11 @@ async def test_an_attack_notices_that_its_check_is_missing(
     attempt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attack can succeed: that it does not is the work of the check."""
-    owner, name, broken = BROKEN[attempt]
-    assert not await succeeds(attempt, "runner", tmp_path / "whole")
-    monkeypatch.setattr(owner, name, broken)
-    assert await succeeds(attempt, "runner", tmp_path / "broken")
+    column = BY_AN_AUTHORITY.get(attempt, "runner")
+    assert not await succeeds(attempt, column, tmp_path / "whole")
+    for check in BROKEN[attempt]:
+        monkeypatch.setattr(check.owner, check.name, check.broken)
+    assert await succeeds(attempt, column, tmp_path / "broken")
 
 
 def test_the_suites_of_hostile_nodes_are_in_the_table() -> None:

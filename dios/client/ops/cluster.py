@@ -18,7 +18,7 @@ from dios.limits import NAME_BYTES
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
 from dios.wire.node_labels import check, labels_of
-from dios.wire.node_roles import NodeRight, may
+from dios.wire.node_roles import NodeRight, may_be_chosen
 from dios.wire.types import Fitness, NodeStatus, NodeWish, SecretState
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class Member:
 
     def may(self, right: NodeRight) -> bool:
         """Return True if its roles give it a right, or are not known, because it has not connected so far."""
-        return may(",".join(self.roles), right)
+        return may_be_chosen(",".join(self.roles), right)
 
     @property
     def keeps(self) -> bool:

@@ -15,7 +15,7 @@ from dios.errors import (
     StaleError,
 )
 from dios.ids import BufferId, TaskId
-from dios.wire.node_roles import NodeRight, may, refusal
+from dios.wire.node_roles import NodeRight, has_right, refusal
 from dios.wire.types import Brand, Flag, Mode, ObjectType, Permission
 
 _RIGHT_OF_MODE = {Mode.READ: Permission.READ, Mode.WRITE: Permission.WRITE}
@@ -122,9 +122,9 @@ def _why_not(state: State, task: Holder, right: NodeRight) -> str:
     if not task.home or state.cluster is None:
         return ""
     peer = state.cluster.peers.get(task.home)
-    if peer is None:
-        return "this node knows nothing of the caller's node"
-    return "" if may(peer.roles, right) else refusal(peer.name, peer.roles, right)
+    if peer is None or not peer.roles:
+        return "this node does not know the roles of the caller's node"
+    return "" if has_right(peer.roles, right) else refusal(peer.name, peer.roles, right)
 
 
 def sees_exact_sums(state: State, task: Holder) -> bool:

@@ -16,7 +16,8 @@ A good order to read the modules:
 - Users: ``authority`` decides which users another node may act for, ``mandate_table`` chooses the mandates
   that go with a request.
 - Serving: ``serving`` handles requests after ``validation`` has checked them; ``remote_tasks`` has the
-  records of other nodes' tasks, ``replication`` makes copies of objects.
+  records of other nodes' tasks, ``replication`` makes copies of objects, ``keepers`` says which nodes may
+  store durably for others.
 - Consistency: ``proxies`` (records of other nodes' objects), ``publication`` (object counters), ``notices``
   (events for tasks), ``reconciliation`` (agreement after a loss), ``cluster_events`` (nodes connect, die and
   return), ``removals`` (nodes leave the cluster for good), ``node_list`` (the list of

@@ -31,6 +31,7 @@ from dios.core.remote import (
     cached_reads,
     granted_leases,
     held_leases,
+    keepers,
     node_list,
     notices,
     proxies,
@@ -72,7 +73,10 @@ def peer_up(step: Step, event: PeerUp) -> None:
     requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
     peer.version = event.version
+    if peer.roles != event.roles:
+        node_list.changed(step, cluster)
     peer.roles, peer.key = event.roles, event.key
+    keepers.refuse_unsent(step, peer)
     row = gossip.MemberRow(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
     known = cluster.membership.members.get(event.node)

@@ -28,7 +28,7 @@ from dios.wire.call_table import Exemption, kinds
 from dios.wire.dcp_table import RequestFlag, requests_with
 from dios.wire.gossip import MemberRow
 from dios.wire.mandates import Mandate
-from dios.wire.node_roles import NodeRight, may
+from dios.wire.node_roles import NodeRight, has_right
 from dios.wire.types import Fitness, Mode, NodeStatus, Persistence, Proximity, SecretState
 
 _LASTING: Final[frozenset[type]] = requests_with(RequestFlag.LASTING) | kinds(
@@ -617,7 +617,7 @@ class Cluster:
             member.load.cpus,
             member.load.memory_bytes,
             is_here,
-            member.coordinated and may(roles, NodeRight.SCHEDULE),
+            member.coordinated and has_right(roles, NodeRight.SCHEDULE),
             member.labels,
             None if clock is None else messages.ClockReading(*clock),
             member.fitness,

@@ -13,7 +13,7 @@ from dios.core.calls import flows, groups, rights
 from dios.core.effects import Reply, WriteSource
 from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance
 from dios.core.model.secrecy import normal
-from dios.core.remote import forwarding, notices, proxies, requests
+from dios.core.remote import forwarding, keepers, notices, proxies, requests
 from dios.core.remote.continuations import (
     FitCreated,
     FitDelegated,
@@ -284,6 +284,7 @@ def create(step: Step, task: Holder, seq: int, call: messages.Create, peer: Peer
         flows.require_knowing(step, peer.node, call.secrecy)
     task.table.require_room()
     body = dcp.Forward(task.caller(), _without_placement(call), groups.described(step, names))
+    keepers.require(body, peer.name, peer.roles)
 
     row = forwarding.wait(step, task, seq, call, peer.node)
     requests.ask_for_call(step, row, peer.node, body, FitCreated(row.id, peer.node))

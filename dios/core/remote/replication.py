@@ -15,14 +15,13 @@ from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.records import Holder, PhysicalObject, Provenance
 from dios.core.model.type_rules import RULES, is_blob
-from dios.core.remote import authority, proxies, remote_tasks, requests
+from dios.core.remote import authority, keepers, proxies, remote_tasks, requests
 from dios.core.remote.continuations import Continuation
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError, ProtocolError, TooLargeError
 from dios.ids import NodeId, ObjectId, PayloadId
 from dios.wire import dcp, messages
-from dios.wire.node_roles import NodeRight, may, refusal
 from dios.wire.types import Brand, Buffering, ObjectType, Permission, Persistence, Proximity, Resource
 
 
@@ -53,9 +52,8 @@ def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId,
         secrecy=origin.secrecy,
     )
     flows.require_knowing(step, node, origin.secrecy)
-    if kind is ObjectType.DURABLE_BLOB:
-        keeper = step.require_cluster().peer(node)
-        require_keeper(keeper.name, keeper.roles)
+    keeper = step.require_cluster().peer(node)
+    keepers.require(body, keeper.name, keeper.roles)
     step.depend_on(origin)
     step.audit(giver, "replicate", "ok", origin.fingerprint, f"to node {node:x}")
     source = WriteSource(content_of=origin.id, length=origin.size) if origin.size else None
@@ -72,8 +70,6 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
     if not rules.bytes_in_host:
         raise ProtocolError("cannot make the copy: objects of this type have no bytes")
     cluster = step.require_cluster()
-    if body.kind is ObjectType.DURABLE_BLOB:
-        require_keeper(cluster.here.name, cluster.here.roles)
     task: Holder | None = step.state.tasks.get(body.caller.task)
     own = task is not None or body.home == cluster.here.node
     if own and (task is None or not task.alive):
@@ -121,12 +117,6 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
     step.audit(task, "replicate", "ok", copy.fingerprint, f"from node {peer.name}")
     held = dcp.HeldReference(cluster.here.node, proxies.public_part(step, reference))
     requests.reply(step, peer, number, dcp.ReplicaCreated(held))
-
-
-def require_keeper(name: str, roles: str) -> None:
-    """Raise NotPermittedError if the roles of a node do not let it hold durable copies for other nodes."""
-    if not may(roles, NodeRight.KEEP):
-        raise NotPermittedError(f"cannot store it durably there: {refusal(name, roles, NodeRight.KEEP)}")
 
 
 def _waits_for_copy_from(peer: Peer, task: Holder) -> bool:

@@ -6,6 +6,7 @@ Messages may be lost, duplicated, late and out of order. Nothing here blocks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from dios import limits
@@ -90,9 +91,27 @@ def _open(step: Step, cluster: Cluster, request: PendingRequest) -> None:
     _send(step, cluster, request)
 
 
+def refuse_unsent(step: Step, peer: Peer, why_not: Callable[[dcp.RequestBody], str]) -> None:
+    """Fail the requests to a node that were never sent, and for which ``why_not`` returns a reason."""
+    waiting = (*peer.asked.values(), *peer.unsent_brief, *peer.unsent_lasting)
+    step.spend(len(waiting) // 64)
+    refused = [(request, why) for request in waiting if not request.sent and (why := why_not(request.body))]
+    for request, why in refused:
+        peer.take(request.number)
+        _continue(step, request.then, _failure(Code.EPERM, why), unsent=True)
+    for _ in refused:
+        _open_next(step, peer)
+
+
 def _close(step: Step, peer: Peer, number: int) -> PendingRequest | None:
     """Remove a request that is over, and send the ones that have waited for its place."""
     closed = peer.take(number)
+    _open_next(step, peer)
+    return closed
+
+
+def _open_next(step: Step, peer: Peer) -> None:
+    """Send requests that have waited for the place of one that is over."""
     cluster = step.require_cluster()
     for _ in range(_OPENED_AT_ONCE):
         unsent = peer.next_to_open() if peer.unsent_brief or peer.unsent_lasting else None
@@ -107,7 +126,6 @@ def _close(step: Step, peer: Peer, number: int) -> PendingRequest | None:
                 (peer.node, unsent.number) if request_id == held_as else request_id
                 for request_id in row.requests
             ]
-    return closed
 
 
 def _continue(step: Step, then: Continuation | None, answer: dcp.Answer, *, unsent: bool = False) -> None:

@@ -31,6 +31,7 @@ from dios.core.model.work_items import EndingRemoteTasks, ReleasedReferences
 from dios.core.remote import (
     authority,
     held_leases,
+    keepers,
     notices,
     proxies,
     reconciliation,
@@ -72,6 +73,8 @@ def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
         if message.mandates or message.extensions:
             authority.receive(step, peer, message)
         authority.require(step, peer, body)
+        here = step.require_cluster().here
+        keepers.require(body, here.name, here.roles)
         step.served = peer, message.number
         _HANDLERS[type(body)](step, peer, message.number, cast("Never", body))
     except DiosError as error:
@@ -94,9 +97,6 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
     if isinstance(call, messages.ReadOnce | messages.AcquireRead):
         step.known, step.wants_lease = body.known, body.lease
     if isinstance(call, messages.Create):
-        if call.object_type is ObjectType.DURABLE_BLOB:
-            here = step.require_cluster().here
-            replication.require_keeper(here.name, here.roles)
         if call.data is not None:
             step.payload_size = len(call.data)
         authority.require_groups(step, peer, body.groups, remote_task.principal, Purpose.OBJECTS)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, cast
 from blake3 import blake3
 
 from dios import limits
+from dios.client.ops.cluster import Member
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import DiosError, UnreachableError
@@ -21,6 +22,7 @@ from dios.lib.kept.decisions import Copied, KeptWish, Place, next_steps
 from dios.lib.kept.records import KeptPromise
 from dios.lib.kept.versions import CREATED
 from dios.wire.nametext import fingerprint
+from dios.wire.node_roles import NodeRight
 from dios.wire.types import ObjectType, Persistence, Semantics
 
 _LOOKUPS_AT_ONCE: Final = 256
@@ -30,6 +32,11 @@ _DURABLE: Final = frozenset({ObjectType.DURABLE_BLOB, ObjectType.DURABLE_STREAM}
 def promised_disks(promises: Iterable[KeptPromise], group: Group, entry: CatalogueEntry) -> int:
     """Return the number of nodes that shall have a file by these promises of its user; 1 without one."""
     return _promised(_numbers(promises), group, entry) or 1
+
+
+def attainable_disks(members: Iterable[Member]) -> int:
+    """Return the number of nodes that may store a new file: this one, which does, and those that may keep."""
+    return max(1, sum(member.here or member.may(NodeRight.KEEP) for member in members))
 
 
 def _numbers(promises: Iterable[KeptPromise]) -> dict[tuple[str, bool], int]:

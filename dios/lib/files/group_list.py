@@ -22,7 +22,7 @@ from dios.lib.catalogue import CatalogueEntry, Note, UnfinishedFile
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
 from dios.lib.files.catalogue_record import CatalogueRecord, CatalogueVersion
-from dios.lib.files.disks import has_kept_copies, promised_disks
+from dios.lib.files.disks import attainable_disks, has_kept_copies, promised_disks
 from dios.lib.files.notes import added, followed, unneeded
 from dios.lib.files.notes import unused as unused_objects
 from dios.lib.files.paths import stored_path
@@ -30,7 +30,6 @@ from dios.lib.files.tree import FileTree, is_directory
 from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KeptPromise
 from dios.wire.nametext import fingerprint
-from dios.wire.node_roles import NodeRight
 from dios.wire.types import Permission
 
 BATCH_OBJECTS: Final = 256
@@ -125,7 +124,7 @@ class GroupList:
     def default_disks(self) -> int:
         """Return the number of disks that acknowledge new files by default: that which is promised.
 
-        It is not more than the cluster has nodes, and 1 for tasks, which do not know the promise, and if no
+        It is not more than ``attainable_disks``, and 1 for tasks, which do not know the promise, and if no
         node that answers has the promises. A change of the promise is noticed after CATALOGUE_LOOK_MS. Raises
         the errors of reading the promises.
         """
@@ -133,7 +132,7 @@ class GroupList:
         if self._disks is None or self._disks[0] < now:
             disks = Promises(self.node).promised(self.group)
             if disks > 1:
-                disks = min(disks, sum(member.may(NodeRight.KEEP) for member in self.node.nodes()))
+                disks = min(disks, attainable_disks(self.node.nodes()))
             self._disks = now + limits.CATALOGUE_LOOK_MS / 1000, disks
         return self._disks[1]
 

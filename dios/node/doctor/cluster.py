@@ -9,6 +9,7 @@ import ctypes
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from dios import limits
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import connect
 from dios.errors import DiosError
+from dios.lib.kept.promises import Promises
 from dios.node import daemon, seeds
 from dios.node.addresses import is_loopback, is_unspecified, split_address
 from dios.node.devices import find_devices
@@ -57,15 +59,19 @@ def _known(settings: Settings) -> Iterator[DoctorFinding]:
     """Report what the running node knows of the others: their clocks, and schedulers without a lease."""
     if daemon.find(settings.socket) is None:
         return
+    promised = 0
     try:
         with connect(str(settings.socket), groups=()) as node:
             members = node.nodes()
+            with suppress(DiosError):  # a node that answers may know of no promises
+                promised = max((promise.replicas for promise in Promises(node).known()), default=0)
     except DiosError:
         return  # other tests show why the node does not answer
     yield from judge_clocks(members)
     yield judge_schedulers(members)
     yield from judge_authorities(members)
     yield from judge_secret(members)
+    yield from judge_keepers(members, promised)
 
 
 def judge_secret(members: Iterable[Member]) -> Iterator[DoctorFinding]:
@@ -91,6 +97,16 @@ def judge_secret(members: Iterable[Member]) -> Iterator[DoctorFinding]:
         words += [f"{', '.join(away)} do not answer, and get it when they come back"] if away else []
         advice = "update nodes with an earlier release, or free space on their disks" if waiting else ""
         yield test.result("; ".join(words), advice)
+
+
+def judge_keepers(members: Iterable[Member], promised: int) -> Iterator[DoctorFinding]:
+    """Report if fewer nodes may keep replicas than the most that were promised; nothing if enough."""
+    keepers = sum(member.keeps for member in members)
+    if keepers < promised:
+        yield DoctorTest("keepers", "nodes for the replicas that are promised").result(
+            f"{promised} replicas are promised, and {keepers} nodes may keep some",
+            "invite more with `dios-node invite --role keeper`, or promise fewer with `dios group set`",
+        )
 
 
 def judge_authorities(members: Iterable[Member]) -> Iterator[DoctorFinding]:
@@ -193,15 +209,15 @@ def _identity(settings: Settings) -> DoctorFinding:
         f"{own.name} of cluster {own.cluster.hex()[:16]}, {own.card.node_role.text}; its certificate "
         f"is valid {certificate.text}, and has {len(own.chain) - 1} others above it"
     )
-    advice = certificate.advice
+    steps = [certificate.advice] if certificate.advice else []
     if settings.border and (why := own.card.why_not(NodeRight.BORDER)):
-        advice = f"remove the setting `border`: {why}"
+        steps.append(f"remove the setting `border`: {why}")
     if room <= _CHAIN_ROOM_LOW and own.card.may(NodeRight.SIGN):
-        advice = (
+        steps.append(
             f"admit new nodes elsewhere: below this node there is room for {room} more in a row. "
             "`dios-node invite` at a node that was in the cluster earlier"
         )
-    return test.result(detail, advice)
+    return test.result(detail, "; ".join(steps))
 
 
 def _clock() -> DoctorFinding:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dios.client.ops.cluster import Member
+from dios.lib.files.disks import attainable_disks
 from dios.lib.store_keeper import spare_nodes
 from dios.wire.node_roles import ROLES, NodeRight, NodeRole
 from dios.wire.types import NodeStatus
@@ -28,3 +31,14 @@ def test_a_host_is_replaced_by_a_node_that_may_keep() -> None:
     """A runner is no spare node of a store."""
     members = [member("n1", ("member",)), member("n2", ("runner",)), member("n3", ("scheduler", "keeper"))]
     assert spare_nodes(["n1"], members) == ["n3"]
+
+
+def test_a_new_file_is_expected_on_this_node_and_those_that_may_keep() -> None:
+    """A runner stores what its own user puts there, so that it counts; without a cluster it is one."""
+    here = replace(member("n1", ("runner",)), here=True)
+    others = [member("n2", ("runner",)), member("n3", ("keeper",)), member("n4", ())]
+    assert attainable_disks([here]) == 1
+    assert attainable_disks([here, others[0]]) == 1
+    assert attainable_disks([here, *others]) == 3
+    assert attainable_disks([replace(others[1], here=True), others[0]]) == 1
+    assert attainable_disks([]) == 1

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dios import limits
 from dios.client.ops.cluster import Member
 from dios.node import seeds
-from dios.node.doctor.cluster import examine_cluster, judge_clocks
+from dios.node.doctor.cluster import examine_cluster, judge_clocks, judge_keepers
 from dios.node.doctor.finding import DoctorFinding, DoctorLevel
 from dios.transport.identity import identity
 from dios.wire.node_roles import NodeRole
@@ -64,6 +66,30 @@ def test_a_border_without_the_role_is_told(tmp_path: Path) -> None:
     (data / "node.toml").write_text('listen = "127.0.0.1:7400"\nborder = "127.0.0.1:7500"\n')
     assert "a keeper, which holds" in about(data, "identity").detail
     assert "remove the setting `border`: n2 has the role scheduler,keeper" in about(data, "identity").advice
+
+
+def test_all_advice_on_the_identity_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A certificate that is due, and a border that the role does not open, are two things to do."""
+    first = identity.create_cluster(tmp_path / "n1", name="n1")
+    identity.admit_here(first, tmp_path / "n2", name="n2", role=NodeRole.RUNNER)
+    (tmp_path / "n2" / "node.toml").write_text('listen = "127.0.0.1:7400"\nborder = "127.0.0.1:7500"\n')
+    later_s = time.time() + 0.7 * limits.CERTIFICATE_DAYS * 24 * 3600
+    monkeypatch.setattr("dios.node.certificate_keeper.time.time", lambda: later_s)
+    advice = about(tmp_path / "n2", "identity").advice
+    assert "let the node run: it renews by itself; remove the setting `border`" in advice
+
+
+def test_fewer_nodes_that_keep_than_were_promised_are_told() -> None:
+    """Runners and drained nodes keep nothing; nodes that were never connected may keep some."""
+
+    def node(name: str, *roles: str, draining: bool = False) -> Member:
+        return Member(1, name, "", "h:1", NodeStatus.ALIVE, draining, 1, 0, 0, 1, 0, False, roles=roles)
+
+    members = [node("n1", "authority"), node("n2", "runner"), node("n3", "keeper", draining=True), node("n4")]
+    assert not list(judge_keepers(members, 2))
+    (check,) = judge_keepers(members, 3)
+    assert check.detail == "3 replicas are promised, and 2 nodes may keep some"
+    assert "--role keeper" in check.advice
 
 
 def test_a_damaged_identity_is_told(tmp_path: Path) -> None:

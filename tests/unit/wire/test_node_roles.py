@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from dios.errors import InvalidError
-from dios.wire.node_roles import ROLE_WORDS, ROLES, NodeRight, NodeRole, may, refusal, roles_of
+from dios.wire.node_roles import (
+    ROLE_WORDS,
+    ROLES,
+    NodeRight,
+    NodeRole,
+    has_right,
+    may_be_chosen,
+    refusal,
+    roles_of,
+)
 
 PAGE = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text()
 RIGHTS_BY_ACT = {
@@ -40,7 +49,7 @@ def test_a_role_is_the_word_in_its_certificate(word: str) -> None:
     role = roles_of(word)
     assert str(role) == word
     for right in NodeRight:
-        assert may(word, right) is (right in ROLES[role].rights)
+        assert has_right(word, right) is may_be_chosen(word, right) is (right in ROLES[role].rights)
 
 
 def test_several_roles_are_the_union_of_their_rights() -> None:
@@ -61,9 +70,9 @@ def test_words_that_are_no_roles_are_refused(text: str) -> None:
         roles_of(text)
 
 
-def test_unknown_roles_may_be_any() -> None:
-    """A node that was never connected is not refused, and not left out."""
-    assert all(may("", right) for right in NodeRight)
+def test_a_node_with_unknown_roles_is_chosen_and_has_no_right() -> None:
+    """A node that was never connected is not left out, and nothing is done at its word."""
+    assert all(may_be_chosen("", right) and not has_right("", right) for right in NodeRight)
 
 
 def test_a_refusal_names_the_role_and_those_that_may() -> None:
