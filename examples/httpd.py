@@ -283,7 +283,9 @@ def main() -> None:
     address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8080"
     try:
         with dios.connect() as node, serving(node, address, hosts=sys.argv[2:] or [""]) as server:
-            print(f"http://{server.address}/ with {len(server.tasks)} tasks; press Ctrl-C to stop", flush=True)
+            print(
+                f"http://{server.address}/ with {len(server.tasks)} tasks; press Ctrl-C to stop", flush=True
+            )
             server.wait()
     except KeyboardInterrupt:
         print("good bye")

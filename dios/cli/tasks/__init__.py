@@ -11,7 +11,8 @@
 - ``describe``, ``debug``, ``shell``: the commands of these names.
 - ``sandbox``: ``dios sandbox``, code that nobody has read; ``mcp_server``: ``dios mcp``, for agents;
   ``kernel``: ``dios kernel``, for notebooks; ``sandbox_options``: the options of all three;
-  ``sandbox_completion``: the Tab key at the prompt of ``dios sandbox shell``.
+  ``sandbox_completion``: the Tab key at the prompt of ``dios sandbox shell``;
+  ``sandbox_serve``: ``dios sandbox serve`` and ``key``, a server for clients of E2B and of HTTP.
 - ``template``: ``dios template``, modules that tasks share; ``env``: ``dios env``, packages of tasks.
 - ``endings``: sentences about how a task ended; ``task_row``: a task in JSON.
 """

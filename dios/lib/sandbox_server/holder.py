@@ -1,0 +1,280 @@
+"""The sandboxes that the server holds: who has which one, within which bounds, and until when."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from dios.errors import DiosError
+from dios.lib.sandbox_server.failures import Kind, RequestError, as_request_error
+from dios.lib.sandbox_server.held import CONTEXTS_MAX, Context, HeldSandbox
+from dios.lib.sandbox_server.keys import KeyFile, KeyRecord
+from dios.lib.sandbox_server.templates import SandboxTemplate, ServerSettings
+
+SANDBOXES_MAX: Final = 1_000
+"""The sandboxes of all keys at once."""
+SECONDS_DEFAULT: Final = 300
+"""The life of a sandbox whose client names none; that of clients of E2B."""
+METADATA_MAX: Final = 100
+"""The entries of metadata, and of environment variables."""
+TEXT_CHARS_MAX: Final = 32 * 1024
+_KEYS_S: Final = 1.0
+"""The time after which sandboxes of a revoked key end, at the latest."""
+_SNAPSHOT: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")
+_SNAPSHOT_PREFIX: Final = "snapshot/"
+
+_log: Final = logging.getLogger(__name__)
+
+
+class SandboxHolder:
+    """The table of sandboxes; ``run`` serves it until it is cancelled, and then ends all of them."""
+
+    def __init__(self, settings: ServerSettings, keys: KeyFile, node: str | Path | None) -> None:
+        self.settings: Final = settings
+        self.keys: Final = keys
+        self._node: Final = node
+        self._held: Final[dict[str, HeldSandbox]] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hold sandboxes until this is cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            while True:
+                await trio.sleep(_KEYS_S)
+                self._end_revoked()
+
+    async def try_templates(self) -> None:
+        """Open a sandbox of each template, which brings its image to the node.
+
+        Raises the errors of ``Sandbox``.
+        """
+        for template in self.settings.templates.values():
+            async with template.sandbox(self._node):
+                pass
+
+    def _end_revoked(self) -> None:
+        with contextlib.suppress(DiosError, OSError):  # a file that is being replaced by hand: the next time
+            keys = self.keys.keys()
+            for held in self._held.values():
+                if not _is_valid(held.key, keys):
+                    held.scope.cancel()
+
+    # -- access -----------------------------------------------------------------------------------
+    def key_of(self, secret: str) -> KeyRecord:
+        """Return the key with this text. Raise RequestError."""
+        record = self.keys.owner(secret) if secret else None
+        if record is None:
+            raise RequestError(
+                Kind.UNAUTHENTICATED,
+                "no such API key: `dios sandbox key add NAME` makes one, or it was revoked",
+            )
+        return record
+
+    def held(self, key: KeyRecord, name: str) -> HeldSandbox:
+        """Return a sandbox of a key. Raise RequestError for others, which look like missing ones."""
+        held = self._held.get(name)
+        if held is None or held.key.digest != key.digest or not held.is_open:
+            raise RequestError(Kind.NOT_FOUND, f"sandbox {name} was not found")
+        return held
+
+    def held_with_token(self, name: str, token: str) -> HeldSandbox:
+        """Return a sandbox by its name and its access token. Raise RequestError."""
+        held = self._held.get(name)
+        if held is None or not held.is_open:
+            raise RequestError(Kind.GONE, f"the sandbox {name[:40]} was not found")
+        if not hmac.compare_digest(held.token.encode(), token.encode(errors="replace")):
+            raise RequestError(Kind.UNAUTHENTICATED, "the access token of the sandbox is missing or wrong")
+        if not _is_valid(held.key, self.keys.keys()):
+            raise RequestError(Kind.UNAUTHENTICATED, "the API key of this sandbox was revoked")
+        return held
+
+    def all_of(self, key: KeyRecord) -> list[HeldSandbox]:
+        """Return the sandboxes of a key, the newest first."""
+        own = [held for held in self._held.values() if held.key.digest == key.digest and held.is_open]
+        return sorted(own, key=lambda held: held.began_s, reverse=True)
+
+    # -- life -------------------------------------------------------------------------------------
+    async def create(
+        self,
+        key: KeyRecord,
+        template_name: str,
+        *,
+        seconds: float | None = None,
+        metadata: Mapping[str, str],
+        variables: Mapping[str, str],
+        request_key: str = "",
+    ) -> HeldSandbox:
+        """Start a sandbox, and return it. Raise RequestError and the errors of ``Sandbox``.
+
+        A second request with the same ``request_key`` gets the sandbox of the first one.
+        """
+        template = self._template(key, template_name)
+        life_s = self._life(key, seconds)
+        if any(len(texts) > METADATA_MAX for texts in (metadata, variables)):
+            raise RequestError(Kind.INVALID, f"there are more than {METADATA_MAX} entries: leave some out")
+        for former in self._held.values() if request_key else ():
+            if former.key.digest == key.digest and former.request_key == request_key:
+                if not former.is_open:
+                    raise RequestError(Kind.CONFLICT, "this request is under way already")
+                return former
+        self._require_room(key, template.memory_bytes)
+        held = HeldSandbox(
+            key, template_name, template, metadata=metadata, variables=variables, request_key=request_key
+        )
+        self._held[held.name] = held
+        nursery = self._nursery
+        assert nursery is not None, "requests come while it runs"  # noqa: S101 - the order of the server
+        try:
+            await nursery.start(functools.partial(self._hold, held))
+            held.live_for(life_s)
+        except BaseException:
+            self._held.pop(held.name, None)
+            raise
+        return held
+
+    async def _hold(self, held: HeldSandbox, *, task_status: trio.TaskStatus[None]) -> None:
+        """Keep a sandbox open until its scope ends. Errors before it is open are those of ``start``."""
+        try:
+            with held.scope:
+                async with held.template.sandbox(self._node) as box, contextlib.AsyncExitStack() as stack:
+                    await held.begin(Context(held.name, box, ""))
+                    held.is_open = True
+                    task_status.started()
+                    stack.push_async_callback(self._close_contexts, held)
+                    await held.pump()
+        except Exception:
+            if not held.is_open:
+                raise
+            # Nobody waits for its end.
+            _log.exception("a sandbox ended with an error")
+        finally:
+            held.is_open = False
+            for command in held.commands.values():
+                command.forget()
+            self._held.pop(held.name, None)
+            held.over.set()
+
+    async def _close_contexts(self, held: HeldSandbox) -> None:
+        for name, context in held.contexts.items():
+            if name != held.name:
+                with contextlib.suppress(DiosError):
+                    await context.box.close()
+
+    async def end(self, held: HeldSandbox) -> None:
+        """End a sandbox, and wait until its session has ended."""
+        held.scope.cancel()
+        await held.over.wait()
+
+    async def open_context(self, held: HeldSandbox, folder: str) -> Context:
+        """Open a further session of a sandbox, which has variables and files of its own."""
+        if held.sessions >= CONTEXTS_MAX:
+            raise RequestError(Kind.LIMIT, f"a sandbox has at most {CONTEXTS_MAX} contexts: remove one")
+        self._require_room(held.key, held.template.memory_bytes)
+        box = held.template.sandbox(self._node)
+        context = Context(secrets.token_hex(10), box, folder)
+        held.sessions += 1
+        try:
+            await box.__aenter__()
+            await held.begin(context)
+            held.require_open()
+        except BaseException:
+            held.contexts.pop(context.name, None)
+            held.sessions -= 1
+            await box.close()
+            raise
+        return context
+
+    async def close_context(self, held: HeldSandbox, name: str) -> None:
+        """End a further session of a sandbox."""
+        context = held.context(name)
+        if context.name == held.name:
+            raise RequestError(Kind.INVALID, "the context of the sandbox itself ends with the sandbox")
+        del held.contexts[context.name]
+        held.sessions -= 1
+        await context.box.close()
+
+    def set_life(self, held: HeldSandbox, seconds: float | None) -> None:
+        """Let a sandbox live for this time from now. Raise RequestError for more than the key has."""
+        held.live_for(self._life(held.key, seconds))
+
+    def _life(self, key: KeyRecord, seconds: float | None) -> float:
+        if seconds is None:
+            return min(SECONDS_DEFAULT, key.bounds.seconds)
+        if not 0 <= seconds <= key.bounds.seconds:
+            raise RequestError(
+                Kind.INVALID,
+                f"a sandbox of this key lives for at most {key.bounds.seconds} seconds, not {seconds:g}",
+            )
+        return seconds
+
+    def _require_room(self, key: KeyRecord, memory_bytes: int) -> None:
+        """Raise RequestError if the principal of a key has no room for a further session."""
+        own = [held for held in self._held.values() if held.key.principal == key.principal]
+        sessions = [held.template.memory_bytes for held in own for _ in range(held.sessions)]
+        if len(sessions) >= key.bounds.sandboxes:
+            raise RequestError(
+                Kind.LIMIT, f"{key.bounds.sandboxes} sandboxes run, the most of this key: end one first"
+            )
+        if sum(sessions) + memory_bytes > key.bounds.memory_bytes:
+            raise RequestError(Kind.LIMIT, "the sandboxes of this key have all of its memory: end one first")
+        if len(self._held) >= SANDBOXES_MAX:
+            raise RequestError(Kind.LIMIT, "the server has no room for a further sandbox: try later")
+
+    # -- templates and snapshots ------------------------------------------------------------------
+    def _template(self, key: KeyRecord, name: str) -> SandboxTemplate:
+        if name.startswith(_SNAPSHOT_PREFIX):
+            return SandboxTemplate(snapshot=self._place(key, name.removeprefix(_SNAPSHOT_PREFIX)))
+        template = self.settings.templates.get(name)
+        if template is None:
+            known = ", ".join(sorted(self.settings.templates))
+            raise RequestError(Kind.NOT_FOUND, f"template {name[:80]!r} was not found; there are: {known}")
+        return template
+
+    async def snapshot(self, held: HeldSandbox, name: str) -> str:
+        """Store the files of a sandbox, and return the name of the template that begins with them."""
+        place = self._place(held.key, name)
+        await held.box.snapshot(place)
+        return _SNAPSHOT_PREFIX + name
+
+    async def remove_snapshot(self, key: KeyRecord, template_name: str) -> None:
+        """Remove a snapshot of a key. Raise RequestError if there is none."""
+        if not template_name.startswith(_SNAPSHOT_PREFIX):
+            raise RequestError(Kind.UNSUPPORTED, "templates are in the settings of the server alone")
+        place = self._place(key, template_name.removeprefix(_SNAPSHOT_PREFIX))
+        from dios.lib.snapshots.snapshots import remove_snapshot  # noqa: PLC0415 - few clients have snapshots
+
+        await trio.to_thread.run_sync(functools.partial(remove_snapshot, place, node=self._node))
+
+    def _place(self, key: KeyRecord, name: str) -> str:
+        """Return the place of a snapshot: below a name of the key's own, where no other key reaches."""
+        if not self.settings.snapshots:
+            raise RequestError(
+                Kind.UNSUPPORTED, "this server keeps no snapshots: its settings name no group for them"
+            )
+        if not _SNAPSHOT.fullmatch(name):
+            raise RequestError(
+                Kind.INVALID, "a snapshot's name has 1 to 60 small letters, digits and inner '-'"
+            )
+        return f"{self.settings.snapshots}/{key.name}.{name}"
+
+
+def _is_valid(key: KeyRecord, keys: Mapping[str, KeyRecord]) -> bool:
+    stored = keys.get(key.name)
+    return stored is not None and stored.digest == key.digest
+
+
+def failure_of(error: Exception) -> RequestError | None:
+    """Return the failure of a request for an error, None for a defect."""
+    if isinstance(error, RequestError):
+        return error
+    return as_request_error(error) if isinstance(error, DiosError) else None
