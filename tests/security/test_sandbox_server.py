@@ -307,7 +307,16 @@ def test_a_client_that_takes_no_answer_keeps_nobody_waiting(victim: Key) -> None
 
 
 @pytest.mark.parametrize(
-    "answer", ["None", "'x' * 100", "[{'path': 1}]", "{'name': '/etc/passwd'}", "[[]] * 20000", "1/0"]
+    "answer",
+    [
+        "None",
+        "'x' * 100",
+        "[{'path': 1}]",
+        "{'name': '/etc/passwd'}",
+        "[[]] * 20000",
+        "[0] * 40_000_000",
+        "1/0",
+    ],
 )
 def test_answers_that_hostile_code_replaces_are_checked(stranger: Key, answer: str) -> None:
     """Code can change what its session answers: that costs the client its request, and nobody else."""

@@ -57,7 +57,7 @@ Path = Annotated[str, Meta(min_length=1, max_length=4096)]
 async def read_file(call: Call, _request: msgspec.Struct) -> Reply:
     """Return the bytes of a file."""
     _require_user(call)
-    data = await call.held.awake.files.read(call.query("path"))
+    data = await call.held.read_file(call.query("path"))
     return Reply(200, data, "application/octet-stream")
 
 

@@ -21,12 +21,15 @@ from dios.lib.sandbox_server import inside
 from dios.lib.sandbox_server.failures import Kind, RequestError
 from dios.lib.sandbox_server.keys import KeyRecord
 from dios.lib.sandbox_server.templates import SandboxTemplate
+from dios.limits import MIB
 
 COMMANDS_MAX: Final = 64
 """The commands of a sandbox that run at once."""
 CONTEXTS_MAX: Final = 8
 FOLLOWERS_MAX: Final = 8
 """The streams that follow one command."""
+FILE_BYTES_MAX: Final = 64 * MIB
+"""The bytes of a file that a client reads."""
 _PARTS_MAX: Final = 16
 """The parts of output that wait for a client; then the command waits, too."""
 _POLL_S_MIN: Final = 0.002
@@ -40,6 +43,7 @@ T = TypeVar("T")
 Pid = Annotated[int, Meta(ge=1, le=1 << 31)]
 Status = Annotated[int, Meta(ge=-128, le=255)]
 Part = Annotated[bytes, Meta(max_length=inside.PART_BYTES)]
+FilePart = Annotated[bytes, Meta(max_length=inside.FILE_PART_BYTES)]
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -313,6 +317,18 @@ class HeldSandbox:
             if part.status is not None:
                 del self.commands[pid]
         return has_news
+
+    # -- files ------------------------------------------------------------------------------------
+    async def read_file(self, path: str) -> bytes:
+        """Return the bytes of a file. Raise RequestError over the bound, and the errors of ``ask``."""
+        data = bytearray()
+        while True:
+            part: bytes = await self.ask(FilePart, "read_part", path, len(data))
+            data += part
+            if len(data) > FILE_BYTES_MAX:
+                raise RequestError(Kind.TOO_LARGE, f"the file has more than {FILE_BYTES_MAX:,} bytes")
+            if len(part) < inside.FILE_PART_BYTES:
+                return bytes(data)
 
     # -- code -------------------------------------------------------------------------------------
     def context(self, name: str | None) -> Context:

@@ -16,8 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from dios.lib.sandbox.session import opened_file
+
 PART_BYTES: Final = 64 * 1024
 """The most of one stream of a command that one answer has."""
+FILE_PART_BYTES: Final = 4 * 1024 * 1024
 ENTRIES_MAX: Final = 10_000
 JSON_CHARS_MAX: Final = 256 * 1024
 
@@ -150,6 +153,12 @@ def _list(path: str, depth: int) -> list[dict[str, object]]:
     return rows
 
 
+def _read_part(path: str, begin: int) -> bytes:
+    with open(path, "rb", opener=opened_file) as file:  # noqa: PTH123 - with an opener
+        file.seek(begin)
+        return file.read(FILE_PART_BYTES)
+
+
 def _make_folder(path: str) -> dict[str, object]:
     Path(path).mkdir(parents=True)
     return _entry(path)
@@ -203,6 +212,7 @@ OPERATIONS: Final[Mapping[str, Callable[..., object]]] = {  # type: ignore[expli
     "signal": _signal,
     "entry": _entry,
     "list": _list,
+    "read_part": _read_part,
     "make_folder": _make_folder,
     "make_parents": _make_parents,
     "move": _move,

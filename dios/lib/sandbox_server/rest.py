@@ -225,7 +225,7 @@ async def execute(call: Call, request: msgspec.Struct) -> Reply:
 
 async def read_file(call: Call, _request: msgspec.Struct) -> Reply:
     """Return the bytes of a file."""
-    return Reply(200, await call.held.awake.files.read(call.query("path")), "application/octet-stream")
+    return Reply(200, await call.held.read_file(call.query("path")), "application/octet-stream")
 
 
 async def write_file(call: Call, _request: msgspec.Struct) -> Reply:

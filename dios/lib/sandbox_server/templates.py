@@ -12,8 +12,14 @@ import msgspec
 from dios.errors import InvalidError
 from dios.lib.amounts import memory_of
 from dios.lib.sandbox.async_sandbox import Sandbox
+from dios.lib.sandbox.bounds import SandboxBounds
+from dios.limits import MIB
 from dios.trusted_files import require_trusted
 from dios.wire.origins import parse_origins
+
+
+BOUNDS: Final = SandboxBounds(value_bytes=8 * MIB)
+"""A value of a session is read while other clients wait, so it is small; files come in parts."""
 
 
 class SandboxTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,7 +51,7 @@ class SandboxTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def sandbox(self, node: str | Path | None) -> Sandbox:
         """Return a sandbox that is not open yet. Raise InvalidError."""
         arguments = msgspec.structs.asdict(self)
-        return Sandbox(node=node, timeout=None, **arguments)
+        return Sandbox(node=node, timeout=None, bounds=BOUNDS, **arguments)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
