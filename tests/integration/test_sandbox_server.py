@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -17,6 +16,7 @@ from tests.support.node.command_user import Person
 from tests.support.node.confinement import runtimes_or_skip
 from tests.support.node.running_node import wait_until
 from tests.support.node.sandbox_servers import Key, RunningSandboxServer, image_templates, server_of
+from tests.support.web_servers import Authority
 
 Row = dict[str, object]
 
@@ -244,27 +244,16 @@ def test_other_addresses_need_tls(person: Person) -> None:
 
 
 def test_tls_by_files(person: Person, tmp_path: Path) -> None:
-    """The server serves the names that it was given, with the certificate of its owner."""
-    cert, secret = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-    ]
-    command += ["-subj", "/CN=boxes.test", "-addext", "subjectAltName=DNS:boxes.test", "-days", "2"]
-    try:
-        subprocess.run([*command, "-keyout", secret, "-out", cert], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("no openssl")
-    options = ("--certificate", str(cert), "--private-key", str(secret), "--host", "boxes.test")
-    with server_of(person, "--address", "127.0.0.1", *options) as server:
+    """The server has the certificate of its owner, and answers to the names that it was given."""
+    authority = Authority()
+    authority.server_context(tmp_path, "boxes.test")
+    pair = tmp_path / "boxes.test-1.pem"
+    options = ("--certificate", str(pair), "--private-key", str(pair), "--host", "boxes.test")
+    assert "may read" in person.types("dios sandbox serve 0", *options, status=1).stderr
+    pair.chmod(0o600)
+    with server_of(person, *options) as server:
         assert server.url.startswith("https://")
-        context = ssl.create_default_context(cafile=str(cert))
+        context = ssl.create_default_context(cadata=authority.pem.decode())
         for host, status in ((f"boxes.test:{server.port}", b"200"), ("other.test", b"403")):
             answer = server.answers(
                 f"GET /openapi.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode(),

@@ -20,6 +20,7 @@ from tests.support.layouts import busybox_layout
 from tests.support.node.command_user import Person
 from tests.support.node.confinement import runtimes_or_skip
 from tests.support.node.sandbox_servers import Key, image_templates, server_of
+from tests.support.web_servers import Authority
 
 e2b = pytest.importorskip("e2b", reason="the package e2b is not installed")
 interpreter = pytest.importorskip("e2b_code_interpreter", reason="e2b-code-interpreter is not installed")
@@ -302,17 +303,35 @@ def test_a_key_at_its_bound_is_told(key: Key) -> None:
     box.kill()
 
 
-def test_the_example_in_python(key: Key) -> None:
-    """It runs without a change, with the variables of E2B alone."""
+def run_example(**environment: str) -> None:
+    """Run the example in Python, which has the variables of E2B alone."""
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "e2b_client.py"],
-        env={"PATH": os.environ["PATH"], **key.environment()},
+        env={"PATH": os.environ["PATH"], **environment},
         capture_output=True,
         text=True,
         timeout=NPM_S,
         check=False,
     )
     assert (done.stdout, done.returncode) == ("hello\n[2, 4, 6]\nsum.txt\n12\n", 0), done.stderr
+
+
+def test_the_example_in_python(key: Key) -> None:
+    """It runs without a change."""
+    run_example(**key.environment())
+
+
+def test_the_example_over_tls(key: Key, tmp_path: Path) -> None:
+    """The client checks the certificate, and uses HTTP/1.1."""
+    authority = Authority()
+    authority.server_context(tmp_path, "localhost")
+    pair, trusted = tmp_path / "localhost-1.pem", tmp_path / "authority.pem"
+    pair.chmod(0o600)
+    trusted.write_bytes(authority.pem)
+    with server_of(key.server.person, "--certificate", str(pair), "--private-key", str(pair)) as server:
+        url = f"https://localhost:{server.port}"
+        urls = {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "SSL_CERT_FILE": str(trusted)}
+        run_example(**{**key.environment(), **urls})
 
 
 def test_the_example_in_typescript(key: Key, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ class Server:
             connection = _Connection(stream)
             with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):
                 await self._converse(connection, stranger, known)
-            # Not a second of grace for a client that takes nothing.
+            # A client that takes nothing has no more than a second.
             with trio.move_on_after(1), contextlib.suppress(trio.BrokenResourceError, trio.BusyResourceError):
                 await stream.aclose()
         except Exception:  # noqa: BLE001 - one connection ends, not the server

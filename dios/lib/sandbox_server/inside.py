@@ -154,7 +154,7 @@ def _list(path: str, depth: int) -> list[dict[str, object]]:
 
 
 def _read_part(path: str, begin: int) -> bytes:
-    with open(path, "rb", opener=opened_file) as file:  # noqa: PTH123 - with an opener
+    with open(path, "rb", opener=opened_file) as file:
         file.seek(begin)
         return file.read(FILE_PART_BYTES)
 

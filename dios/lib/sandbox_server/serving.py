@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import signal
 import ssl
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -53,6 +54,15 @@ class Place(NamedTuple):
                 )
             return None
         require_trusted(self.private_key, "the private key of the server")
+        try:
+            is_private = not stat.S_IMODE(self.private_key.stat().st_mode) & 0o077
+        except OSError as error:
+            raise InvalidError(f"cannot read {self.private_key}: {error.strerror}") from None
+        if not is_private:
+            raise InvalidError(
+                f"other users may read the private key {self.private_key}: make a new one after "
+                f"`chmod 600 {self.private_key}`"
+            )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])

@@ -17,7 +17,6 @@ from dios.limits import MIB
 from dios.trusted_files import require_trusted
 from dios.wire.origins import parse_origins
 
-
 BOUNDS: Final = SandboxBounds(value_bytes=8 * MIB)
 """A value of a session is read while other clients wait, so it is small; files come in parts."""
 
