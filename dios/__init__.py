@@ -9,7 +9,8 @@ Calls of functions in sandboxed tasks:
     Executor, shared_executor, current_executor, Actor, put, get, ValueReference, allow, RemoteError
 Code that nobody has read, in sessions:
     Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable, SandboxDisplay, SandboxFile,
-    ProgramResult, SandboxSnapshot, remove_snapshot; aio.Sandbox on event loops
+    ProgramResult, SandboxProcess, ProgramInfo, ProgramOutput, SandboxSnapshot, remove_snapshot;
+    aio.Sandbox on event loops
 A node:
     connect, Node, checkpointed; aio, open_node, AsyncNode; syscalls
 Objects and what can be done with them (each class is for ``Node``, and with ``Async`` before its name, such
@@ -152,6 +153,9 @@ if TYPE_CHECKING:
     from dios.lib.executor.results.class_forms import allow as allow
     from dios.lib.executor.shared_executors import shared_executor as shared_executor
     from dios.lib.sandbox.bounds import SandboxBounds as SandboxBounds
+    from dios.lib.sandbox.process import SandboxProcess as SandboxProcess
+    from dios.lib.sandbox.processes.channels import ProgramOutput as ProgramOutput
+    from dios.lib.sandbox.processes.handles import ProgramInfo as ProgramInfo
     from dios.lib.sandbox.result import ProgramResult as ProgramResult
     from dios.lib.sandbox.result import SandboxDisplay as SandboxDisplay
     from dios.lib.sandbox.result import SandboxFailure as SandboxFailure
@@ -222,6 +226,9 @@ _HOMES = {
     "dios.lib.sandbox.result": (
         "ProgramResult SandboxDisplay SandboxFailure SandboxFile SandboxResult SandboxTable"
     ),
+    "dios.lib.sandbox.process": "SandboxProcess",
+    "dios.lib.sandbox.processes.channels": "ProgramOutput",
+    "dios.lib.sandbox.processes.handles": "ProgramInfo",
     "dios.lib.sandbox.sandbox": "Sandbox",
     "dios.lib.snapshots.snapshots": "SandboxSnapshot remove_snapshot",
     "dios.wire.messages": "Limits",

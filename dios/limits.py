@@ -159,6 +159,8 @@ ACCEPT_BACKLOG: Final = 256
 ACCEPT_WAITING_MAX: Final = 64
 ORIGINS_MAX: Final = 32  # of a NETWORK object
 METHOD_CHARS_MAX: Final = 16  # of an HTTP request in the audit log
+RECORDED_PROGRAM_CHARS_MAX: Final = 256  # of the name of a program that a sandbox starts, there
+SANDBOX_PROGRAMS_MAX: Final = 24  # started programs and connections of a sandbox that run at once
 
 # -- the store ------------------------------------------------------------------------------------
 INLINE_VALUE_BYTES_MAX: Final = 16 * KIB

@@ -208,6 +208,8 @@ _ROWS: Final = (
         Flow.AUTHORITY, AuditRule.UNRECORDED, Effect.CHANGES, Closing.NEVER, Exemption.PROMPT),
     CallRow(c.RecordRequest, "ref", Permission.WRITE, Route.LOCAL, (r.Done,), 0,
         Flow.WRITE, AuditRule.RECORDED, Effect.CHANGES, Closing.NEVER, Exemption.VECTOR),
+    CallRow(c.RecordUse, "task", Permission.WRITE, Route.LOCAL, (r.Done,), 0,
+        Flow.WRITE, AuditRule.RECORDED, Effect.CHANGES, Closing.NEVER, Exemption.VECTOR),
     CallRow(c.ReadTable, None, Permission.NONE, Route.NODE, (r.TableRows,), 0,
         Flow.FILTERED, AuditRule.UNRECORDED, Effect.READS, Closing.NEVER, Exemption.VECTOR),
     CallRow(c.Present, None, Permission.NONE, Route.LOCAL, (r.References,), 0,

@@ -46,6 +46,7 @@ from dios.wire.types import (
     Proximity,
     RequestEnd,
     Resource,
+    SandboxUse,
     Scope,
     Semantics,
 )
@@ -425,6 +426,20 @@ class LabelNode(Call, frozen=True, tag=55):
     host: Text
     labels: Annotated[tuple[tuple[Label, Label], ...], Meta(max_length=limits.NODE_LABELS_MAX)] = ()
     removed: Annotated[tuple[Label, ...], Meta(max_length=limits.NODE_LABELS_MAX)] = ()
+
+
+class RecordUse(Call, frozen=True, tag=78):
+    """Record in the audit log that the caller uses something in a sandbox, before it does so, or its end.
+
+    ``task`` is the session of the sandbox, which cannot make this call about itself. ``number`` is that of
+    the use, so that an end names its beginning. ``program`` is printable text.
+    """
+
+    task: Identifier
+    use: SandboxUse
+    number: U63
+    program: Annotated[str, Meta(max_length=limits.RECORDED_PROGRAM_CHARS_MAX)] = ""
+    value: Annotated[int, Meta(ge=-128, le=limits.PORT_MAX)] | None = None
 
 
 class ReadTable(Call, frozen=True, tag=49):

@@ -206,6 +206,14 @@ class RequestEnd(Named):
     CANCELLED = 7  # its sender needs it no more
 
 
+class SandboxUse(Named):
+    """The part of the inside of a sandbox that its owner uses, in the audit log."""
+
+    PROGRAM = 0  # it is started; the value is the number of its arguments
+    END = 1  # of a program; the value is its exit status, if the sandbox has told one
+    PORT = 2  # a connection to it; the value is its number
+
+
 class NodeStatus(Named):
     """The status of a node in the cluster, as another node knows it."""
 

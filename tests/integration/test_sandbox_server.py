@@ -107,7 +107,7 @@ def test_programs_and_snapshots_by_the_rest_interface(person: Person, tmp_path: 
         assert done == {"exit_code": 3, "stdout": data, "stderr": "end\n"}
         assert key.asks("POST", f"{place}/exec", {"arguments": ["pwd"], "stdin": data})[0] == 200
         assert key.asks("POST", f"{place}/exec", {"arguments": ["missing"]})[0] == 404
-        assert key.asks("POST", f"{place}/exec", {"arguments": ["yes"]})[0] == 413
+        assert key.asks("POST", f"{place}/exec", {"arguments": ["yes"], "seconds": 0.2})[0] == 408
         assert key.asks("POST", f"{place}/exec", {"arguments": ["sleep", "99"], "seconds": 0.2})[0] == 408
         key.asks("POST", f"{place}/exec", {"arguments": ["sh", "-c", "echo kept >/tmp/state"]})
         template = row_of(key.asks("POST", f"{place}/snapshot", {"name": "one"}), 201)["template"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import io
 import os
 import shutil
@@ -241,6 +242,31 @@ def test_commands_run_side_by_side(machine: Client) -> None:
     assert machine.commands.list() == []
 
 
+def test_commands_and_code_run_at_once(key: Key) -> None:
+    """Neither waits for the other, also in one sandbox."""
+    box = interpreter.Sandbox.create("base", timeout=LIFE_S, **key.e2b())
+    waits = "import os, time\nwhile not os.path.exists('/tmp/go'): time.sleep(0.01)\n'went'"
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        code = pool.submit(box.run_code, waits)
+        assert box.commands.run("echo here").stdout == "here\n"
+        box.commands.run("echo >/tmp/go")
+        assert code.result(NPM_S).text == "'went'"
+    box.kill()
+
+
+def test_a_terminal(machine: Client) -> None:
+    """A shell in it echoes its input, knows its size, and ends."""
+    heard = bytearray()
+    terminal = machine.pty.create(e2b.PtySize(33, 77))
+    machine.pty.resize(terminal.pid, e2b.PtySize(44, 99))
+    machine.pty.send_stdin(terminal.pid, b"echo o''k; exit 5\n")
+    with pytest.raises(e2b.CommandExitException) as ended:
+        terminal.wait(on_pty=heard.extend)
+    assert ended.value.exit_code == 5
+    assert b"o''k" in heard
+    assert b"\nok\r\n" in heard
+
+
 def test_a_command_is_killed_at_the_time_limit_of_its_call(machine: Client) -> None:
     """The client learns that it was too slow, and it runs no more."""
     with pytest.raises(e2b.TimeoutException):
@@ -273,7 +299,6 @@ def test_calls_that_are_not_supported_say_so(key: Key, coder: Client, machine: C
         "Python alone": lambda: coder.run_code("1", language="r"),
         "get_metrics": machine.get_metrics,
         "inotify": lambda: machine.files.watch_dir("/tmp"),
-        "terminals": lambda: machine.pty.create(e2b.PtySize(24, 80)),
         "one user, root": lambda: machine.commands.run("ls", user="user"),
         "autoPause": lambda: e2b.Sandbox.create(lifecycle={"on_timeout": "pause"}, **options),
         "network": lambda: e2b.Sandbox.create(network={"allow_out": ["1.1.1.1"]}, **options),

@@ -23,6 +23,7 @@ from dios.wire.types import (
     ObjectType,
     RequestEnd,
     Resource,
+    SandboxUse,
     Scope,
 )
 from tests.support.core.full_tables import FullNode, Scene
@@ -325,6 +326,9 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
     messages.PruneEnvironments: [messages.PruneEnvironments()] * CALLS,
     messages.RecordRequest: some(
         lambda scene, _: messages.RecordRequest(scene.blob, 0, "GET", RequestEnd.ANSWERED)
+    ),
+    messages.RecordUse: some(
+        lambda scene, number: messages.RecordUse(scene.child, SandboxUse.PROGRAM, number, "sh", 2)
     ),
 }
 

@@ -13,9 +13,10 @@ from dios.client.ops import traced_tasks
 from dios.client.ops.attributes import Handle, Rights, lifetime_ns, rights_of
 from dios.client.ops.requests import WriteOps
 from dios.client.ops.status import Status, status_of
+from dios.client.plain_text import plain
 from dios.client.session import Operation, expect, expect_buffer
 from dios.errors import DiosError, InvalidError, TimeLimitError, WouldBlockError
-from dios.limits import INLINE_BYTES_MAX, MIB
+from dios.limits import INLINE_BYTES_MAX, MIB, RECORDED_PROGRAM_CHARS_MAX
 from dios.wire import messages
 from dios.wire.codec import decode_status
 from dios.wire.types import (
@@ -25,6 +26,7 @@ from dios.wire.types import (
     ObjectType,
     Persistence,
     Proximity,
+    SandboxUse,
     Semantics,
     TaskState,
 )
@@ -228,6 +230,16 @@ class TaskOps(Handle, Generic[C]):
     def resume_op(self) -> Operation[bool]:
         """Resume a paused task; return True if it was paused (B.1.6)."""
         return bool(expect(messages.Done, (yield messages.Resume(self._info.ref))).value)
+
+    def record_use_op(
+        self, use: SandboxUse, number: int, program: str = "", value: int | None = None
+    ) -> Operation[None]:
+        """Record in the audit log that this program uses something in the sandbox whose session is this task.
+
+        ``value`` is the number of arguments, the exit status of an end, or the port.
+        """
+        text = plain(program)[:RECORDED_PROGRAM_CHARS_MAX]
+        expect(messages.Done, (yield messages.RecordUse(self._info.ref, use, number, text, value)))
 
     def kill_op(self) -> Operation[None]:
         """End the task now. Its status and its console stay readable; needs the right to delete."""

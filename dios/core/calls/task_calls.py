@@ -1,4 +1,4 @@
-"""pause, resume, select, attach and cancel (B.1.6, B.1.13), and the progress of a task."""
+"""pause, resume, select, attach and cancel (B.1.6, B.1.13), the use of sandboxes, and progress of tasks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject
 from dios.core.model.type_states import SocketState, StreamState, TimerState
 from dios.core.remote import cached_replies, remote_calls, requests
 from dios.core.step import Step
-from dios.errors import Busy, ClosedError, Code, InvalidError
+from dios.errors import Busy, ClosedError, Code, InvalidError, NotPermittedError
 from dios.ids import TaskId
 from dios.wire import messages
-from dios.wire.types import Flag, Mode, ObjectType, Permission, Resource, TaskState
+from dios.wire.types import Flag, Mode, ObjectType, Permission, Resource, SandboxUse, TaskState
 
 
 # -- pause and resume -------------------------------------------------------------------------------
@@ -75,6 +75,37 @@ def _controlled(step: Step, task: Holder, ref_id: int) -> LocalHolder | None:
 def _require_process(task: Holder) -> None:
     if isinstance(task, Session):
         raise InvalidError("a session cannot be paused: its process was not started by the node")
+
+
+# -- sandboxes --------------------------------------------------------------------------------------
+@handles(messages.RecordUse)
+def record_use(step: Step, task: Holder, seq: int, call: messages.RecordUse) -> None:
+    """Record that the owner of a sandbox starts a program or connects to a port in it.
+
+    Raises:
+        NotPermittedError: the reference lacks the right to write, or is the caller's own.
+        NoSuchTaskError: the sandbox has ended.
+        InvalidError: the program is not printable text, or a value is missing.
+    """
+    reference = rights.typed(rights.held(task, call.task, Permission.WRITE), ObjectType.TASK)
+    if reference.object is task.object:
+        raise NotPermittedError("a task records nothing about itself; its owner does")
+    if not call.program.isprintable():
+        raise InvalidError("the program in a record is printable text; escape other characters")
+    value = call.value
+    if value is None and call.use is not SandboxUse.END:
+        raise InvalidError(f"a record of the use {call.use.name} has a value")
+    number = f"{call.number:08x}"
+    if call.use is SandboxUse.END:
+        ended = "" if value is None else f" with status {value}" if value >= 0 else f" by signal {-value}"
+        step.audit(task, "exec", "ended", reference.object.fingerprint, f"{number}{ended}")
+    else:
+        sandbox = rights.receiving(step.state, reference)
+        program = f"{call.program}, arguments: {value}"
+        is_program = call.use is SandboxUse.PROGRAM
+        detail = f"{number} {program if is_program else f'port {value}'}"
+        step.audit(task, "exec" if is_program else "forward", "ok", sandbox.object.fingerprint, detail)
+    step.answer(task, seq, messages.Done())
 
 
 # -- progress ---------------------------------------------------------------------------------------

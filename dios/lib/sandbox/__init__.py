@@ -13,6 +13,9 @@ Read in this order:
   ``descriptions`` describes values, ``cell_loop`` runs cells that await, and ``forking`` makes
   another session of the process;
   ``session_warm_up`` runs a few orders of nobody in templates and prepared processes.
+- ``blocking_steps`` and ``async_steps`` take the steps of both classes.
+- ``process`` and ``async_process``: a handle of a program that runs next to others; ``processes`` has its
+  operations, and runs it in the session.
 - ``programs``: a program of an image, run by the session; ``changes``: the files that it has changed there.
 - ``network``: HTTP requests of a session to the origins that its caller granted.
 """

@@ -9,23 +9,23 @@ import contextlib
 import copy
 import functools
 import os
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast, overload
 
-from dios.client.aio import rings
-from dios.client.aio.connection import AsyncConnection
-from dios.client.aio.event_loop import EventLoop, Waiter
+from dios.client.aio.event_loop import EventLoop
 from dios.client.aio.node import AsyncNode, open_node
 from dios.client.aio.running_loop import running_loop
 from dios.client.sync.node import Node
 from dios.errors import InvalidError, MissingEnvironmentError
+from dios.lib.sandbox.async_process import SandboxProcess
+from dios.lib.sandbox.async_steps import Turn, finish
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.errors import SandboxEndedError
 from dios.lib.sandbox.network.grant import NetworkHeaders
 from dios.lib.sandbox.ops import NOT_OPEN, Input, SandboxOps, checked_count
-from dios.lib.sandbox.steps import Call, Read, Step, Steps
+from dios.lib.sandbox.processes.handles import ProcessOps, ProgramInfo
+from dios.lib.sandbox.steps import Steps
 from dios.lib.snapshots.beginning import Beginning
 
 if TYPE_CHECKING:
@@ -62,6 +62,20 @@ def _of_files(
 
     method.__name__ = op.__name__.removesuffix("_op")
     method.__qualname__ = f"SandboxFiles.{method.__name__}"
+    return method
+
+
+def _at_once(
+    op: Callable[Concatenate[SandboxOps, P], Steps[ProcessOps]],
+) -> Callable[Concatenate[Sandbox, P], Coroutine[object, object, SandboxProcess]]:
+    """Return the coroutine method for an operation that does not wait for the present run."""
+
+    @functools.wraps(op)
+    async def method(self: Sandbox, /, *args: P.args, **kwargs: P.kwargs) -> SandboxProcess:
+        return SandboxProcess(await self._finish(op(self, *args, **kwargs)))
+
+    method.__name__ = op.__name__.removesuffix("_op")
+    method.__qualname__ = op.__qualname__.removesuffix("_op")
     return method
 
 
@@ -139,7 +153,7 @@ class Sandbox(SandboxOps):
         )
         self._stack: Final = contextlib.AsyncExitStack()
         self._loop: EventLoop | None = None
-        self._turn = _Turn()
+        self._turn = Turn()
         self._is_fork = False
 
     run = _awaited(SandboxOps.run_op)
@@ -152,6 +166,12 @@ class Sandbox(SandboxOps):
     pause = _awaited(SandboxOps.pause_op)
     resume = _awaited(SandboxOps.resume_op)
     reset = _awaited(SandboxOps.reset_op)
+    start = _at_once(SandboxOps.start_op)
+    attach = _at_once(SandboxOps.attach_op)
+
+    async def processes(self) -> list[ProgramInfo]:
+        """Return the programs that ``start`` began and that run, or whose output was not read yet."""
+        return await self._finish(self.processes_op())
 
     @property
     def files(self) -> SandboxFiles:
@@ -173,7 +193,7 @@ class Sandbox(SandboxOps):
         try:
             for _ in range(number):
                 other = copy.copy(self)
-                vars(other).update(_turn=_Turn(), _is_fork=True)
+                vars(other).update(_turn=Turn(), _is_fork=True)
                 await self._in_turn(begin(other))
                 others.append(other)
         except BaseException:
@@ -205,11 +225,12 @@ class Sandbox(SandboxOps):
             await self._loop.shielded(self._close)
 
     async def _close(self) -> None:
+        loop = cast("EventLoop", self._loop)
         if self._turn.is_taken:
             # Another async task runs code: that ends now.
-            await self._finish(self.kill_op())
+            await finish(loop, lambda: self._node, self.kill_op())
         async with self._turn:
-            if await self._finish(self.close_op()):
+            if await finish(loop, lambda: self._node, self.close_op()):
                 await self._stack.aclose()
 
     async def __aenter__(self) -> Self:
@@ -273,81 +294,10 @@ class Sandbox(SandboxOps):
         # The call can be cancelled here, before it does anything.
         await self._loop.checkpoint()
         async with self._turn:
-            return await self._finish(steps)
+            return await finish(self._loop, lambda: self._node, steps)
 
-    async def _finish(self, steps: Steps[T], error: BaseException | None = None) -> T:
-        """Take steps to their end. After a cancellation the others are taken without a further one."""
-        done: object = None
-        while True:
-            try:
-                step = steps.send(done) if error is None else steps.throw(error)
-            except StopIteration as end:
-                return cast("T", end.value)
-            error, done = None, None
-            try:
-                done = await self._taken(step)
-            except Exception as raised:  # noqa: BLE001 - the steps know what to do with it
-                error = raised
-            except GeneratorExit:
-                steps.close()
-                raise
-            except BaseException as cancelled:
-                await self._shielded(steps, cancelled)
-                raise
-
-    async def _shielded(self, steps: Steps[T], cancelled: BaseException) -> None:
-        async def rest() -> None:
-            try:
-                await self._finish(steps, cancelled)
-            except BaseException as raised:
-                if raised is not cancelled:
-                    raise
-
-        await cast("EventLoop", self._loop).shielded(rest)
-
-    async def _taken(self, step: Step) -> object:
-        loop = cast("EventLoop", self._loop)
-        if isinstance(step, Call):
-            return await cast("AsyncConnection", self._node.link).run(step.operation)
-        if isinstance(step, Read):
-            return await rings.read(loop, step.reader, 0, step.timeout_s)
-        # An order is written completely or, while there is no room, in parts; both are one step.
-        await rings.run_steps(loop, step.writer, step.writer.write_steps(step.data), step.timeout_s)
-        return None
-
-
-class _Turn:
-    """A lock for the async tasks of one loop, which get it in the order in which they came."""
-
-    def __init__(self) -> None:
-        self._taken = False
-        self._waiting: Final[deque[Waiter]] = deque()
-
-    @property
-    def is_taken(self) -> bool:
-        """True while an async task has the turn."""
-        return self._taken
-
-    async def __aenter__(self) -> None:
-        if not self._taken:
-            self._taken = True
-            return
-        waiter = running_loop().waiter()
-        self._waiting.append(waiter)
-        try:
-            await waiter.wait()
-        except BaseException:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-            else:
-                self._pass_on()  # the turn came together with the cancellation
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._pass_on()
-
-    def _pass_on(self) -> None:
-        if self._waiting:
-            self._waiting.popleft().wake()
-        else:
-            self._taken = False
+    async def _finish(self, steps: Steps[T]) -> T:
+        if self._loop is None:
+            raise InvalidError(NOT_OPEN)
+        await self._loop.checkpoint()
+        return await finish(self._loop, lambda: self._node, steps)

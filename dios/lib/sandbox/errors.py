@@ -46,3 +46,12 @@ class NotGrantedError(PermissionError):
 
     Grant the origin that the message names with ``network=``.
     """
+
+
+class ProgramDetachedError(DiosError):
+    """Another handle of the sandbox's owner has attached itself to the program, which goes on.
+
+    Attach again by its id to have it back.
+    """
+
+    code = Code.ECANCELED

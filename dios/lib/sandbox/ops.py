@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from dios.client.ops.attributes import Handle
 from dios.client.ops.nodes import isolation_of
 from dios.client.sync.node import Node, Reference
-from dios.errors import DiosError, InvalidError, NotSupportedError, ProtocolError, TooLargeError
+from dios.errors import (
+    DiosError,
+    InvalidError,
+    NotSupportedError,
+    ProtocolError,
+    TimeLimitError,
+    TooLargeError,
+)
 from dios.lib.amounts import memory_of, seconds_of
 from dios.lib.executor.call_pickles import encode_arguments
 from dios.lib.executor.errors import UntrustedResultError
@@ -36,8 +43,22 @@ from dios.lib.sandbox.bounds import (
     SandboxBounds,
 )
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
-from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show, Sink
+from dios.lib.sandbox.link import GRACE_S, OrderOutcome, SessionLink, Show, Sink
 from dios.lib.sandbox.network.grant import NetworkGrant, NetworkHeaders
+from dios.lib.sandbox.processes.handles import (
+    KeptOutput,
+    ProcessOps,
+    ProgramInfo,
+    ProgramInput,
+    SandboxPrograms,
+    check_arguments,
+    encoded,
+    path_of,
+    record_end,
+    record_program,
+    variables_of,
+)
+from dios.lib.sandbox.processes.records import STATUS_MAX, STATUS_MIN
 from dios.lib.sandbox.protocol import (
     STDOUT,
     Answer,
@@ -63,6 +84,8 @@ from dios.lib.sandbox.result import (
     SandboxFailure,
     SandboxFile,
     SandboxResult,
+    cut_notice,
+    cut_text,
     failure_of,
     files_of,
     table_of,
@@ -85,8 +108,6 @@ _INTERRUPTED: Final = "KeyboardInterrupt"
 _TIMED_OUT: Final = "TimeoutError"
 _ENDED: Final = "SandboxEnded"
 _MODE_BITS: Final = 0o777
-_STATUS_MIN: Final = -128
-_STATUS_MAX: Final = 255
 NOT_OPEN: Final = "this sandbox is not open: use it in an `async with` statement"
 
 
@@ -237,7 +258,7 @@ class SandboxOps:
     def exec_op(
         self,
         *arguments: str,
-        stdin: bytes | str = b"",
+        stdin: ProgramInput = b"",
         cwd: str | os.PathLike[str] = "",
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -246,7 +267,8 @@ class SandboxOps:
         """Run a program of the image, and return its exit status and its output.
 
         ``arguments`` are the program, by a path or a name in PATH, and its arguments; no shell reads them.
-        ``stdin`` is its input, ``cwd`` its working directory. ``env`` are environment variables in addition
+        ``stdin`` is its input: bytes, text, or pieces of bytes, such as those of an open binary file, which
+        go to it one after the other. ``cwd`` is its working directory. ``env`` are variables in addition
         to those of the image. ``timeout`` are the seconds until it is killed, if that is less than the time
         of an operation. ``on_output`` is called as in ``run``. Processes that the program leaves go on,
         without its streams.
@@ -254,17 +276,27 @@ class SandboxOps:
         Raises InvalidError without an image, SandboxCodeError for a program that cannot be started,
         SandboxEndedError if the session had ended before.
         """
-        if not self._has_image:
-            raise InvalidError("only a sandbox with an image has programs: make it with image=")
-        if not arguments or not all(type(argument) is str and "\0" not in argument for argument in arguments):
-            raise InvalidError("exec has the name of a program and its arguments, which are texts")
+        programs = self._programs()
+        check_arguments(arguments)
+        variables, folder = variables_of(env), path_of(cwd)
         link = self._running()
         limit_s = self._limit(None if timeout is None else seconds_of(timeout, "timeout"))
-        if env is not None and not isinstance(env, Mapping):
-            raise InvalidError("env has the names of environment variables and their values")
-        variables = None if env is None else dict(env)
-        order = RunProgram(list(arguments), _encoded(stdin), _path_of(cwd), variables)
-        done = yield from link.exchange(order, limit_s, _text_parts(on_output, self._bounds.output_bytes))
+        show = _text_parts(on_output, self._bounds.output_bytes)
+        if not isinstance(stdin, bytes | str):
+            process = programs.process(*(yield from programs.start(arguments, cwd, env, None, limit_s)))
+            return (yield from self._exchanged(process, stdin, limit_s, show))
+        order = RunProgram(list(arguments), encoded(stdin), folder, variables)
+        number = yield from record_program(link.running_task, arguments)
+        code: int | None = None
+        try:
+            done = yield from link.exchange(order, limit_s, show)
+            result = self._program_result(link, done, limit_s)
+            code = result.exit_code
+        finally:
+            yield from record_end(link.running_task, number, code)
+        return result
+
+    def _program_result(self, link: SessionLink, done: OrderOutcome, limit_s: float | None) -> ProgramResult:
         stdout, stderr = (self._text(data) for data in link.take_printed())
         failure = self._error(link, done, limit_s)
         if failure is not None:
@@ -272,32 +304,87 @@ class SandboxOps:
                 raise SandboxCodeError(f"{failure.type}: {failure.message}", failure)
             return ProgramResult(None, stdout, stderr, failure)
         code = self._decoded(b"" if done.answer is None else done.answer.answer.data)
-        if type(code) is not int or not _STATUS_MIN <= code <= _STATUS_MAX:
+        if type(code) is not int or not STATUS_MIN <= code <= STATUS_MAX:
             raise UntrustedResultError("the session sent something else than an exit status")
         return ProgramResult(code, stdout, stderr)
 
+    def _exchanged(
+        self, process: ProcessOps, source: ProgramInput, limit_s: float | None, show: Show | None
+    ) -> Steps[ProgramResult]:
+        """Give a program its input piece by piece, and return its end; kill it at its time limit."""
+        kept = KeptOutput(self._bounds.output_bytes, show)
+        try:
+            return (yield from process.exchanged(source, limit_s, kept))
+        except TimeLimitError:
+            message = f"the run was interrupted after {limit_s:g} s, its time limit (timeout=)"
+            return ProgramResult(None, *kept.texts(), SandboxFailure(_TIMED_OUT, message, ""))
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(DiosError):
+                    yield from process.kill_op()
+                    yield from process.wait_op(GRACE_S)
+                    while (yield from process.read_op(GRACE_S)) is not None:
+                        # A program whose output was read is listed no more.
+                        pass
+            yield from process.close_op()
+
+    def start_op(
+        self,
+        *arguments: str,
+        cwd: str | os.PathLike[str] = "",
+        env: Mapping[str, str] | None = None,
+        pty: tuple[int, int] | None = None,
+    ) -> Steps[ProcessOps]:
+        """Start a program of the image, and return a handle of it; it runs next to cells and other programs.
+
+        ``arguments``, ``cwd`` and ``env`` are as in ``exec``. With ``pty``, the numbers of rows and columns,
+        its streams are a terminal. The program ends with the sandbox.
+
+        Raises InvalidError without an image, SandboxCodeError for a program that cannot be started, or if
+        there are too many, and SandboxEndedError.
+        """
+        programs = self._programs()
+        return programs.process(*(yield from programs.start(arguments, cwd, env, pty, self._timeout)))
+
+    def attach_op(self, id: str) -> Steps[ProcessOps]:  # noqa: A002 - as it is called
+        """Return a handle of a program by its id, in place of the one that has it; see ``processes``.
+
+        Raises SandboxCodeError if there is no such program any more, SandboxEndedError.
+        """
+        programs = self._programs()
+        return programs.process(*(yield from programs.attach(id, self._timeout)))
+
+    def processes_op(self) -> Steps[list[ProgramInfo]]:
+        """Return the programs that ``start`` began and that run, or whose output was not read yet."""
+        return (yield from self._programs().processes(self._timeout))
+
+    def _programs(self) -> SandboxPrograms:
+        if not self._has_image:
+            raise InvalidError("only a sandbox with an image has programs: make it with image=")
+        return SandboxPrograms(self._node, self._running().running_task, self._bounds.output_bytes)
+
     def read_file_op(self, path: str | os.PathLike[str]) -> Steps[bytes]:
         """Return the bytes of a file. Raise SandboxCodeError if it cannot be read, or is over a bound."""
-        content = self._decoded((yield from self._value(GetFile(_path_of(path)))))
+        content = self._decoded((yield from self._value(GetFile(path_of(path)))))
         if type(content) is not bytes:
             raise UntrustedResultError(f"the session sent a {type(content).__name__} for the file {path!s}")
         return content
 
     def write_file_op(self, path: str | os.PathLike[str], data: bytes | str) -> Steps[None]:
         """Write a file, in the place of an earlier one. Raise SandboxCodeError if that fails."""
-        yield from self._value(PutFile(_path_of(path), _encoded(data)))
+        yield from self._value(PutFile(path_of(path), encoded(data)))
 
     def list_folder_op(self, path: str | os.PathLike[str] = ".") -> Steps[list[SandboxFile]]:
         """Return the files in a folder, by their names. Raise SandboxCodeError if it cannot be read."""
-        return files_of(self._decoded((yield from self._value(ListFolder(_path_of(path))))))
+        return files_of(self._decoded((yield from self._value(ListFolder(path_of(path))))))
 
     def make_folder_op(self, path: str | os.PathLike[str]) -> Steps[None]:
         """Make a folder with those above it. Raise SandboxCodeError if that fails."""
-        yield from self._value(MakeFolder(_path_of(path)))
+        yield from self._value(MakeFolder(path_of(path)))
 
     def remove_path_op(self, path: str | os.PathLike[str]) -> Steps[None]:
         """Remove a file, or a folder with its files. Raise SandboxCodeError if that fails."""
-        yield from self._value(RemovePath(_path_of(path)))
+        yield from self._value(RemovePath(path_of(path)))
 
     def upload_op(self, local: str | os.PathLike[str], path: str | os.PathLike[str]) -> Steps[None]:
         """Write a local file or a folder with all in it to ``path``, with permissions and symbolic links.
@@ -306,7 +393,7 @@ class SandboxOps:
         something else than a file, folder or link, OSError for one that cannot be read, and SandboxCodeError
         if the session cannot write it.
         """
-        top, target = Path(local), _path_of(path)
+        top, target = Path(local), path_of(path)
         if not top.is_dir():
             yield from self._upload_file(top, target)
             return
@@ -341,7 +428,7 @@ class SandboxOps:
         target = Path(local)
         target.mkdir()
         left_out: list[str] = []
-        folders, files, size = [(_path_of(path), target)], 0, 0
+        folders, files, size = [(path_of(path), target)], 0, 0
         while folders:
             source, folder = folders.pop()
             for row in (yield from self.list_folder_op(source)):
@@ -620,13 +707,7 @@ class SandboxOps:
             raise SandboxCodeError(message, SandboxFailure(_TIMED_OUT, message, "")) from None
 
     def _text(self, data: bytes) -> str:
-        bound = self._bounds.output_bytes
-        text = data[:bound].decode(errors="backslashreplace")
-        return text + _cut(bound) if len(data) > bound else text
-
-
-def _cut(bytes_max: int) -> str:
-    return f"\n[output over {bytes_max:,} bytes, the bound output_bytes, is cut]\n"
+        return cut_text(data, self._bounds.output_bytes)
 
 
 def _text_parts(on_output: Callable[[str, str], None] | None, bytes_max: int) -> Show | None:
@@ -642,7 +723,7 @@ def _text_parts(on_output: Callable[[str, str], None] | None, bytes_max: int) ->
         part = data[: left[name]]
         left[name] -= len(part)
         is_cut = len(part) < len(data)
-        text = decoders[name].decode(part, is_cut) + (_cut(bytes_max) if is_cut else "")
+        text = decoders[name].decode(part, is_cut) + (cut_notice(bytes_max) if is_cut else "")
         if text:
             on_output(name, text)
 
@@ -669,17 +750,3 @@ def _bytes_of(given: str | Path | bytes) -> bytes | memoryview:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except ValueError:
             return b""  # an empty file cannot be mapped
-
-
-def _path_of(path: str | os.PathLike[str]) -> str:
-    try:
-        return os.fspath(path)
-    except TypeError as error:
-        raise InvalidError(f"a path is a text or an object for one: {error}") from None
-
-
-def _encoded(data: bytes | str) -> bytes:
-    try:
-        return data.encode() if isinstance(data, str) else data
-    except UnicodeEncodeError as error:
-        raise InvalidError(f"the text cannot be sent, because UTF-8 has no such character: {error}") from None

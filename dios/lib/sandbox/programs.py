@@ -55,7 +55,7 @@ def run_program(order: RunProgram, show: Callable[[int, bytes], None]) -> int:
 def _exchange(process: subprocess.Popen[bytes], data: bytes, show: Callable[[int, bytes], None]) -> None:
     """Write the input and show the output of a process until it has ended."""
     streams = {process.stdout: STDOUT, process.stderr: STDERR}
-    ended = _end_of(process.pid)
+    ended = end_of(process.pid)
     left = memoryview(data)
     try:
         with selectors.DefaultSelector() as selector:
@@ -87,7 +87,7 @@ def _exchange(process: subprocess.Popen[bytes], data: bytes, show: Callable[[int
         os.close(ended)
 
 
-def _end_of(pid: int) -> int:
+def end_of(pid: int) -> int:
     """Return a descriptor that is readable when a child has ended; it is not reaped."""
     try:
         return os.pidfd_open(pid)

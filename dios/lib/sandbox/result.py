@@ -181,6 +181,17 @@ def display_of(record: DisplayRecord, table: TableRecord | None) -> SandboxDispl
     )
 
 
+def cut_text(data: bytes, bytes_max: int) -> str:
+    """Return output as text, cut at a bound with a notice."""
+    text = data[:bytes_max].decode(errors="backslashreplace")
+    return text + cut_notice(bytes_max) if len(data) > bytes_max else text
+
+
+def cut_notice(bytes_max: int) -> str:
+    """Return the text in the place of output over the bound."""
+    return f"\n[output over {bytes_max:,} bytes, the bound output_bytes, is cut]\n"
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
     """The end of a program that ran in an image, and its output.

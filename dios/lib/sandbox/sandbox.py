@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
-from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node, connect_or_start
 from dios.errors import MissingEnvironmentError
+from dios.lib.sandbox.blocking_steps import finish
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.network.grant import NetworkHeaders
 from dios.lib.sandbox.ops import Input, SandboxOps, checked_count
-from dios.lib.sandbox.steps import Call, Read, Step, Steps
+from dios.lib.sandbox.process import SandboxProcess
+from dios.lib.sandbox.processes.handles import ProcessOps, ProgramInfo
+from dios.lib.sandbox.steps import Steps
 from dios.lib.snapshots.beginning import Beginning
 
 if TYPE_CHECKING:
@@ -57,6 +58,20 @@ def _of_files(
 
     method.__name__ = op.__name__.removesuffix("_op")
     method.__qualname__ = f"SandboxFiles.{method.__name__}"
+    return method
+
+
+def _at_once(
+    op: Callable[Concatenate[SandboxOps, P], Steps[ProcessOps]],
+) -> Callable[Concatenate[Sandbox, P], SandboxProcess]:
+    """Return the blocking method for an operation that does not wait for the present run."""
+
+    @functools.wraps(op)
+    def method(self: Sandbox, /, *args: P.args, **kwargs: P.kwargs) -> SandboxProcess:
+        return SandboxProcess(finish(lambda: self._node, op(self, *args, **kwargs)))
+
+    method.__name__ = op.__name__.removesuffix("_op")
+    method.__qualname__ = op.__qualname__.removesuffix("_op")
     return method
 
 
@@ -186,6 +201,12 @@ class Sandbox(SandboxOps):
     pause = _blocking(SandboxOps.pause_op)
     resume = _blocking(SandboxOps.resume_op)
     reset = _blocking(SandboxOps.reset_op)
+    start = _at_once(SandboxOps.start_op)
+    attach = _at_once(SandboxOps.attach_op)
+
+    def processes(self) -> list[ProgramInfo]:
+        """Return the programs that ``start`` began and that run, or whose output was not read yet."""
+        return finish(lambda: self._node, self.processes_op())
 
     @property
     def files(self) -> SandboxFiles:
@@ -249,7 +270,7 @@ class Sandbox(SandboxOps):
         self._closed = True
         if self._turn.locked():
             # Another thread runs code: that ends now.
-            self._finish(self.kill_op())
+            finish(lambda: self._node, self.kill_op())
         if self._in_turn(self.close_op()) and self._opens_node:
             self._node.close()
 
@@ -283,30 +304,4 @@ class Sandbox(SandboxOps):
     # -- steps ------------------------------------------------------------------------------------
     def _in_turn(self, steps: Steps[T]) -> T:
         with self._turn:
-            return self._finish(steps)
-
-    def _finish(self, steps: Steps[T]) -> T:
-        """Take steps to their end; an exception between two of them, such as Ctrl-C, goes to the next one."""
-        done: object = None
-        error: BaseException | None = None
-        while True:
-            try:
-                # Two loops, so that a signal between two steps arrives in the try statement, too.
-                while True:
-                    step = steps.send(done) if error is None else steps.throw(error)
-                    error, done = None, None
-                    done = self._taken(step)
-            except StopIteration as end:
-                return cast("T", end.value)
-            except BaseException as raised:
-                if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-                    raise
-                error = raised
-
-    def _taken(self, step: Step) -> object:
-        if isinstance(step, Call):
-            return cast("Connection", self._node.link).run(step.operation)
-        if isinstance(step, Read):
-            return step.reader.read(0, step.timeout_s)
-        step.writer.write(step.data, step.timeout_s)
-        return None
+            return finish(lambda: self._node, steps)

@@ -249,6 +249,11 @@ class _Session:
             threading.Thread(target=self._listen, args=arguments, name="interrupts", daemon=True).start()
             begun.wait()
         self._own = forking.descriptors()
+        if IN_IMAGE and listens:
+            # Sessions without an image start no programs.
+            from dios.lib.sandbox.processes import supervisor  # noqa: PLC0415 - see above
+
+            supervisor.start(self._node)
         self.send(protocol.READY)
         while True:
             for _, body in self._buffer.feed(self._orders.read()):

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from dios.client.ops.batches import Pending, together
 from dios.client.session import Operation
-from dios.transport.rings.waiting import RingReader, RingWriter
+from dios.transport.rings.waiting import RingEnd, RingReader, RingWriter
 
 T = TypeVar("T")
 
@@ -38,7 +38,14 @@ class Read(NamedTuple):
     timeout_s: float | None
 
 
-Step: TypeAlias = "Call | Write | Read"
+class Wait(NamedTuple):
+    """Wait until one of the ends of streams can move a byte, or the time is over."""
+
+    ends: tuple[RingEnd, ...]
+    timeout_s: float | None
+
+
+Step: TypeAlias = "Call | Write | Read | Wait"
 Steps: TypeAlias = Generator[Step, object, T]
 
 

@@ -25,6 +25,7 @@ from dios.lib.sandbox_server import inside
 from dios.lib.sandbox_server.failures import Kind, RequestError
 from dios.lib.sandbox_server.held import (
     Command,
+    CommandConfig,
     CommandPart,
     Context,
     FileEntry,
@@ -288,11 +289,28 @@ class Config(msgspec.Struct, frozen=True):
     folder: Text = field(name="cwd", default="")
 
 
+class TerminalSize(msgspec.Struct, frozen=True):
+    """The size of a terminal."""
+
+    rows: int = field(name="rows", default=24)
+    columns: int = field(name="cols", default=80)
+
+    def numbers(self) -> tuple[int, int]:
+        """Return rows and columns."""
+        return self.rows, self.columns
+
+
+class Terminal(msgspec.Struct, frozen=True):
+    """A terminal for a command."""
+
+    size: TerminalSize = field(default_factory=TerminalSize)
+
+
 class Start(msgspec.Struct, frozen=True):
     """A command to start."""
 
     process: Config
-    pty: object = None
+    pty: Terminal | None = None
     tag: Text = ""
     has_input: bool = field(name="stdin", default=False)
 
@@ -301,6 +319,12 @@ class Signal(OneCommand, frozen=True):
     """A signal to a command."""
 
     signal: Text = ""
+
+
+class Resize(OneCommand, frozen=True):
+    """The new size of a terminal."""
+
+    pty: Terminal
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -320,28 +344,34 @@ async def start_process(call: Call, request: msgspec.Struct) -> None:
     """Start a command, and send its output and its end; at the time limit of the call it is killed."""
     start = cast("Start", request)
     _require_user(call)
-    if start.pty:
-        raise RequestError(Kind.UNSUPPORTED, "there are no terminals: start the command without one")
+    if not start.process.program:
+        raise RequestError(Kind.INVALID, "a command has the name of a program")
     command = await call.held.start(
-        [start.process.program, *start.process.arguments],
-        variables=start.process.variables,
-        folder=start.process.folder,
+        CommandConfig(
+            [start.process.program, *start.process.arguments],
+            start.process.variables,
+            start.process.folder,
+        ),
         has_input=start.has_input,
         tag=start.tag,
+        terminal=None if start.pty is None else start.pty.size.numbers(),
         seconds=_limit_s(call),
     )
     async with command.followed() as parts:
-        await _follow(call, command, parts, math.inf)
+        await _follow(call, command, parts, math.inf, is_terminal=start.pty is not None)
 
 
 async def follow_process(call: Call, request: msgspec.Struct) -> None:
     """Send the output of a command from now on, and its end."""
     command = cast("OneCommand", request).of(call.held)
     async with command.followed() as parts:
-        await _follow(call, command, parts, trio.current_time() + _limit_s(call))
+        deadline = trio.current_time() + _limit_s(call)
+        await _follow(call, command, parts, deadline, is_terminal=False)
 
 
-async def _follow(call: Call, command: Command, parts: AsyncIterator[CommandPart], deadline: float) -> None:
+async def _follow(
+    call: Call, command: Command, parts: AsyncIterator[CommandPart], deadline: float, *, is_terminal: bool
+) -> None:
     """Send the events of a command. Raise RequestError if the time is over before its end."""
     send = call.writer
     await send.begin(STREAM)
@@ -358,9 +388,9 @@ async def _follow(call: Call, command: Command, parts: AsyncIterator[CommandPart
                 raise RequestError(Kind.TIMEOUT, "the time limit of the call is over; the command goes on")
             await send.send(_message({"event": {"keepalive": {}}}))
             continue
-        for name, data in (("stdout", part.stdout), ("stderr", part.stderr)):
-            if data:
-                await send.send(_message({"event": {"data": {name: data}}}))
+        if part.data:
+            name = "pty" if is_terminal else part.stream
+            await send.send(_message({"event": {"data": {name: part.data}}}))
         if part.status is not None and command.is_late:
             raise RequestError(Kind.TIMEOUT, "the command was killed at the time limit of the call")
         if part.status is not None:
@@ -406,10 +436,10 @@ async def list_processes(call: Call, _request: msgspec.Struct) -> Reply:
     rows = [
         {
             "config": {
-                "cmd": command.arguments[0],
-                "args": command.arguments[1:],
-                "envs": command.variables,
-                "cwd": command.folder,
+                "cmd": command.config.arguments[0],
+                "args": command.config.arguments[1:],
+                "envs": command.config.variables,
+                "cwd": command.config.folder,
             },
             "pid": command.pid,
             **({"tag": command.tag} if command.tag else {}),
@@ -424,22 +454,28 @@ async def send_signal(call: Call, request: msgspec.Struct) -> Reply:
     signal = cast("Signal", request)
     if signal.signal not in _SIGNALS:
         raise RequestError(Kind.UNSUPPORTED, f"the signals are {', '.join(_SIGNALS)}")
-    await call.held.ask(object, "signal", signal.of(call.held).pid, _SIGNALS[signal.signal])
+    await signal.of(call.held).process.kill(_SIGNALS[signal.signal])
     return json_reply({})
 
 
 async def send_input(call: Call, request: msgspec.Struct) -> Reply:
     """Write to the input of a command."""
     message = cast("SendInput", request)
-    if message.input.stdin is None:
-        raise RequestError(Kind.UNSUPPORTED, "there are no terminals: write to the standard input")
-    await call.held.write(message.of(call.held), message.input.stdin)
+    data = message.input.stdin if message.input.stdin is not None else message.input.pty
+    await message.of(call.held).process.write(data or b"")
     return json_reply({})
 
 
 async def close_input(call: Call, request: msgspec.Struct) -> Reply:
     """Close the input of a command."""
-    await call.held.ask(object, "close_input", cast("OneCommand", request).of(call.held).pid)
+    await cast("OneCommand", request).of(call.held).process.end_input()
+    return json_reply({})
+
+
+async def resize(call: Call, request: msgspec.Struct) -> Reply:
+    """Change the size of the terminal of a command."""
+    message = cast("Resize", request)
+    await message.of(call.held).process.resize(*message.pty.size.numbers())
     return json_reply({})
 
 
@@ -616,7 +652,7 @@ OPERATIONS: Final = (
         "a fresh session; that of the sandbox itself ends its commands", restart_context
     ),
     _rpc(
-        _PROCESS + "Start", "commands.run",
+        _PROCESS + "Start", "commands.run, pty.create",
         "with an image: streamed output, exit codes, `background`, `envs`, `cwd`, `stdin`",
         start_process, Start, streams=True
     ),
@@ -629,14 +665,14 @@ OPERATIONS: Final = (
         _PROCESS + "SendSignal", "commands.kill", "SIGKILL or SIGTERM to the group of a command",
         send_signal, Signal
     ),
-    _rpc(_PROCESS + "SendInput", "commands.send_stdin", "write to its input", send_input, SendInput),
+    _rpc(_PROCESS + "SendInput", "send_stdin", "write to its input", send_input, SendInput),
     _rpc(_PROCESS + "CloseStdin", "commands.close_stdin", "close its input", close_input, OneCommand),
+    _rpc(_PROCESS + "Update", "pty.resize", "the size of its terminal", resize, Resize),
     _rpc(_FILES + "Stat", "files.exists, get_info", "describe a file", stat, OnePath),
     _rpc(_FILES + "ListDir", "files.list", "at most 10,000 files, `depth` levels", list_dir, Folder),
     _rpc(_FILES + "MakeDir", "files.make_dir", "with the folders above", make_dir, OnePath),
     _rpc(_FILES + "Move", "files.rename", "within the sandbox", move, Move),
     _rpc(_FILES + "Remove", "files.remove", "a folder goes with its files", remove, OnePath),
-    _rpc(_PROCESS + "Update", "pty.resize", "there are no terminals"),
     _rpc(_PROCESS + "StreamInput", "StreamInput", "clients write by `SendInput`"),
     _rpc(_FILES + "CreateWatcher", "files.watch_dir", _NO_WATCH),
     _rpc(_FILES + "WatchDir", "files.watch_dir", _NO_WATCH, streams=True),

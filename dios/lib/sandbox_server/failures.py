@@ -7,6 +7,7 @@ from typing import Final
 
 from dios.errors import (
     Busy,
+    ClosedError,
     DiosError,
     InvalidError,
     LimitError,
@@ -14,6 +15,7 @@ from dios.errors import (
     NotPermittedError,
     NotSupportedError,
     OutOfMemoryError,
+    TimeLimitError,
     TooLargeError,
 )
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
@@ -65,6 +67,8 @@ _KINDS: Final[tuple[tuple[type[DiosError], Kind], ...]] = (
     (OutOfMemoryError, Kind.LIMIT),
     (NoSpaceError, Kind.LIMIT),
     (Busy, Kind.LIMIT),
+    (TimeLimitError, Kind.TIMEOUT),
+    (ClosedError, Kind.CONFLICT),
     (InvalidError, Kind.INVALID),
 )
 _KINDS_OF_CODE: Final = {

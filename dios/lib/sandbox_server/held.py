@@ -7,15 +7,17 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 import trio
 from msgspec import Meta
 
-from dios.errors import DiosError
+from dios.errors import DiosError, TimeLimitError
 from dios.lib.executor.errors import UntrustedResultError
+from dios.lib.sandbox.async_process import SandboxProcess
 from dios.lib.sandbox.async_sandbox import Sandbox
+from dios.lib.sandbox.processes.channels import ProgramOutput
 from dios.lib.sandbox.result import SandboxDisplay, SandboxResult
 from dios.lib.sandbox_server import inside
 from dios.lib.sandbox_server.failures import Kind, RequestError
@@ -23,8 +25,6 @@ from dios.lib.sandbox_server.keys import KeyRecord
 from dios.lib.sandbox_server.templates import SandboxTemplate
 from dios.limits import MIB
 
-COMMANDS_MAX: Final = 64
-"""The commands of a sandbox that run at once."""
 CONTEXTS_MAX: Final = 8
 FOLLOWERS_MAX: Final = 8
 """The streams that follow one command."""
@@ -32,17 +32,13 @@ FILE_BYTES_MAX: Final = 64 * MIB
 """The bytes of a file that a client reads."""
 _PARTS_MAX: Final = 16
 """The parts of output that wait for a client; then the command waits, too."""
-_POLL_S_MIN: Final = 0.002
-_POLL_S_MAX: Final = 0.1
-_KILL: Final = 9
+_SHELL: Final = "/bin/bash"
+_OTHER_SHELL: Final = "/bin/sh"
 
 _HELPER: Final = "_dios_server"
 """The variable of a session with ``inside.answer``."""
 
 T = TypeVar("T")
-Pid = Annotated[int, Meta(ge=1, le=1 << 31)]
-Status = Annotated[int, Meta(ge=-128, le=255)]
-Part = Annotated[bytes, Meta(max_length=inside.PART_BYTES)]
 FilePart = Annotated[bytes, Meta(max_length=inside.FILE_PART_BYTES)]
 
 
@@ -58,11 +54,19 @@ class FileEntry(msgspec.Struct, frozen=True):
     target: Annotated[str, Meta(max_length=4096)]
 
 
-class CommandPart(msgspec.Struct, frozen=True):
+class CommandConfig(NamedTuple):
+    """A program and its arguments, its variables in addition to those of the sandbox, and its folder."""
+
+    arguments: Sequence[str]
+    variables: Mapping[str, str]
+    folder: str
+
+
+class CommandPart(NamedTuple):
     """Output of a command, or its end: the exit status, or the negative number of a signal."""
 
-    stdout: bytes = b""
-    stderr: bytes = b""
+    stream: str = ""
+    data: bytes = b""
     status: int | None = None
 
 
@@ -71,21 +75,18 @@ class Command:
 
     def __init__(
         self,
-        pid: int,
-        arguments: Sequence[str],
-        variables: Mapping[str, str],
-        folder: str,
+        process: SandboxProcess,
+        config: CommandConfig,
         tag: str,
         deadline: float,
     ) -> None:
-        self.pid: Final = pid
-        self.deadline = deadline
+        self.process: Final = process
+        self.pid: Final = int(process.id, 16)
+        self.config: Final = config
+        self.tag: Final = tag
         self.is_late = False
         """True once it was killed at its deadline."""
-        self.arguments: Final = tuple(arguments)
-        self.variables: Final = dict(variables)
-        self.folder: Final = folder
-        self.tag: Final = tag
+        self._deadline = deadline
         self._followers: Final[list[trio.MemorySendChannel[CommandPart]]] = []
 
     @contextlib.asynccontextmanager
@@ -102,24 +103,43 @@ class Command:
                 if sending in self._followers:
                     self._followers.remove(sending)
 
-    @property
-    def has_room(self) -> bool:
-        """True if every follower has room for output."""
-        return all(channel.statistics().current_buffer_used < _PARTS_MAX - 1 for channel in self._followers)
+    async def run(self) -> int | None:
+        """Give the output to those who follow it, and return its exit status, None if the session ended.
 
-    def deliver(self, part: CommandPart) -> None:
-        """Give a part to the followers, and after the end no further one."""
-        for channel in self._followers:
-            with contextlib.suppress(trio.WouldBlock, trio.BrokenResourceError):
-                channel.send_nowait(part)
-        if part.status is not None:
-            self.forget()
+        The output is dropped while nobody follows it.
+        """
+        with contextlib.suppress(DiosError):
+            while (part := await self._part()) is not None:
+                await self._deliver(CommandPart(part.stream, part.data))
+            return await self.process.wait()
+        return None
 
-    def forget(self) -> None:
-        """End the streams that follow the command."""
+    async def end(self, status: int | None) -> None:
+        """Give the exit status to those who follow it; without one their streams just end."""
+        if status is not None:
+            await self._deliver(CommandPart(status=status))
         for channel in self._followers:
             channel.close()
         self._followers.clear()
+        with contextlib.suppress(DiosError):
+            await self.process.close()
+
+    async def _part(self) -> ProgramOutput | None:
+        """Return the next output, None at the end. At its deadline the command is killed."""
+        if not self.is_late and self._deadline < math.inf:
+            try:
+                return await self.process.read(max(0.0, self._deadline - trio.current_time()))
+            except TimeLimitError:
+                self.is_late = True
+                await self.process.kill()
+        return await self.process.read()
+
+    async def _deliver(self, part: CommandPart) -> None:
+        # A command waits for its slowest follower, up to its deadline.
+        with trio.move_on_at(math.inf if self.is_late else self._deadline):
+            for channel in list(self._followers):
+                with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    await channel.send(part)
 
 
 class Context:
@@ -168,7 +188,9 @@ class HeldSandbox:
         """Its own session and those of its further contexts, open or about to be."""
         self.commands: Final[dict[int, Command]] = {}
         self.contexts: Final[dict[str, Context]] = {}
-        self._work = trio.Event()
+        self.nursery: trio.Nursery | None = None
+        """That of its commands, while it is open."""
+        self._has_shell = False
 
     @property
     def box(self) -> Sandbox:
@@ -208,6 +230,8 @@ class HeldSandbox:
         context.path = await self.ask(
             Annotated[str, Meta(max_length=4096)], "enter_folder", context.folder, box=context.box
         )
+        if self.template.has_programs:
+            self._has_shell = await self.ask(bool, "has_file", _SHELL, box=context.box)
         self.contexts[context.name] = context
 
     async def ask(self, kind: object, operation: str, *arguments: object, box: Sandbox | None = None) -> T:
@@ -221,34 +245,48 @@ class HeldSandbox:
     # -- commands ---------------------------------------------------------------------------------
     async def start(
         self,
-        arguments: Sequence[str],
+        config: CommandConfig,
         *,
-        variables: Mapping[str, str],
-        folder: str = "",
         has_input: bool = False,
         tag: str = "",
+        terminal: tuple[int, int] | None = None,
         seconds: float = math.inf,
     ) -> Command:
-        """Start a command, which is killed after ``seconds``.
+        """Start a command, which is killed after ``seconds``; ``terminal`` is its rows and columns.
 
-        Raises RequestError without the programs of an image, or over the bound.
+        Raises RequestError without the programs of an image, and the errors of ``Sandbox.start``.
         """
+        self.require_programs()
+        program, *arguments = config.arguments
+        if program == _SHELL and not self._has_shell:
+            program = _OTHER_SHELL
+        process = await self.awake.start(
+            program, *arguments, cwd=config.folder, env=config.variables, pty=terminal
+        )
+        command = Command(process, config, tag, trio.current_time() + seconds)
+        self.commands[command.pid] = command
+        nursery = self.nursery
+        assert nursery is not None, "it is open"  # noqa: S101 - by the holder
+        nursery.start_soon(self._run, command)
+        if not has_input and terminal is None:
+            await process.end_input()
+        return command
+
+    async def _run(self, command: Command) -> None:
+        try:
+            status = await command.run()
+        finally:
+            del self.commands[command.pid]
+        await command.end(status)
+
+    def require_programs(self) -> None:
+        """Raise RequestError if the sandbox has no programs."""
         if not self.template.has_programs:
             raise RequestError(
                 Kind.UNSUPPORTED,
                 f"sandboxes of the template {self.template_name!r} have no programs: "
                 "use run_code, or a template with an image",
             )
-        if not arguments or not arguments[0]:
-            raise RequestError(Kind.INVALID, "a command has the name of a program")
-        if len(self.commands) >= COMMANDS_MAX:
-            raise RequestError(Kind.LIMIT, f"{COMMANDS_MAX} commands run in this sandbox, the most: end one")
-        pid: int = await self.ask(Pid, "start", list(arguments), dict(variables), folder, has_input)
-        command = self.commands[pid] = Command(
-            pid, arguments, variables, folder, tag, trio.current_time() + seconds
-        )
-        self._work.set()
-        return command
 
     def command(self, pid: int | None, tag: str | None) -> Command:
         """Return a command that runs, by its number or its tag. Raise RequestError."""
@@ -256,67 +294,6 @@ class HeldSandbox:
             if (pid is not None and command.pid == pid) or (pid is None and tag and command.tag == tag):
                 return command
         raise RequestError(Kind.NOT_FOUND, "no such command runs in this sandbox")
-
-    async def write(self, command: Command, data: bytes) -> None:
-        """Write to the input of a command; wait while it does not read."""
-        pause_s = _POLL_S_MIN
-        while data:
-            count: int = await self.ask(Annotated[int, Meta(ge=0, le=len(data))], "write", command.pid, data)
-            data = data[count:]
-            if data:
-                await trio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _POLL_S_MAX)
-
-    async def pump(self) -> None:
-        """Bring the output of all commands to those who follow them, until this is cancelled."""
-        pause_s = _POLL_S_MIN
-        while True:
-            if not self.commands:
-                self._work = trio.Event()
-                await self._work.wait()
-                pause_s = _POLL_S_MIN
-            await trio.sleep(pause_s)
-            if self.is_paused:
-                pause_s = _POLL_S_MAX
-                continue
-            try:
-                await self._kill_late()
-                has_news = await self._poll(
-                    [pid for pid, command in self.commands.items() if command.has_room]
-                )
-            except (DiosError, RequestError):
-                if self.box.paused:
-                    continue
-                # The session ended, or its answers are none: no command can be followed any more.
-                for command in self.commands.values():
-                    command.forget()
-                self.commands.clear()
-                continue
-            pause_s = _POLL_S_MIN if has_news else min(2 * pause_s, _POLL_S_MAX)
-
-    async def _kill_late(self) -> None:
-        for command in list(self.commands.values()):
-            if not command.is_late and trio.current_time() >= command.deadline:
-                command.is_late = True
-                await self.ask(object, "signal", command.pid, _KILL)
-
-    async def _poll(self, pids: Sequence[int]) -> bool:
-        news: dict[int, tuple[bytes, bytes, int | None]] = await self.ask(
-            dict[int, tuple[Part, Part, Status | None]], "poll", list(pids)
-        )
-        has_news = False
-        for pid in pids:
-            if pid not in news:
-                # The session was started afresh.
-                self.commands.pop(pid).forget()
-                continue
-            part = CommandPart(*news[pid])
-            if part != CommandPart():
-                has_news = True
-                self.commands[pid].deliver(part)
-            if part.status is not None:
-                del self.commands[pid]
-        return has_news
 
     # -- files ------------------------------------------------------------------------------------
     async def read_file(self, path: str) -> bytes:

@@ -148,10 +148,11 @@ class SandboxHolder:
             with held.scope:
                 async with held.template.sandbox(self._node) as box, contextlib.AsyncExitStack() as stack:
                     await held.begin(Context(held.name, box, ""))
-                    held.is_open = True
-                    task_status.started()
                     stack.push_async_callback(self._close_contexts, held)
-                    await held.pump()
+                    async with trio.open_nursery() as held.nursery:
+                        held.is_open = True
+                        task_status.started()
+                        await trio.sleep_forever()
         except Exception:
             if not held.is_open:
                 raise
@@ -159,8 +160,6 @@ class SandboxHolder:
             _log.exception("a sandbox ended with an error")
         finally:
             held.is_open = False
-            for command in held.commands.values():
-                command.forget()
             self._held.pop(held.name, None)
             held.over.set()
 

@@ -1,4 +1,4 @@
-"""Runs in the session of a sandbox for the server: commands side by side, and questions about files.
+"""Runs in the session of a sandbox for the server, and answers its questions about files and variables.
 
 The server sets ``answer`` as a variable of the session, and calls it. Code that nobody has read could change
 what it returns, so ``held`` checks all of it.
@@ -8,117 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
-import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from dios.lib.sandbox.session import opened_file
 
-PART_BYTES: Final = 64 * 1024
-"""The most of one stream of a command that one answer has."""
 FILE_PART_BYTES: Final = 4 * 1024 * 1024
 ENTRIES_MAX: Final = 10_000
 JSON_CHARS_MAX: Final = 256 * 1024
-
-_SHELL: Final = "/bin/bash"
-_OTHER_SHELL: Final = "/bin/sh"
-_DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-_commands: Final[dict[int, subprocess.Popen[bytes]]] = {}
 
 
 def answer(operation: str, *arguments: object) -> object:
     """Do one of ``OPERATIONS``, and return its plain value. Raise OSError and ValueError."""
     return OPERATIONS[operation](*arguments)
-
-
-# -- commands -----------------------------------------------------------------------------------------
-def _start(arguments: Sequence[str], variables: Mapping[str, str], folder: str, has_input: object) -> int:
-    program, *rest = arguments
-    if program == _SHELL and not Path(_SHELL).exists():
-        program = _OTHER_SHELL  # an image may have the smaller shell alone
-    process = subprocess.Popen(
-        [program, *rest],
-        stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=folder or None,
-        env={"PATH": _DEFAULT_PATH, **os.environ, **variables},
-        process_group=0,
-        bufsize=0,
-    )
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            os.set_blocking(stream.fileno(), False)
-    _commands[process.pid] = process
-    return process.pid
-
-
-def _poll(pids: Sequence[int]) -> dict[int, tuple[bytes, bytes, int | None]]:
-    """Return new output of commands and their exit status; one that ended without more is forgotten."""
-    news = {}
-    for pid in pids:
-        process = _commands.get(pid)
-        if process is None:
-            continue
-        # First the status: what is read afterwards is all that the command itself has written.
-        status = process.poll()
-        out, err = (_read(stream.fileno()) if stream else b"" for stream in (process.stdout, process.stderr))
-        if status is not None and (len(out) == PART_BYTES or len(err) == PART_BYTES):
-            status = None  # there may be more
-        if status is not None:
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    stream.close()
-            del _commands[pid]
-        news[pid] = out, err, status
-    return news
-
-
-def _read(descriptor: int) -> bytes:
-    data = bytearray()
-    try:
-        while len(data) < PART_BYTES:
-            part = os.read(descriptor, PART_BYTES - len(data))
-            if not part:
-                break
-            data += part
-    except BlockingIOError:
-        pass
-    return bytes(data)
-
-
-def _write(pid: int, data: bytes) -> int:
-    """Write to the input of a command, and return the number of bytes for which there was room."""
-    stream = _process(pid).stdin
-    if stream is None or stream.closed:
-        raise ValueError("the command has no open standard input: start it with stdin")
-    try:
-        return os.write(stream.fileno(), data)
-    except BlockingIOError:
-        return 0
-    except BrokenPipeError:
-        return len(data)  # it reads no more
-
-
-def _close_input(pid: int) -> None:
-    stream = _process(pid).stdin
-    if stream is not None:
-        stream.close()
-
-
-def _signal(pid: int, number: int) -> None:
-    os.killpg(_process(pid).pid, signal.Signals(number))
-
-
-def _process(pid: int) -> subprocess.Popen[bytes]:
-    if pid not in _commands:
-        raise ProcessLookupError(f"no command {pid} runs")
-    return _commands[pid]
 
 
 # -- files --------------------------------------------------------------------------------------------
@@ -204,12 +109,12 @@ def _last_value_json() -> str:
     return text if len(text) <= JSON_CHARS_MAX else ""
 
 
+def _has_file(path: str) -> bool:
+    return Path(path).exists()
+
+
 OPERATIONS: Final[Mapping[str, Callable[..., object]]] = {  # type: ignore[explicit-any] # of any arguments
-    "start": _start,
-    "poll": _poll,
-    "write": _write,
-    "close_input": _close_input,
-    "signal": _signal,
+    "has_file": _has_file,
     "entry": _entry,
     "list": _list,
     "read_part": _read_part,

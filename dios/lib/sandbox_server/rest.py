@@ -10,18 +10,17 @@ import msgspec
 import trio
 from msgspec import Meta
 
+from dios.errors import DiosError, TimeLimitError
 from dios.installation import version
-from dios.lib.sandbox.errors import SandboxCodeError
 from dios.lib.sandbox.result import SandboxDisplay, SandboxFailure, SandboxTable
 from dios.lib.sandbox_server import inside
 from dios.lib.sandbox_server.e2b_api import Seconds, Text
 from dios.lib.sandbox_server.failures import Kind, RequestError
-from dios.lib.sandbox_server.held import FileEntry, HeldSandbox, beside
+from dios.lib.sandbox_server.held import FileEntry, HeldSandbox
 from dios.lib.sandbox_server.http import BODY_BYTES_MAX, Reply
 from dios.lib.sandbox_server.operations import Call, Interface, NoRequest, Operation, json_reply
 
-OUTPUT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The output of a command in one answer; more ends the command."""
+_END_S: Final = 1.0
 
 
 class NewSandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -187,40 +186,20 @@ async def run(call: Call, request: msgspec.Struct) -> Reply:
 async def execute(call: Call, request: msgspec.Struct) -> Reply:
     """Run a program to its end."""
     held, program = call.held, cast("Program", request)
-    command = await held.start(
-        program.arguments,
-        variables=program.environment,
-        folder=program.folder,
-        has_input=bool(program.stdin),
-        seconds=program.seconds,
-    )
-    out, err, status = bytearray(), bytearray(), None
-
-    async def feed() -> None:
-        # The program may have ended without its input.
-        with contextlib.suppress(SandboxCodeError):
-            if program.stdin:
-                await held.write(command, program.stdin.encode())
-                await held.ask(object, "close_input", command.pid)
-
+    held.require_programs()
+    process = await held.awake.start(*program.arguments, cwd=program.folder, env=program.environment)
     try:
-        async with command.followed() as parts, beside(feed):
-            async for part in parts:
-                out += part.stdout
-                err += part.stderr
-                status = part.status
-                if len(out) + len(err) > OUTPUT_BYTES_MAX:
-                    text = f"the program wrote more than {OUTPUT_BYTES_MAX:,} bytes and was killed"
-                    raise RequestError(Kind.TOO_LARGE, text)
+        ended = await process.communicate(program.stdin, program.seconds)
+    except TimeLimitError:
+        text = f"the program ran for {program.seconds:g} s and was killed"
+        raise RequestError(Kind.TIMEOUT, text) from None
     finally:
-        # Nobody else follows it: it ends with its request.
-        command.deadline = trio.current_time()
-    if command.is_late:
-        raise RequestError(Kind.TIMEOUT, f"the program ran for {program.seconds:g} s and was killed")
-    if status is None:
-        raise RequestError(Kind.GONE, "the session ended, and the program with it")
-    texts = (bytes(data).decode(errors="backslashreplace") for data in (out, err))
-    return json_reply(ProgramEnd(status, *texts))
+        with trio.move_on_after(_END_S, shield=True), contextlib.suppress(DiosError):
+            if process.returncode is None:
+                await process.kill()
+            await process.close()
+    code = cast("int", ended.exit_code)  # it has ended
+    return json_reply(ProgramEnd(code, ended.stdout, ended.stderr))
 
 
 async def read_file(call: Call, _request: msgspec.Struct) -> Reply:

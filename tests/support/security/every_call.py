@@ -6,7 +6,17 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from dios.wire import messages
-from dios.wire.types import AcquireIov, CommitIov, Flag, Mode, NameKind, ObjectType, Permission, RequestEnd
+from dios.wire.types import (
+    AcquireIov,
+    CommitIov,
+    Flag,
+    Mode,
+    NameKind,
+    ObjectType,
+    Permission,
+    RequestEnd,
+    SandboxUse,
+)
 from tests.support.security.hostile_pair import Puppet
 
 Make: TypeAlias = Callable[[Puppet, int], messages.AnyCall]
@@ -53,6 +63,7 @@ BY_REFERENCE: Final[dict[str, Make]] = {
     "describe": lambda _, ref: messages.Describe(ref),
     "look up in": lambda _, ref: messages.Lookup(bytes(range(32)), ref),
     "record request": lambda _, ref: messages.RecordRequest(ref, 0, "GET", RequestEnd.ANSWERED),
+    "record use": lambda _, ref: messages.RecordUse(ref, SandboxUse.PROGRAM, 1, "sh", 2),
     "connect by": lambda _, ref: messages.Create(
         ObjectType.TCP_STREAM, name_kind=NameKind.ANONYMOUS, address="127.0.0.1:9", network=ref
     ),
