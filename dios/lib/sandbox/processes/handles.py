@@ -377,9 +377,13 @@ def variables_of(env: Mapping[str, str] | None) -> dict[str, str] | None:
     """Return environment variables. Raise InvalidError for anything else."""
     if env is None:
         return None
+    try:
+        variables = dict(env)
+    except (TypeError, ValueError):
+        raise InvalidError("env has the names of environment variables and their values") from None
     return {
         checked(name, str, "a variable"): checked(value, str, "a variable")
-        for name, value in checked(dict(env) if isinstance(env, Mapping) else env, dict, "env").items()
+        for name, value in variables.items()
     }
 
 
