@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from enum import Enum
 from typing import Final
 
@@ -19,6 +20,8 @@ from dios.errors import (
     TooLargeError,
 )
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Kind(Enum):
@@ -89,7 +92,11 @@ def as_request_error(error: DiosError) -> RequestError:
         kind = _KINDS_OF_CODE.get(failure.type, Kind.INVALID)
         return RequestError(kind, f"{failure.message or failure.type}{remedy}")
     kinds = [kind for kinds_of, kind in _KINDS if isinstance(error, kinds_of)]
-    kind = kinds[0] if kinds else Kind.INTERNAL
+    if not kinds:
+        # Its text may have places of this machine.
+        _log.error("a request failed: %s", error)
+        return RequestError(Kind.INTERNAL, "the server could not do this: its log has the reason")
+    kind = kinds[0]
     # Clients of E2B know an ended sandbox by these words.
     prefix = "the sandbox was not found: " if kind is Kind.GONE else ""
     return RequestError(kind, prefix + error.message)

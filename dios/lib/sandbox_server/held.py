@@ -232,7 +232,6 @@ class HeldSandbox:
         )
         if self.template.has_programs:
             self._has_shell = await self.ask(bool, "has_file", _SHELL, box=context.box)
-        self.contexts[context.name] = context
 
     async def ask(self, kind: object, operation: str, *arguments: object, box: Sandbox | None = None) -> T:
         """Return an answer of ``inside``, which has this type. Raise the errors of ``Sandbox.call``."""

@@ -80,6 +80,11 @@ class SandboxHolder:
             )
         return record
 
+    def require_valid(self, key: KeyRecord) -> None:
+        """Raise RequestError for a key that was revoked."""
+        if not _is_valid(key, self.keys.keys()):
+            raise RequestError(Kind.UNAUTHENTICATED, "the API key was revoked")
+
     def held(self, key: KeyRecord, name: str) -> HeldSandbox:
         """Return a sandbox of a key. Raise RequestError for others, which look like missing ones."""
         held = self._held.get(name)
@@ -94,8 +99,7 @@ class SandboxHolder:
             raise RequestError(Kind.GONE, f"the sandbox {name[:40]} was not found")
         if not hmac.compare_digest(held.token.encode(), token.encode(errors="replace")):
             raise RequestError(Kind.UNAUTHENTICATED, "the access token of the sandbox is missing or wrong")
-        if not _is_valid(held.key, self.keys.keys()):
-            raise RequestError(Kind.UNAUTHENTICATED, "the API key of this sandbox was revoked")
+        self.require_valid(held.key)
         return held
 
     def all_of(self, key: KeyRecord) -> list[HeldSandbox]:
@@ -135,39 +139,50 @@ class SandboxHolder:
         nursery = self._nursery
         assert nursery is not None, "requests come while it runs"  # noqa: S101 - the order of the server
         try:
-            await nursery.start(functools.partial(self._hold, held))
-            held.live_for(life_s)
+            await nursery.start(functools.partial(self._hold, held, life_s))
         except BaseException:
+            held.scope.cancel()
             self._held.pop(held.name, None)
             raise
         return held
 
-    async def _hold(self, held: HeldSandbox, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _hold(self, held: HeldSandbox, life_s: float, *, task_status: trio.TaskStatus[None]) -> None:
         """Keep a sandbox open until its scope ends. Errors before it is open are those of ``start``."""
+        was_open = False
         try:
             with held.scope:
                 async with held.template.sandbox(self._node) as box, contextlib.AsyncExitStack() as stack:
-                    await held.begin(Context(held.name, box, ""))
+                    context = Context(held.name, box, "")
+                    await held.begin(context)
+                    held.contexts[held.name] = context
                     stack.push_async_callback(self._close_contexts, held)
                     async with trio.open_nursery() as held.nursery:
-                        held.is_open = True
+                        held.live_for(life_s)
+                        held.is_open = was_open = True
                         task_status.started()
-                        await trio.sleep_forever()
+                        try:
+                            await trio.sleep_forever()
+                        finally:
+                            held.is_open = False
         except Exception:
-            if not held.is_open:
+            if not was_open:
                 raise
             # Nobody waits for its end.
             _log.exception("a sandbox ended with an error")
+        else:
+            if not was_open:
+                raise RequestError(Kind.UNAUTHENTICATED, "the API key was revoked while the sandbox started")
         finally:
-            held.is_open = False
             self._held.pop(held.name, None)
             held.over.set()
 
     async def _close_contexts(self, held: HeldSandbox) -> None:
-        for name, context in held.contexts.items():
-            if name != held.name:
-                with contextlib.suppress(DiosError):
+        for context in list(held.contexts.values()):
+            if context.name != held.name:
+                try:
                     await context.box.close()
+                except Exception:  # noqa: BLE001 - the others end all the same
+                    _log.exception("a context ended with an error")
 
     async def end(self, held: HeldSandbox) -> None:
         """End a sandbox, and wait until its session has ended."""
@@ -185,11 +200,14 @@ class SandboxHolder:
         try:
             await box.__aenter__()
             await held.begin(context)
+            # From here on no other task runs until the end of the sandbox would close it.
             held.require_open()
+            held.contexts[context.name] = context
         except BaseException:
-            held.contexts.pop(context.name, None)
-            held.sessions -= 1
-            await box.close()
+            try:
+                await box.close()
+            finally:
+                held.sessions -= 1
             raise
         return context
 
@@ -199,8 +217,10 @@ class SandboxHolder:
         if context.name == held.name:
             raise RequestError(Kind.INVALID, "the context of the sandbox itself ends with the sandbox")
         del held.contexts[context.name]
-        held.sessions -= 1
-        await context.box.close()
+        try:
+            await context.box.close()
+        finally:
+            held.sessions -= 1
 
     def set_life(self, held: HeldSandbox, seconds: float | None) -> None:
         """Let a sandbox live for this time from now. Raise RequestError for more than the key has."""

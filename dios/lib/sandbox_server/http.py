@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import ssl
 import zlib
 from collections import Counter
@@ -26,11 +27,13 @@ STRANGERS_MAX: Final = 64
 """The connections that have shown no secret yet."""
 HEAD_BYTES_MAX: Final = 16 * KIB
 HEAD_S: Final = 10.0
-"""The time for the handshake of TLS, and for the head of a request from the connection on."""
+"""The time for a head. A stranger's connection has no more in all, with the handshake and its answer."""
 IDLE_S: Final = 75.0
 """The time between two requests of a client that has shown a secret."""
 STALL_S: Final = 30.0
 """The time in which a client sends or takes something."""
+BODY_S: Final = 600.0
+"""The time for a whole body."""
 BODY_BYTES_MAX: Final = 64 * MIB
 CONNECTIONS_OF_A_CLIENT_MAX: Final = 128
 LARGE_BODIES_OF_A_CLIENT_MAX: Final = 2
@@ -107,12 +110,15 @@ Answer = Callable[[bytes, AnswerWriter], Awaitable[Reply | None]]
 class Plan(NamedTuple):
     """An admitted request: the client's name, the most bytes of its body, and its answer.
 
-    An answer of None was sent in parts.
+    An answer of None was sent in parts. A request of nobody has no body, and is the last of its connection.
+    ``large_answers_max`` is the most requests of this kind that the client has at once, up to the last byte
+    of the answer; None for a request whose answer is small.
     """
 
     client: str
     body_bytes_max: int
     answer: Answer
+    large_answers_max: int | None = None
 
 
 class Application:
@@ -140,6 +146,7 @@ class Server:
         self._strangers = 0
         self._connections_of: Final[Counter[str]] = Counter()
         self._bodies_of: Final[Counter[str]] = Counter()
+        self._answers_of: Final[Counter[str]] = Counter()
 
     async def serve(self, listener: trio.SocketListener) -> None:
         """Serve until this is cancelled."""
@@ -154,14 +161,16 @@ class Server:
         self._connections += 1
         self._strangers += 1
         known = contextlib.ExitStack()
+        scope = trio.CancelScope(deadline=trio.current_time() + HEAD_S)
         stranger = contextlib.ExitStack()
-        stranger.callback(self._forget_stranger)
+        stranger.callback(self._forget_stranger, scope)
         try:
             stream: trio.abc.Stream = transport
             if self._context is not None:
                 stream = trio.SSLStream(transport, self._context, server_side=True, https_compatible=True)
             connection = _Connection(stream)
-            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):
+            broken = trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError
+            with scope, contextlib.suppress(*broken):
                 await self._converse(connection, stranger, known)
             # A client that takes nothing has no more than a second.
             with trio.move_on_after(1), contextlib.suppress(trio.BrokenResourceError, trio.BusyResourceError):
@@ -175,8 +184,9 @@ class Server:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(transport)
 
-    def _forget_stranger(self) -> None:
+    def _forget_stranger(self, scope: trio.CancelScope) -> None:
         self._strangers -= 1
+        scope.deadline = math.inf
 
     async def _converse(
         self, connection: _Connection, stranger: contextlib.ExitStack, known: contextlib.ExitStack
@@ -190,8 +200,7 @@ class Server:
                     head = await connection.head(HEAD_S)
                 if waiting.cancelled_caught or head is None:
                     return
-                self._require_own(head)
-                plan = self._application.admit(head)
+                plan = self._admitted(head)
                 if plan.client and not client:
                     client = plan.client
                     known.enter_context(
@@ -211,16 +220,24 @@ class Server:
             if client:
                 stranger.close()
                 wait_s = IDLE_S
-            if not await self._answer(connection, head, plan):
+            if not await self._answer(connection, head, plan) or not plan.client:
                 return
 
-    def _require_own(self, head: Head) -> None:
-        """Raise RequestError for a request that is for another host, or that a browser sends for a page."""
+    def _admitted(self, head: Head) -> Plan:
+        """Return the plan for a request.
+
+        Raises RequestError for one that is for another host, that a browser sends for a page, or that is a
+        stranger's and has a body.
+        """
         host = head.headers.get("host", "").lower()
         if host not in self._hosts:
             raise RequestError(Kind.NOT_PERMITTED, "this server does not serve that host")
         if "origin" in head.headers or head.headers.get("sec-fetch-site", "none") != "none":
             raise RequestError(Kind.NOT_PERMITTED, "pages in browsers are not served")
+        plan = self._application.admit(head)
+        if not plan.client and _has_body(head):
+            raise RequestError(Kind.INVALID, "this request has no body")
+        return plan
 
     async def _refuse(self, connection: _Connection, head: Head | None, error: RequestError) -> None:
         reply = self._application.refusal(head, error)
@@ -236,6 +253,9 @@ class Server:
                 if plan.body_bytes_max > _LARGE:
                     most = LARGE_BODIES_OF_A_CLIENT_MAX
                     stack.enter_context(_place(self._bodies_of, plan.client, most, "large requests"))
+                if plan.large_answers_max is not None:
+                    most = plan.large_answers_max
+                    stack.enter_context(_place(self._answers_of, plan.client, most, "runs"))
                 body = await connection.body(head, plan.body_bytes_max)
             except RequestError as error:
                 await self._refuse(connection, head, error)
@@ -249,14 +269,14 @@ class Server:
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     connection.is_gone = True
                 nursery.cancel_scope.cancel()
-        if connection.is_gone or (reply is not None and writer.has_begun):
-            return False
-        if reply is not None:
-            await connection.reply(reply)
-        elif writer.has_begun:
-            await connection.send(h11.EndOfMessage())
-        else:
-            return False
+            if connection.is_gone or (reply is not None and writer.has_begun):
+                return False
+            if reply is not None:
+                await connection.reply(reply, closes=not plan.client)
+            elif writer.has_begun:
+                await connection.send(h11.EndOfMessage())
+            else:
+                return False
         return connection.next_request()
 
 
@@ -292,22 +312,29 @@ class _Connection:
             raise RequestError(Kind.UNSUPPORTED, "bodies are plain, or packed by gzip")
         unpack = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
         data = bytearray()
+        raw_size = 0
+        deadline = trio.current_time() + BODY_S
         while True:
             try:
                 event = self._http.next_event()
                 if event is h11.NEED_DATA:
-                    with trio.fail_after(STALL_S):
+                    with trio.fail_at(min(deadline, trio.current_time() + STALL_S)):
                         await self._receive()
                     continue
                 if isinstance(event, h11.Data):
+                    raw_size += len(event.data)
                     left = bytes_max + 1 - len(data)
                     data += unpack.decompress(event.data, left) if unpack else event.data
             except (h11.RemoteProtocolError, zlib.error) as error:
                 raise RequestError(Kind.INVALID, f"the body is damaged: {error}") from None
             except trio.TooSlowError:
-                raise RequestError(Kind.TIMEOUT, f"nothing came for {STALL_S:g} s") from None
-            if len(data) > bytes_max:
+                raise RequestError(
+                    Kind.TIMEOUT, f"nothing came for {STALL_S:g} s, or not all of it in {BODY_S:g} s"
+                ) from None
+            if max(len(data), raw_size) > bytes_max:
                 raise too_large
+            if unpack and unpack.unused_data:
+                raise RequestError(Kind.INVALID, "bytes follow the packed body")
             if isinstance(event, h11.EndOfMessage):
                 if unpack and not unpack.eof:
                     raise RequestError(Kind.INVALID, "the packed body is incomplete")
@@ -316,14 +343,20 @@ class _Connection:
                 raise RequestError(Kind.INVALID, "the body is incomplete")
 
     async def watch(self, scope: trio.CancelScope) -> None:
-        """Cancel ``scope`` when the client goes away. A further request that comes early waits."""
-        try:
-            data = await self._stream.receive_some(_CHUNK)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            data = b""
-        if data:
+        """Cancel ``scope`` when the client goes away, or sends much before its answer.
+
+        A further request that comes early waits.
+        """
+        size = 0
+        while size <= HEAD_BYTES_MAX:
+            try:
+                data = await self._stream.receive_some(_CHUNK)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                data = b""
+            if not data:
+                break
+            size += len(data)
             self._http.receive_data(bytes(data))
-            return
         self.is_gone = True
         scope.cancel()
 
@@ -368,6 +401,11 @@ def _place(counts: Counter[str], client: str, most: int, noun: str) -> Iterator[
         counts[client] -= 1
         if not counts[client]:
             del counts[client]
+
+
+def _has_body(head: Head) -> bool:
+    """Return True for a request with a body, also one that is empty in the end."""
+    return "transfer-encoding" in head.headers or head.headers.get("content-length", "0") != "0"
 
 
 def _head_of(event: h11.Request) -> Head:

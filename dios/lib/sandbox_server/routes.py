@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
+from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote
 
@@ -38,13 +41,8 @@ class Routes(Application):
 
     def admit(self, head: Head) -> Plan:
         """Return the plan for a request: its operation, if its secret admits it."""
-        try:
+        with _keys_read():
             return self._plan(head)
-        except (DiosError, OSError) as error:
-            _log.error("the keys cannot be read: %s", error)
-            raise RequestError(
-                Kind.INTERNAL, "the server cannot read its keys: its log has the reason"
-            ) from None
 
     def _plan(self, head: Head) -> Plan:
         if (head.method, head.path) == ("GET", OPENAPI_PATH):
@@ -56,6 +54,11 @@ class Routes(Application):
             raise RequestError(Kind.UNSUPPORTED, f"{operation.name} is not supported: {operation.effect}")
 
         async def answer(body: bytes, writer: AnswerWriter) -> Reply | None:
+            # The body has taken its time: what the head was admitted for may be over.
+            with _keys_read():
+                self._holder.require_valid(key)
+            if held is not None:
+                held.require_open()
             call = Call(self._holder, head, names, key, body, writer, held)
             return await _answered(operation, handler, call)
 
@@ -91,6 +94,16 @@ class Routes(Application):
         return json_reply({"code": error.kind.status, "message": error.message}, error.kind.status, headers)
 
 
+@contextlib.contextmanager
+def _keys_read() -> Iterator[None]:
+    """Raise RequestError if the body cannot read the keys."""
+    try:
+        yield
+    except (DiosError, OSError) as error:
+        _log.error("the keys cannot be read: %s", error)
+        raise RequestError(Kind.INTERNAL, "the server cannot read its keys: its log has the reason") from None
+
+
 def _operation(head: Head) -> tuple[Operation, tuple[str, ...]]:
     """Return the operation of a request, and the names in its path. Raise RequestError."""
     for operation, pattern in _PATTERNS:
@@ -104,12 +117,20 @@ def _operation(head: Head) -> tuple[Operation, tuple[str, ...]]:
     )
 
 
-async def _openapi(_body: bytes, _responder: AnswerWriter) -> Reply:
+@functools.cache
+def _document() -> Reply:
     return json_reply(rest.openapi())
 
 
+async def _openapi(_body: bytes, _responder: AnswerWriter) -> Reply:
+    return _document()
+
+
 async def _answered(operation: Operation, handler: Handler, call: Call) -> Reply | None:
-    """Call the function of an operation; a failure of a stream that has begun is its last message."""
+    """Call the function of an operation.
+
+    A failure of a stream that has begun is its last message; other answers that have begun break off.
+    """
     try:
         body = e2b_agent.message_of(call.body) if operation.streams else call.body
         return await handler(call, operation.read(body))
@@ -122,6 +143,7 @@ async def _answered(operation: Operation, handler: Handler, call: Call) -> Reply
             failure = RequestError(Kind.INTERNAL, "the server has a defect: its log has it")
         if not call.writer.has_begun:
             raise failure from error
-        if operation.streams:
-            await call.writer.send(e2b_agent.failed_stream(failure))
+        if not operation.streams:
+            raise trio.BrokenResourceError from error
+        await call.writer.send(e2b_agent.failed_stream(failure))
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,9 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 from dios.lib.sandbox_server.failures import Kind, RequestError
 from dios.lib.sandbox_server.http import (
     BODY_BYTES_MAX,
+    BODY_S,
     CONNECTIONS_OF_A_CLIENT_MAX,
+    HEAD_BYTES_MAX,
     HEAD_S,
     IDLE_S,
     LARGE_BODIES_OF_A_CLIENT_MAX,
@@ -26,18 +29,20 @@ from dios.lib.sandbox_server.http import (
     Server,
 )
 
+PUBLIC = b"GET /public HTTP/1.1\r\nHost: here:1\r\n"
 HEAD = b"POST /echo HTTP/1.1\r\nHost: here:1\r\nX-Key: right\r\n"
 
 
 class Echo(Application):
-    """Answers with the body; /wait waits until the client goes away."""
+    """Answers with the body; /wait waits until the client goes away, and /public needs no key."""
 
     def __init__(self) -> None:
         self.gone = trio.Event()
 
     def admit(self, head: Head) -> Plan:
         """Admit requests with the right key."""
-        if head.headers.get("x-key") != "right":
+        is_public = head.path == "/public"
+        if not is_public and head.headers.get("x-key") != "right":
             raise RequestError(Kind.UNAUTHENTICATED, "no key")
 
         async def answer(body: bytes, writer: AnswerWriter) -> Reply | None:
@@ -52,7 +57,8 @@ class Echo(Application):
                 return None
             return Reply(200, body, "text/plain")
 
-        return Plan("client", BODY_BYTES_MAX if head.path == "/large" else 1000, answer)
+        most = BODY_BYTES_MAX if head.path == "/large" else 1000
+        return Plan("" if is_public else "client", most, answer, 2 if head.path == "/run" else None)
 
     def refusal(self, head: Head | None, error: RequestError) -> Reply:
         """Return the text of a failure."""
@@ -119,6 +125,21 @@ async def test_the_work_of_a_client_that_goes_away_ends() -> None:
         await application.gone.wait()
 
 
+@pytest.mark.parametrize("size", [HEAD_BYTES_MAX + 1, 1])
+async def test_the_work_of_a_client_that_goes_away_after_early_bytes_ends(size: int) -> None:
+    """Bytes before the answer do not hide the end of a connection, and many of them are its end."""
+    application = Echo()
+    async with connected(application) as client:
+        await client.send_all(HEAD.replace(b"/echo", b"/wait") + b"\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        await client.send_all(b"P" * size)
+        await trio.testing.wait_all_tasks_blocked()
+        if size == 1:
+            assert not application.gone.is_set()
+            await client.aclose()
+        await application.gone.wait()
+
+
 @pytest.mark.parametrize(
     ("data", "limit_s"),
     [
@@ -135,6 +156,88 @@ async def test_silence_ends_a_connection(autojump_clock: MockClock, data: bytes,
         began = trio.current_time()
         await received(client, b"")
         assert trio.current_time() - began == pytest.approx(limit_s)
+
+
+@pytest.mark.parametrize(
+    ("head", "part", "limit_s", "tail"),
+    [
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x", BODY_S, b"HTTP/1.1 408 "),
+        (PUBLIC, b"x", HEAD_S, b""),
+    ],
+)
+async def test_slow_bytes_end_a_connection(
+    autojump_clock: MockClock, head: bytes, part: bytes, limit_s: float, tail: bytes
+) -> None:
+    """A byte now and then buys no more time than a body, or a stranger, has in all."""
+    async with connected(Echo()) as client, trio.open_nursery() as nursery:
+
+        async def trickle() -> None:
+            while True:
+                await client.send_all(part)
+                await trio.sleep(HEAD_S / 4)
+
+        await client.send_all(head)
+        began = trio.current_time()
+        nursery.start_soon(trickle)
+        assert (await received(client, b"")).startswith(tail)
+        assert trio.current_time() - began == pytest.approx(limit_s)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stranger_has_one_answer_for_each_connection() -> None:
+    """The place of a connection is free again after a public document, whatever else was sent with it."""
+    async with connected(Echo()) as client:
+        await client.send_all((PUBLIC + b"\r\n") * 2)
+        answer = await received(client, b"")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.count(b"HTTP/1.1 ") == answer.lower().count(b"connection: close") == 1
+
+
+@pytest.mark.parametrize(
+    "lines", [b"Content-Length: 1\r\n\r\n", b"Transfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n\r\n"]
+)
+async def test_the_body_of_a_stranger_is_not_read(lines: bytes) -> None:
+    """Its head says that there is one: that is refused before a byte of it has come."""
+    async with connected(Echo()) as client:
+        await client.send_all(PUBLIC + lines)
+        assert (await received(client, b"")).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("packed", "status"),
+    [
+        (gzip.compress(b""), 400),  # what follows a packed body would be kept, and counted by nobody
+        (b"\x1f\x8b\x08\x08" + bytes(6), 413),  # the name of a file, which has no end
+    ],
+)
+async def test_a_packed_body_that_unpacks_to_nothing_is_bounded(packed: bytes, status: int) -> None:
+    """Its bytes count as they come."""
+    async with connected(Echo()) as client:
+        await client.send_all(HEAD + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with contextlib.suppress(trio.BrokenResourceError):
+            for part in (packed, *[b"n" * 600] * 3):
+                await client.send_all(b"%x\r\n%s\r\n" % (len(part), part))
+        assert (await received(client, b"")).startswith(b"HTTP/1.1 %d " % status)
+
+
+async def test_large_answers_count_until_they_are_taken() -> None:
+    """An answer that waits for its client keeps its place, so that a client has no more in memory."""
+    server = Server(Echo(), frozenset({"here:1"}), None)
+    request = HEAD.replace(b"/echo", b"/run") + b"Content-Length: 3\r\n\r\none"
+    async with trio.open_nursery() as nursery:
+        clients = []
+        for _ in range(3):
+            client, far = lockstep_stream_pair()
+            nursery.start_soon(server._serve_one, far)  # type: ignore[arg-type]  # of memory
+            await client.send_all(request)
+            await trio.testing.wait_all_tasks_blocked()
+            clients.append(client)
+        assert (await received(clients[2], b"")).startswith(b"HTTP/1.1 429 ")
+        assert b"one" in await received(clients[0], b"one")
+        await clients[0].send_all(request)
+        assert b"one" in await received(clients[0], b"one")
+        nursery.cancel_scope.cancel()
+    assert not server._answers_of
 
 
 async def test_a_client_that_takes_nothing_ends_its_connection(autojump_clock: MockClock) -> None:
