@@ -55,11 +55,10 @@ Path = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 # -- files --------------------------------------------------------------------------------------------
-async def read_file(call: Call, _request: msgspec.Struct) -> Reply:
-    """Return the bytes of a file."""
+async def read_file(call: Call, _request: msgspec.Struct) -> None:
+    """Send the bytes of a file."""
     _require_user(call)
-    data = await call.held.read_file(call.query("path"))
-    return Reply(200, data, "application/octet-stream")
+    await call.held.read_file(call.query("path"), call.writer)
 
 
 async def write_files(call: Call, _request: msgspec.Struct) -> Reply:
@@ -76,7 +75,7 @@ async def write_files(call: Call, _request: msgspec.Struct) -> Reply:
         raise RequestError(Kind.INVALID, f"an upload has 1 to {FILES_MAX} files, and `path` names one")
     rows = []
     for path, data in files:
-        await call.held.ask(object, "make_parents", path)
+        await call.held.ask(None, "make_parents", path)
         await call.held.awake.files.write(path, data)
         entry: FileEntry = await call.held.ask(FileEntry, "entry", path)
         rows.append({"name": entry.name, "path": entry.path, "type": "file"})
@@ -630,7 +629,9 @@ _FILES: Final = "/filesystem.Filesystem/"
 _NO_WATCH: Final = "sandboxes have no inotify: list the folder again"
 
 OPERATIONS: Final = (
-    _files("GET", "files.read", "a file of at most 64 MiB", read_file),
+    Operation(
+        Interface.E2B_FILES, "GET", "/files", "files.read", "a file of at most 64 MiB", read_file
+    ),
     _files(
         "POST", "files.write, write_files", "files of at most 64 MiB together; folders above are made",
         write_files
@@ -640,7 +641,7 @@ OPERATIONS: Final = (
         "POST", "/execute", "run_code",
         "run Python; results are text, HTML, PNG, JPEG, JSON and columns of tables",
         execute, Cell
-    ),
+    )._replace(has_large_answer=True),
     _code(
         "POST", "/contexts", "create_code_context", "a session with variables and files of its own",
         open_context, NewContext
@@ -669,7 +670,9 @@ OPERATIONS: Final = (
     _rpc(_PROCESS + "CloseStdin", "commands.close_stdin", "close its input", close_input, OneCommand),
     _rpc(_PROCESS + "Update", "pty.resize", "the size of its terminal", resize, Resize),
     _rpc(_FILES + "Stat", "files.exists, get_info", "describe a file", stat, OnePath),
-    _rpc(_FILES + "ListDir", "files.list", "at most 10,000 files, `depth` levels", list_dir, Folder),
+    _rpc(_FILES + "ListDir", "files.list", "at most 10,000 files, `depth` levels", list_dir, Folder)._replace(
+        has_large_answer=True
+    ),
     _rpc(_FILES + "MakeDir", "files.make_dir", "with the folders above", make_dir, OnePath),
     _rpc(_FILES + "Move", "files.rename", "within the sandbox", move, Move),
     _rpc(_FILES + "Remove", "files.remove", "a folder goes with its files", remove, OnePath),

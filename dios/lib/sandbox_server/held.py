@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 import trio
@@ -21,15 +21,17 @@ from dios.lib.sandbox.processes.channels import ProgramOutput
 from dios.lib.sandbox.result import SandboxDisplay, SandboxResult
 from dios.lib.sandbox_server import inside
 from dios.lib.sandbox_server.failures import Kind, RequestError
+from dios.lib.sandbox_server.http import AnswerWriter
 from dios.lib.sandbox_server.keys import KeyRecord
 from dios.lib.sandbox_server.templates import SandboxTemplate
-from dios.limits import MIB
+from dios.limits import KIB, MIB
 
 CONTEXTS_MAX: Final = 8
 FOLLOWERS_MAX: Final = 8
 """The streams that follow one command."""
-FILE_BYTES_MAX: Final = 64 * MIB
-"""The bytes of a file that a client reads."""
+_ANSWER_BYTES_MAX: Final = 2 * inside.JSON_CHARS_MAX + KIB
+"""The bytes of an answer of ``inside``, which are decoded at once; only a list of files has more."""
+_LIST_BYTES_MAX: Final = 8 * MIB
 _PARTS_MAX: Final = 16
 """The parts of output that wait for a client; then the command waits, too."""
 _SHELL: Final = "/bin/bash"
@@ -39,7 +41,7 @@ _HELPER: Final = "_dios_server"
 """The variable of a session with ``inside.answer``."""
 
 T = TypeVar("T")
-FilePart = Annotated[bytes, Meta(max_length=inside.FILE_PART_BYTES)]
+_Former = dict[str, str | None]
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -166,6 +168,7 @@ class HeldSandbox:
         template_name: str,
         template: SandboxTemplate,
         *,
+        seconds: float | None,
         metadata: Mapping[str, str],
         variables: Mapping[str, str],
         request_key: str,
@@ -175,6 +178,8 @@ class HeldSandbox:
         self.key: Final = key
         self.template_name: Final = template_name
         self.template: Final = template
+        self.seconds: Final = seconds
+        """The time of life that its client asked for."""
         self.metadata: Final = dict(metadata)
         self.variables: Final = dict(variables)
         self.request_key: Final = request_key
@@ -226,7 +231,7 @@ class HeldSandbox:
         """Prepare a new session of the sandbox."""
         await context.box.put(_HELPER, inside.answer)
         if self.variables:
-            await self.ask(object, "set_variables", self.variables, box=context.box)
+            await self.ask(_Former, "set_variables", self.variables, box=context.box)
         context.path = await self.ask(
             Annotated[str, Meta(max_length=4096)], "enter_folder", context.folder, box=context.box
         )
@@ -235,11 +240,16 @@ class HeldSandbox:
 
     async def ask(self, kind: object, operation: str, *arguments: object, box: Sandbox | None = None) -> T:
         """Return an answer of ``inside``, which has this type. Raise the errors of ``Sandbox.call``."""
-        value = await require_awake(box or self.box).call(_HELPER, operation, *arguments)
+        data = await self._asked(box or self.box, operation, *arguments)
+        if len(data) > (_LIST_BYTES_MAX if operation == "list" else _ANSWER_BYTES_MAX):
+            raise UntrustedResultError("the session sent more than an answer has")
         try:
-            return msgspec.convert(value, kind)  # type: ignore[no-any-return]  # by kind
-        except msgspec.ValidationError as error:
+            return msgspec.json.decode(data, type=kind)  # type: ignore[no-any-return]  # by kind
+        except (msgspec.DecodeError, RecursionError) as error:
             raise UntrustedResultError(f"the session sent something else than an answer: {error}") from None
+
+    async def _asked(self, box: Sandbox, operation: str, *arguments: object) -> bytes:
+        return cast("bytes", await require_awake(box).call(_HELPER, operation, *arguments))
 
     # -- commands ---------------------------------------------------------------------------------
     async def start(
@@ -295,16 +305,23 @@ class HeldSandbox:
         raise RequestError(Kind.NOT_FOUND, "no such command runs in this sandbox")
 
     # -- files ------------------------------------------------------------------------------------
-    async def read_file(self, path: str) -> bytes:
-        """Return the bytes of a file. Raise RequestError over the bound, and the errors of ``ask``."""
-        data = bytearray()
+    async def read_file(self, path: str, writer: AnswerWriter) -> None:
+        """Send the bytes of a file in parts, each of which waits for the client.
+
+        Raises the errors of ``ask``, and RequestError over the bound; once it has begun that cuts the answer.
+        """
+        size = 0
         while True:
-            part: bytes = await self.ask(FilePart, "read_part", path, len(data))
-            data += part
-            if len(data) > FILE_BYTES_MAX:
-                raise RequestError(Kind.TOO_LARGE, f"the file has more than {FILE_BYTES_MAX:,} bytes")
+            part = await self._asked(self.box, "read_part", path, size)
+            size += len(part)
+            if len(part) > inside.FILE_PART_BYTES or size > inside.FILE_BYTES_MAX:
+                raise RequestError(Kind.TOO_LARGE, f"the file has more than {inside.FILE_BYTES_MAX:,} bytes")
+            if not writer.has_begun:
+                await writer.begin("application/octet-stream")
+            if part:
+                await writer.send(part)
             if len(part) < inside.FILE_PART_BYTES:
-                return bytes(data)
+                return
 
     # -- code -------------------------------------------------------------------------------------
     def context(self, name: str | None) -> Context:
@@ -326,12 +343,12 @@ class HeldSandbox:
         box = require_awake(context.box)
         former: dict[str, str | None] = {}
         if variables:
-            former = await self.ask(dict[str, str | None], "set_variables", dict(variables), box=box)
+            former = await self.ask(_Former, "set_variables", dict(variables), box=box)
         try:
             result = await box.run(code, on_output=on_output, on_display=on_display)
         finally:
             if former and not box.ended:
-                await _to_its_end(lambda: self.ask(object, "set_variables", former, box=box))
+                await _to_its_end(lambda: self.ask(_Former, "set_variables", former, box=box))
         context.runs += 1
         value = result.value_repr or ""
         as_json = ""

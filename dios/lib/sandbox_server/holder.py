@@ -29,6 +29,7 @@ METADATA_MAX: Final = 100
 TEXT_CHARS_MAX: Final = 32 * 1024
 _KEYS_S: Final = 1.0
 """The time after which sandboxes of a revoked key end, at the latest."""
+_UNREAD_MAX: Final = 10
 _SNAPSHOT: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")
 _SNAPSHOT_PREFIX: Final = "snapshot/"
 
@@ -44,6 +45,8 @@ class SandboxHolder:
         self._node: Final = node
         self._held: Final[dict[str, HeldSandbox]] = {}
         self._nursery: trio.Nursery | None = None
+        self._unread = 0
+        """The times that the keys could not be read, one after the other."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hold sandboxes until this is cancelled."""
@@ -63,11 +66,20 @@ class SandboxHolder:
                 pass
 
     def _end_revoked(self) -> None:
-        with contextlib.suppress(DiosError, OSError):  # a file that is being replaced by hand: the next time
+        try:
             keys = self.keys.keys()
-            for held in self._held.values():
-                if not _is_valid(held.key, keys):
-                    held.scope.cancel()
+        except (DiosError, OSError) as error:
+            # A file that is being replaced by hand is whole the next time.
+            self._unread += 1
+            _log.error("the keys cannot be read: %s", error)
+            if self._unread < _UNREAD_MAX:
+                return
+            _log.error("all sandboxes end, because their keys may have been revoked")
+            keys = {}
+        self._unread = 0
+        for held in self._held.values():
+            if not _is_valid(held.key, keys):
+                held.scope.cancel()
 
     # -- access -----------------------------------------------------------------------------------
     def key_of(self, secret: str) -> KeyRecord:
@@ -130,10 +142,19 @@ class SandboxHolder:
             if former.key.digest == key.digest and former.request_key == request_key:
                 if not former.is_open:
                     raise RequestError(Kind.CONFLICT, "this request is under way already")
+                asked = (template_name, dict(metadata), dict(variables), seconds)
+                if asked != (former.template_name, former.metadata, former.variables, former.seconds):
+                    raise RequestError(Kind.CONFLICT, "another request had this key: choose a new one")
                 return former
         self._require_room(key, template.memory_bytes)
         held = HeldSandbox(
-            key, template_name, template, metadata=metadata, variables=variables, request_key=request_key
+            key,
+            template_name,
+            template,
+            seconds=seconds,
+            metadata=metadata,
+            variables=variables,
+            request_key=request_key,
         )
         self._held[held.name] = held
         nursery = self._nursery
@@ -213,6 +234,7 @@ class SandboxHolder:
 
     async def close_context(self, held: HeldSandbox, name: str) -> None:
         """End a further session of a sandbox."""
+        held.require_open()
         context = held.context(name)
         if context.name == held.name:
             raise RequestError(Kind.INVALID, "the context of the sandbox itself ends with the sandbox")

@@ -56,6 +56,7 @@ _SINGLE: Final = frozenset(
         b"content-length",
         b"transfer-encoding",
         b"connect-timeout-ms",
+        b"idempotency-key",
     }
 )
 """Headers that decide something: a second one of a name could be read by another reader in its place."""

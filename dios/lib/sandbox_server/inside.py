@@ -16,14 +16,25 @@ from typing import Final
 
 from dios.lib.sandbox.session import opened_file
 
-FILE_PART_BYTES: Final = 4 * 1024 * 1024
+FILE_PART_BYTES: Final = 256 * 1024
+FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The bytes of a file that a client reads."""
 ENTRIES_MAX: Final = 10_000
 JSON_CHARS_MAX: Final = 256 * 1024
 
 
-def answer(operation: str, *arguments: object) -> object:
-    """Do one of ``OPERATIONS``, and return its plain value. Raise OSError and ValueError."""
-    return OPERATIONS[operation](*arguments)
+def answer(operation: str, *arguments: object) -> bytes:
+    """Do one of ``OPERATIONS``, and return its value as JSON, bytes as they are.
+
+    Raises OSError, OverflowError and ValueError.
+    """
+    value = OPERATIONS[operation](*arguments)
+    # Names that are no UTF-8 have a question mark in each place of it.
+    return (
+        value
+        if isinstance(value, bytes)
+        else json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    )
 
 
 # -- files --------------------------------------------------------------------------------------------
@@ -60,6 +71,8 @@ def _list(path: str, depth: int) -> list[dict[str, object]]:
 
 def _read_part(path: str, begin: int) -> bytes:
     with open(path, "rb", opener=opened_file) as file:
+        if os.fstat(file.fileno()).st_size > FILE_BYTES_MAX:
+            raise OverflowError(f"the file has more than {FILE_BYTES_MAX:,} bytes")
         file.seek(begin)
         return file.read(FILE_PART_BYTES)
 

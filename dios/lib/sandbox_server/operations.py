@@ -72,7 +72,8 @@ class Operation(NamedTuple):
     """One row: the route, the name that clients know, what it does, and the function that does it.
 
     Without a ``handler`` it is not supported, and ``effect`` is the reason. ``answer`` is the type of a JSON
-    answer, None for none; ``streams`` is True for a Connect-RPC that answers in parts.
+    answer, None for none; ``streams`` is True for a Connect-RPC that answers in parts. Requests with a large
+    answer are counted until it is taken.
     """
 
     interface: Interface
@@ -88,6 +89,7 @@ class Operation(NamedTuple):
     has_raw_body: bool = False
     query: tuple[str, ...] = ()
     streams: bool = False
+    has_large_answer: bool = False
 
     @property
     def pattern(self) -> re.Pattern[str]:

@@ -202,15 +202,15 @@ async def execute(call: Call, request: msgspec.Struct) -> Reply:
     return json_reply(ProgramEnd(code, ended.stdout, ended.stderr))
 
 
-async def read_file(call: Call, _request: msgspec.Struct) -> Reply:
-    """Return the bytes of a file."""
-    return Reply(200, await call.held.read_file(call.query("path")), "application/octet-stream")
+async def read_file(call: Call, _request: msgspec.Struct) -> None:
+    """Send the bytes of a file."""
+    await call.held.read_file(call.query("path"), call.writer)
 
 
 async def write_file(call: Call, _request: msgspec.Struct) -> Reply:
     """Write a file."""
     path = call.query("path")
-    await call.held.ask(object, "make_parents", path)
+    await call.held.ask(None, "make_parents", path)
     await call.held.awake.files.write(path, call.body)
     return Reply(204)
 
@@ -267,10 +267,13 @@ OPERATIONS: Final = (
     ),
     _rest("POST", _BOX + "/pause", "pause", "stop all its processes", pause, answer=SandboxRow),
     _rest("POST", _BOX + "/resume", "resume", "let them go on", resume, answer=SandboxRow),
-    _rest("POST", _BOX + "/run", "run", "run Python code", run, request=Code, answer=RunResult),
+    _rest(
+        "POST", _BOX + "/run", "run", "run Python code", run, request=Code, answer=RunResult,
+        has_large_answer=True
+    ),
     _rest(
         "POST", _BOX + "/exec", "exec", "run a program of the image to its end", execute, request=Program,
-        answer=ProgramEnd
+        answer=ProgramEnd, has_large_answer=True
     ),
     _rest("GET", _BOX + "/files", "read", "read a file", read_file, answer=bytes, query=("path",)),
     _rest(
@@ -283,7 +286,7 @@ OPERATIONS: Final = (
     ),
     _rest(
         "GET", _BOX + "/folder", "list_folder", "list the files in a folder", list_folder,
-        answer=list[FileEntry], query=("path",)
+        answer=list[FileEntry], query=("path",), has_large_answer=True
     ),
     _rest(
         "POST", _BOX + "/snapshot", "snapshot",

@@ -23,6 +23,8 @@ from dios.lib.sandbox_server.operations import Call, Handler, Operation, json_re
 OPERATIONS: Final = (*rest.OPERATIONS, *e2b_api.OPERATIONS, *e2b_agent.OPERATIONS)
 """All operations, one row each."""
 OPENAPI_PATH: Final = "/openapi.json"
+_ANSWERS_OF_A_SANDBOX: Final = 2
+"""The runs at once for each sandbox that a key may have, also those whose answer the client takes slowly."""
 _RPC: Final = ("/process.Process/", "/filesystem.Filesystem/")
 
 _log: Final = logging.getLogger(__name__)
@@ -62,7 +64,8 @@ class Routes(Application):
             call = Call(self._holder, head, names, key, body, writer, held)
             return await _answered(operation, handler, call)
 
-        return Plan(key.name, operation.body_bytes_max, answer)
+        most = _ANSWERS_OF_A_SANDBOX * key.bounds.sandboxes if operation.has_large_answer else None
+        return Plan(key.name, operation.body_bytes_max, answer, most)
 
     def _admitted(self, operation: Operation, head: Head) -> tuple[KeyRecord, HeldSandbox | None]:
         """Return the key of a request, and the sandbox of an access token. Raise RequestError."""

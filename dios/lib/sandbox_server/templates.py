@@ -11,14 +11,22 @@ import msgspec
 
 from dios.errors import InvalidError
 from dios.lib.amounts import memory_of
+from dios.lib.executor.values import decode_bytes
 from dios.lib.sandbox.async_sandbox import Sandbox
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.limits import MIB
 from dios.trusted_files import require_trusted
 from dios.wire.origins import parse_origins
 
-BOUNDS: Final = SandboxBounds(value_bytes=8 * MIB)
-"""A value of a session is read while other clients wait, so it is small; files come in parts."""
+BOUNDS: Final = SandboxBounds(value_bytes=8 * MIB, display_bytes=8 * MIB, figure_bytes=MIB)
+"""What a session sends is in memory until a client takes it; files come in parts."""
+
+
+class ServedSandbox(Sandbox):
+    """A sandbox whose values are bytes: to decode others would keep all clients of the server waiting."""
+
+    def _decoded(self, data: bytes) -> object:
+        return decode_bytes(data)
 
 
 class SandboxTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +58,7 @@ class SandboxTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def sandbox(self, node: str | Path | None) -> Sandbox:
         """Return a sandbox that is not open yet. Raise InvalidError."""
         arguments = msgspec.structs.asdict(self)
-        return Sandbox(node=node, timeout=None, bounds=BOUNDS, **arguments)
+        return ServedSandbox(node=node, timeout=None, bounds=BOUNDS, **arguments)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
