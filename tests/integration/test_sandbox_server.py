@@ -116,10 +116,18 @@ def test_programs_and_snapshots_by_the_rest_interface(person: Person, tmp_path: 
         assert row_of(key.asks("POST", f"{later}/exec", {"arguments": ["cat", "/tmp/state"]}))["stdout"] == (
             "kept\n"
         )
+        # It has the bounds of its sandbox's template, also after a second snapshot.
+        memory = row_of(key.asks("GET", later.replace("/v1", "")))["memoryMB"]
+        again = row_of(key.asks("POST", f"{later}/snapshot", {"name": "two"}), 201)["template"]
+        assert (memory, again) == (256, "snapshot/base.two")
         key.asks("DELETE", later)
         assert other.asks("POST", "/v1/sandboxes", {"template": template})[0] == 400
-        assert other.asks("DELETE", "/v1/snapshots/one")[0] == 400
-        assert key.asks("DELETE", "/v1/snapshots/one")[0] == 204
+        for form in ("base.../x", "Base.one.", "one", "base.X", "base." + "a" * 31, "base./../rest.base.one"):
+            assert key.asks("POST", "/v1/sandboxes", {"template": f"snapshot/{form}"})[0] == 400
+            assert key.asks("POST", "/v2/sandboxes", {"templateID": f"snapshot/{form}"})[0] == 400
+        assert key.asks("POST", "/v1/sandboxes", {"template": "snapshot/gone.one"})[0] == 404
+        assert other.asks("DELETE", "/v1/snapshots/base.one")[0] == 400
+        assert key.asks("DELETE", "/v1/snapshots/base.one")[0] == 204
 
 
 def test_requests_of_another_form_are_refused(key: Key) -> None:

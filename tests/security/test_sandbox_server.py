@@ -8,14 +8,20 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import signal
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from dios.lib.sandbox_server import http as web
+from dios.lib.sandbox_server.failures import RequestError
+from dios.lib.sandbox_server.holder import SandboxHolder
+from dios.lib.sandbox_server.keys import KeyBounds, KeyFile
+from dios.lib.sandbox_server.templates import SandboxTemplate, ServerSettings
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
 from tests.support.node.sandbox_servers import Key, RunningSandboxServer, server_of
 
@@ -160,14 +166,30 @@ def test_paths_of_routes_are_not_walked(stranger: Key, path: str) -> None:
     assert status in {404, 501}
 
 
-@pytest.mark.parametrize("name", ["../victim.x", "victim.x", "X", "", "a/b", "a" * 61])
-def test_names_of_snapshots_stay_below_the_key(stranger: Key, name: str) -> None:
-    """No name reaches a snapshot of another key, or anything else of the group."""
-    for verb, path, document in (
-        ("POST", "/v1/sandboxes", {"template": f"snapshot/{name}"}),
-        ("POST", "/v2/sandboxes", {"templateID": f"snapshot/{name}"}),
-    ):
-        assert stranger.asks(verb, path, document)[0] in {400, 501}
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("../victim.base.x", 400),
+        ("victim.base.x", 400),
+        ("base.X", 400),
+        ("", 400),
+        ("base.", 400),
+        ("base.a/b", 400),
+        ("base." + "a" * 31, 400),
+        ("victim.x", 404),
+    ],
+)
+def test_names_of_snapshots_stay_below_the_key(tmp_path: Path, name: str, status: int) -> None:
+    """No name reaches a snapshot of another key, or anything else of the group, or is a place at all."""
+    keys = KeyFile(tmp_path / "keys.json")
+    key = keys.owner(keys.add("stranger", "", KeyBounds(sandboxes=1, memory_bytes=1 << 30, seconds=60)))
+    assert key is not None
+    settings = ServerSettings(templates={"base": SandboxTemplate(image="any")}, snapshots="dios://tries")
+    holder = SandboxHolder(settings, keys, None)
+    assert holder.template(key, "snapshot/base.x").snapshot == "dios://tries/stranger.base.x"
+    with pytest.raises(RequestError) as refused:
+        holder.template(key, f"snapshot/{name}")
+    assert refused.value.kind.status == status
 
 
 @pytest.mark.parametrize(
@@ -285,25 +307,27 @@ def test_slow_strangers_keep_no_client_out_that_has_a_key(victim: Key, box: dict
     assert victim.asks("GET", "/v1/sandboxes")[0] == 200
 
 
-def test_a_client_that_takes_no_answer_keeps_nobody_waiting(victim: Key) -> None:
-    """Code of the same sandbox, and of others, goes on meanwhile."""
+def test_a_client_that_takes_no_answer_keeps_nobody_waiting(victim: Key, stranger: Key) -> None:
+    """Code of the same sandbox, and other clients, go on while an answer waits that fits nowhere."""
     name = victim.opens("code-interpreter-v1")
-    status, info = victim.asks("GET", f"/sandboxes/{name}")
-    access = {
-        "E2b-Sandbox-Id": name,
-        "X-Access-Token": str(cast("dict[str, str]", info)["envdAccessToken"]),
-    }
-    assert status == 200
-    body = json.dumps({"code": "print('x' * 1000000)"}).encode()
-    lines = "".join(f"{key}: {value}\r\n" for key, value in access.items())
-    request = (
-        f"POST /execute HTTP/1.1\r\nHost: 127.0.0.1:{victim.server.port}\r\n{lines}"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    ).encode()
-    with socket.create_connection(("127.0.0.1", victim.server.port)) as link:
-        link.sendall(request + body)
-        assert victim.asks("POST", f"/v1/sandboxes/{name}/run", {"code": "2"})[0] == 200
-    victim.asks("DELETE", f"/v1/sandboxes/{name}")
+    place = f"/v1/sandboxes/{name}"
+    code = "open('/tmp/large', 'wb').truncate(32 * 1024 * 1024)"
+    assert victim.asks("POST", f"{place}/run", {"code": code})[0] == 200
+    with socket.socket() as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        link.settimeout(DEADLINE_SECONDS)
+        link.connect(("127.0.0.1", victim.server.port))
+        link.sendall(head(victim, first=f"GET {place}/files?path=/tmp/large HTTP/1.1"))
+        assert status_of(link.recv(64)) == 200
+        assert victim.asks("POST", f"{place}/run", {"code": "2"})[0] == 200
+        assert stranger.asks("GET", "/v1/sandboxes")[0] == 200
+        # The answer is still on its way: most of it is not in any buffer.
+        rest = b""
+        while not rest.endswith(b"\r\n0\r\n\r\n"):
+            part = link.recv(1 << 20)
+            assert part
+            rest = (rest + part)[-64:]
+    victim.asks("DELETE", place)
 
 
 @pytest.mark.parametrize(
@@ -315,6 +339,8 @@ def test_a_client_that_takes_no_answer_keeps_nobody_waiting(victim: Key) -> None
         "{'name': '/etc/passwd'}",
         "[[]] * 20000",
         "[0] * 40_000_000",
+        "[[]] * 1_650_000",
+        "b'[' * 8_000_000",
         "1/0",
     ],
 )
@@ -349,11 +375,34 @@ def test_the_bounds_of_a_key_hold_for_requests_at_once(server: RunningSandboxSer
         key.asks("DELETE", f"/v1/sandboxes/{row['id']}")
 
 
-def test_secrets_are_in_no_log_and_no_list_of_processes(victim: Key, box: dict[str, str]) -> None:
-    """Neither keys nor tokens: the server writes none of them, and no argument has one."""
-    shown = victim.server.person.types("dios sandbox ls").stdout
-    shown += victim.server.person.types("dios sandbox key ls --json").stdout
-    status, answer = victim.asks("GET", "/v1/sandboxes/nothing")
-    assert status == 404
-    for secret in (victim.text, box["envdAccessToken"]):
-        assert secret not in shown + json.dumps(answer)
+def test_secrets_are_in_no_log_and_no_list_of_processes(server: RunningSandboxServer, tmp_path: Path) -> None:
+    """Neither keys nor tokens: a server that fails writes reasons without them, and no argument has one."""
+    person = server.person
+    with contextlib.ExitStack() as stack:
+        failing = RunningSandboxServer(person)
+        stack.callback(failing.process.kill)
+        key = Key(failing, "logged")
+        row = cast("dict[str, str]", key.asks("POST", "/v2/sandboxes", {"templateID": "base"})[1])
+        place = f"/v1/sandboxes/{row['sandboxID']}"
+        assert key.asks("GET", f"{place}/files?path=/tmp/missing")[0] == 404
+        access = {"E2b-Sandbox-Id": row["sandboxID"], "X-Access-Token": row["envdAccessToken"]}
+        assert failing.sends("POST", "/execute", b"[", access)[0] == 400
+        shown = ""
+        for line in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                shown += line.read_text(errors="replace")
+        assert "sandbox" in shown
+        path = person.home / ".config" / "dios" / "sandbox-keys.json"
+        whole = path.read_bytes()
+        try:
+            path.write_bytes(b"damaged")
+            assert key.asks("GET", place)[0] == 500
+            assert failing.sends("GET", "/health", b"", access)[0] == 500
+        finally:
+            path.write_bytes(whole)
+        shown += person.types("dios sandbox ls").stdout
+        shown += person.types("dios sandbox key ls --json").stdout
+        written = failing.ends(signal.SIGINT)
+    assert "the keys cannot be read" in written
+    for secret in (key.text, row["envdAccessToken"]):
+        assert secret not in shown + written

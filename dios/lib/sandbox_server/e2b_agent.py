@@ -460,8 +460,10 @@ async def send_signal(call: Call, request: msgspec.Struct) -> Reply:
 async def send_input(call: Call, request: msgspec.Struct) -> Reply:
     """Write to the input of a command."""
     message = cast("SendInput", request)
-    data = message.input.stdin if message.input.stdin is not None else message.input.pty
-    await message.of(call.held).process.write(data or b"")
+    stdin, pty = message.input.stdin, message.input.pty
+    if (stdin is None) == (pty is None):
+        raise RequestError(Kind.INVALID, "the input has either stdin or pty")
+    await message.of(call.held).process.write(cast("bytes", pty if stdin is None else stdin))
     return json_reply({})
 
 
@@ -593,19 +595,6 @@ def _require_user(call: Call) -> None:
         )
 
 
-def _files(method: str, name: str, effect: str, handler: object) -> Operation:
-    return Operation(
-        Interface.E2B_FILES,
-        method,
-        "/files",
-        name,
-        effect,
-        handler,  # type: ignore[arg-type]
-        body_bytes_max=BODY_BYTES_MAX,
-        has_raw_body=True,
-    )
-
-
 def _code(
     method: str, path: str, name: str, effect: str, handler: object, request: type[msgspec.Struct] = NoRequest
 ) -> Operation:
@@ -632,9 +621,10 @@ OPERATIONS: Final = (
     Operation(
         Interface.E2B_FILES, "GET", "/files", "files.read", "a file of at most 64 MiB", read_file
     ),
-    _files(
-        "POST", "files.write, write_files", "files of at most 64 MiB together; folders above are made",
-        write_files
+    Operation(
+        Interface.E2B_FILES, "POST", "/files", "files.write, write_files",
+        "files of at most 64 MiB together; folders above are made", write_files,
+        body_bytes_max=BODY_BYTES_MAX, has_raw_body=True
     ),
     Operation(Interface.E2B_FILES, "GET", "/health", "is_running", "answer while the sandbox runs", health),
     _code(

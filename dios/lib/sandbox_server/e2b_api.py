@@ -24,19 +24,26 @@ from dios.limits import MIB
 AGENT_VERSION: Final = "0.6.0"
 """The version of E2B's agent whose interface this is: clients decide by it what they may ask for."""
 _PAGE_MAX: Final = 100
+_LIST_QUERY: Final = frozenset({"metadata", "state", "template", "order", "nextToken", "limit"})
 
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 
 
-class NewSandbox(msgspec.Struct, frozen=True):
-    """A sandbox to create; the fields of type ``Raw`` are refused if they ask for something."""
+class NewSandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A sandbox to create; the fields of type ``object`` are refused if they ask for something.
+
+    ``secure`` and ``autoPauseMemory`` change nothing: an access token is always needed, and a sandbox does
+    not pause by itself.
+    """
 
     template: Text = field(name="templateID")
     timeout: Seconds | None = None
     metadata: dict[Text, Text] | None = None
     variables: dict[Text, Text] | None = field(name="envVars", default=None)
+    secure: bool | None = None
     auto_pause: bool | None = field(name="autoPause", default=None)
+    auto_pause_memory: bool | None = field(name="autoPauseMemory", default=None)
     auto_resume: object = field(name="autoResume", default=None)
     internet: bool | None = field(name="allow_internet_access", default=None)
     network: object = None
@@ -45,19 +52,25 @@ class NewSandbox(msgspec.Struct, frozen=True):
     volumes: object = field(name="volumeMounts", default=None)
 
 
-class Life(msgspec.Struct, frozen=True):
+class Life(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The seconds of life from now."""
 
     timeout: Seconds | None = None
 
 
-class NewSnapshot(msgspec.Struct, frozen=True):
+class Connection(Life, frozen=True):
+    """The least seconds of life from now; memory is always resumed."""
+
+    memory: bool | None = None
+
+
+class NewSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A snapshot to store."""
 
     name: Text | None = None
 
 
-class Pausing(msgspec.Struct, frozen=True):
+class Pausing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to pause: memory is always kept."""
 
     memory: bool | None = None
@@ -111,7 +124,7 @@ def described(held: HeldSandbox, *, with_token: bool = False) -> SandboxOfE2b:
         began=_time_text(held.began_s),
         ends=_time_text(held.ends_s),
         memory_mb=held.template.memory_bytes // MIB,
-        state="paused" if held.is_paused else "running",
+        state=held.state,
         metadata=held.metadata,
         internet=bool(held.template.network),
     )
@@ -120,7 +133,8 @@ def described(held: HeldSandbox, *, with_token: bool = False) -> SandboxOfE2b:
 async def create(call: Call, request: msgspec.Struct) -> Reply:
     """Create a sandbox."""
     new = cast("NewSandbox", request)
-    _require_plain(new)
+    has_network = bool(call.holder.template(call.key, new.template).network)
+    _require_plain(new, has_network=has_network)
     held = await call.holder.create(
         call.key,
         new.template,
@@ -132,11 +146,14 @@ async def create(call: Call, request: msgspec.Struct) -> Reply:
     return json_reply(described(held, with_token=True), 201)
 
 
-def _require_plain(new: NewSandbox) -> None:
+def _require_plain(new: NewSandbox, *, has_network: bool) -> None:
     """Raise RequestError for a sandbox that this server cannot create as asked."""
     asked: Mapping[str, object] = {
         "autoPause: a sandbox ends when its time is over": new.auto_pause,
         "autoResume: a paused sandbox is resumed by a call": _is_enabled(new.auto_resume),
+        "allow_internet_access: the template has a network, and each of its sandboxes has it": (
+            has_network and new.internet is False
+        ),
         "network: the template names the origins": new.network,
         "mcp": new.mcp,
         "iam": new.iam,
@@ -154,21 +171,24 @@ def _is_enabled(value: object) -> bool:
 async def list_sandboxes(call: Call, _request: msgspec.Struct) -> Reply:
     """List the sandboxes of the key, page by page."""
     query = call.head.query
+    unknown = query.keys() - _LIST_QUERY
+    if unknown:
+        raise RequestError(
+            Kind.UNSUPPORTED, f"this server does not select sandboxes by {', '.join(sorted(unknown))}"
+        )
     wanted = dict(parse_qsl(unquote(query.get("metadata", ""))))
     states = set(query.get("state", "running,paused").split(","))
+    if not states <= {"running", "paused"} or query.get("order", "desc") not in {"asc", "desc"}:
+        raise RequestError(Kind.INVALID, "a state is running or paused, and an order asc or desc")
     rows = [
         row
-        for row in map(described, call.holder.all_of(call.key))
+        for row in map(described, filter(_has_session, call.holder.all_of(call.key)))
         if row.state in states
         and wanted.items() <= row.metadata.items()
         and query.get("template", row.template) == row.template
     ]
     if query.get("order") == "asc":
         rows.reverse()
-    if "startedAfter" in query:
-        raise RequestError(
-            Kind.UNSUPPORTED, "this server does not select sandboxes by the time of their start"
-        )
     try:
         begin = int(query.get("nextToken", "0"))
         size = min(_PAGE_MAX, int(query.get("limit", str(_PAGE_MAX))))
@@ -180,9 +200,21 @@ async def list_sandboxes(call: Call, _request: msgspec.Struct) -> Reply:
     return json_reply(rows[begin : begin + size], headers=more)
 
 
+def _has_session(held: HeldSandbox) -> bool:
+    """Return False once its session has ended by itself; clients of E2B know no such state."""
+    return not held.box.ended
+
+
+def _with_session(held: HeldSandbox) -> HeldSandbox:
+    """Return a sandbox. Raise RequestError once its session has ended by itself."""
+    if not _has_session(held):
+        raise RequestError(Kind.NOT_FOUND, f"sandbox {held.name} was not found: {held.box.ended}")
+    return held
+
+
 async def info(call: Call, _request: msgspec.Struct) -> Reply:
     """Describe a sandbox."""
-    return json_reply(described(call.held, with_token=True))
+    return json_reply(described(_with_session(call.held), with_token=True))
 
 
 async def kill(call: Call, _request: msgspec.Struct) -> Reply:
@@ -210,11 +242,14 @@ async def pause(call: Call, request: msgspec.Struct) -> Reply:
 
 async def connect(call: Call, request: msgspec.Struct) -> Reply:
     """Return a sandbox; a paused one is resumed. Its time of life is not made shorter."""
-    held = call.held
+    held = _with_session(call.held)
     was_paused = held.is_paused
     if was_paused:
         await held.box.resume()
-    seconds = cast("Life", request).timeout
+    asked = cast("Connection", request)
+    if asked.memory is False:
+        raise RequestError(Kind.UNSUPPORTED, "a paused sandbox is resumed with its memory")
+    seconds = asked.timeout
     if seconds is not None and seconds > held.seconds_left:
         call.holder.set_life(held, seconds)
     return json_reply(described(held, with_token=True), 201 if was_paused else 200)
@@ -282,10 +317,13 @@ OPERATIONS: Final = (
     ),
     _api(
         "POST", "/v2/sandboxes/{id}/connect", "Sandbox.connect",
-        _CONNECT, connect, Life
+        _CONNECT, connect, Connection
     ),
-    _api("POST", "/sandboxes/{id}/connect", "Sandbox.connect", _CONNECT, connect, Life),
-    _api("POST", "/sandboxes/{id}/resume", "Sandbox.resume", "as connect, of earlier clients", connect, Life),
+    _api("POST", "/sandboxes/{id}/connect", "Sandbox.connect", _CONNECT, connect, Connection),
+    _api(
+        "POST", "/sandboxes/{id}/resume", "Sandbox.resume", "as connect, of earlier clients", connect,
+        Connection
+    ),
     _api(
         "POST", "/sandboxes/{id}/pause", "pause",
         "stop all its processes; memory is kept, and its time goes on", pause, Pausing

@@ -213,6 +213,13 @@ class HeldSandbox:
         return self.is_open and self.box.paused
 
     @property
+    def state(self) -> str:
+        """Its state for clients: running, paused, or ended once its session has ended by itself."""
+        if self.is_open and self.box.ended:
+            return "ended"
+        return "paused" if self.is_paused else "running"
+
+    @property
     def seconds_left(self) -> float:
         """The time until its end."""
         return max(0.0, self.ends_s - time.time())

@@ -8,10 +8,11 @@ import hmac
 import logging
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import trio
 
 from dios.errors import DiosError
@@ -30,7 +31,10 @@ TEXT_CHARS_MAX: Final = 32 * 1024
 _KEYS_S: Final = 1.0
 """The time after which sandboxes of a revoked key end, at the latest."""
 _UNREAD_MAX: Final = 10
-_SNAPSHOT: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")
+SNAPSHOTS_MAX: Final = 16
+"""The snapshots of a key."""
+_SNAPSHOT: Final = re.compile(r"snapshot/([A-Za-z0-9_-]{1,28})\.([a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?)")
+"""With the name of a key, a dot and 40 characters, this has the 100 characters of a snapshot's name."""
 _SNAPSHOT_PREFIX: Final = "snapshot/"
 
 _log: Final = logging.getLogger(__name__)
@@ -45,6 +49,7 @@ class SandboxHolder:
         self._node: Final = node
         self._held: Final[dict[str, HeldSandbox]] = {}
         self._nursery: trio.Nursery | None = None
+        self._keys_that_store: Final[set[str]] = set()
         self._unread = 0
         """The times that the keys could not be read, one after the other."""
 
@@ -134,7 +139,7 @@ class SandboxHolder:
 
         A second request with the same ``request_key`` gets the sandbox of the first one.
         """
-        template = self._template(key, template_name)
+        template = self.template(key, template_name)
         life_s = self._life(key, seconds)
         if any(len(texts) > METADATA_MAX for texts in (metadata, variables)):
             raise RequestError(Kind.INVALID, f"there are more than {METADATA_MAX} entries: leave some out")
@@ -272,9 +277,12 @@ class SandboxHolder:
             raise RequestError(Kind.LIMIT, "the server has no room for a further sandbox: try later")
 
     # -- templates and snapshots ------------------------------------------------------------------
-    def _template(self, key: KeyRecord, name: str) -> SandboxTemplate:
+    def template(self, key: KeyRecord, name: str) -> SandboxTemplate:
+        """Return a template of the settings, or that of a snapshot of the key. Raise RequestError."""
         if name.startswith(_SNAPSHOT_PREFIX):
-            return SandboxTemplate(snapshot=self._place(key, name.removeprefix(_SNAPSHOT_PREFIX)))
+            origin, place = self._snapshot(key, name)
+            # The bounds are those that the template of its sandbox has now.
+            return msgspec.structs.replace(self.template(key, origin), image="", snapshot=place)
         template = self.settings.templates.get(name)
         if template is None:
             known = ", ".join(sorted(self.settings.templates))
@@ -282,31 +290,63 @@ class SandboxHolder:
         return template
 
     async def snapshot(self, held: HeldSandbox, name: str) -> str:
-        """Store the files of a sandbox, and return the name of the template that begins with them."""
-        place = self._place(held.key, name)
-        await held.box.snapshot(place)
-        return _SNAPSHOT_PREFIX + name
+        """Store the files of a sandbox, and return the name of the template that begins with them.
+
+        A key has ``SNAPSHOTS_MAX``, each no larger than the memory of its sandbox. Raises RequestError.
+        """
+        origin = held.template_name
+        if origin.startswith(_SNAPSHOT_PREFIX):
+            origin, _ = self._snapshot(held.key, origin)
+        template_name = f"{_SNAPSHOT_PREFIX}{origin}.{name}"
+        _, place = self._snapshot(held.key, template_name)
+        from dios.lib.snapshots.snapshots import snapshot_names  # noqa: PLC0415 - few clients have snapshots
+
+        group = self.settings.snapshots.removeprefix("dios://")
+        with self._storing(held.key):
+            names = await trio.to_thread.run_sync(functools.partial(snapshot_names, group, node=self._node))
+            others = [other for other in names if other.startswith(f"{held.key.name}.")]
+            if len(others) >= SNAPSHOTS_MAX and place.rpartition("/")[2] not in others:
+                raise RequestError(
+                    Kind.LIMIT, f"this key has {SNAPSHOTS_MAX} snapshots, the most: remove one"
+                )
+            await held.box.snapshot(place)
+        return template_name
 
     async def remove_snapshot(self, key: KeyRecord, template_name: str) -> None:
         """Remove a snapshot of a key. Raise RequestError if there is none."""
         if not template_name.startswith(_SNAPSHOT_PREFIX):
             raise RequestError(Kind.UNSUPPORTED, "templates are in the settings of the server alone")
-        place = self._place(key, template_name.removeprefix(_SNAPSHOT_PREFIX))
+        _, place = self._snapshot(key, template_name)
         from dios.lib.snapshots.snapshots import remove_snapshot  # noqa: PLC0415 - few clients have snapshots
 
-        await trio.to_thread.run_sync(functools.partial(remove_snapshot, place, node=self._node))
+        with self._storing(key):
+            await trio.to_thread.run_sync(functools.partial(remove_snapshot, place, node=self._node))
 
-    def _place(self, key: KeyRecord, name: str) -> str:
-        """Return the place of a snapshot: below a name of the key's own, where no other key reaches."""
+    @contextlib.contextmanager
+    def _storing(self, key: KeyRecord) -> Iterator[None]:
+        """Let a key store or remove one snapshot at a time, so that others find threads."""
+        if key.name in self._keys_that_store:
+            raise RequestError(Kind.LIMIT, "this key stores or removes a snapshot already: wait for that")
+        self._keys_that_store.add(key.name)
+        try:
+            yield
+        finally:
+            self._keys_that_store.discard(key.name)
+
+    def _snapshot(self, key: KeyRecord, template_name: str) -> tuple[str, str]:
+        """Return the template of a snapshot's sandbox, and its place, which no other key's name reaches."""
         if not self.settings.snapshots:
             raise RequestError(
                 Kind.UNSUPPORTED, "this server keeps no snapshots: its settings name no group for them"
             )
-        if not _SNAPSHOT.fullmatch(name):
+        match = _SNAPSHOT.fullmatch(template_name)
+        if not match:
             raise RequestError(
-                Kind.INVALID, "a snapshot's name has 1 to 60 small letters, digits and inner '-'"
+                Kind.INVALID,
+                "a snapshot is snapshot/TEMPLATE.NAME: NAME has 1 to 30 small letters, digits and inner '-', "
+                "and TEMPLATE at most 28 letters, digits, '_' and '-'",
             )
-        return f"{self.settings.snapshots}/{key.name}.{name}"
+        return match[1], f"{self.settings.snapshots}/{key.name}.{match[1]}.{match[2]}"
 
 
 def _is_valid(key: KeyRecord, keys: Mapping[str, KeyRecord]) -> bool:

@@ -60,6 +60,8 @@ _SINGLE: Final = frozenset(
     }
 )
 """Headers that decide something: a second one of a name could be read by another reader in its place."""
+_LISTS: Final = frozenset({"state"})
+"""Parameters that are lists."""
 _SAFE: Final = (
     ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
@@ -435,6 +437,8 @@ def _head_of(event: h11.Request) -> Head:
         )
     except ValueError as error:
         raise h11.RemoteProtocolError(f"the query cannot be read: {error}") from None
+    if any(len(values) > 1 for name, values in query.items() if name not in _LISTS):
+        raise h11.RemoteProtocolError("a parameter of the query comes twice")
     # Clients may repeat a parameter for a list: the texts are joined, as they are elsewhere.
     return Head(
         event.method.decode("ascii"),

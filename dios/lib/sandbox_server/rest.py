@@ -33,7 +33,7 @@ class NewSandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SandboxRow(msgspec.Struct, frozen=True):
-    """A sandbox; times are seconds since 1970."""
+    """A sandbox, which is running, paused or ended; times are seconds since 1970."""
 
     id: str
     template: str
@@ -109,8 +109,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
 
 
 def _row(held: HeldSandbox) -> SandboxRow:
-    state = "paused" if held.is_paused else "running"
-    return SandboxRow(held.name, held.template_name, state, held.began_s, held.ends_s, held.metadata)
+    return SandboxRow(held.name, held.template_name, held.state, held.began_s, held.ends_s, held.metadata)
 
 
 async def create(call: Call, request: msgspec.Struct) -> Reply:
@@ -293,7 +292,10 @@ OPERATIONS: Final = (
         "store the files of a sandbox with an image, as a template", snapshot, request=SnapshotName,
         answer=SnapshotRow, status=201
     ),
-    _rest("DELETE", "/snapshots/{id}", "remove_snapshot", "remove a snapshot", remove_snapshot, status=204),
+    _rest(
+        "DELETE", "/snapshots/{id}", "remove_snapshot", "remove a snapshot, TEMPLATE.NAME", remove_snapshot,
+        status=204
+    ),
 )  # fmt: skip
 
 

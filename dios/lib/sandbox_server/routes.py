@@ -18,7 +18,7 @@ from dios.lib.sandbox_server.held import HeldSandbox
 from dios.lib.sandbox_server.holder import SandboxHolder, failure_of
 from dios.lib.sandbox_server.http import AnswerWriter, Application, Head, Plan, Reply
 from dios.lib.sandbox_server.keys import KeyRecord
-from dios.lib.sandbox_server.operations import Call, Handler, Operation, json_reply
+from dios.lib.sandbox_server.operations import Call, Handler, Interface, Operation, json_reply
 
 OPERATIONS: Final = (*rest.OPERATIONS, *e2b_api.OPERATIONS, *e2b_agent.OPERATIONS)
 """All operations, one row each."""
@@ -54,6 +54,12 @@ class Routes(Application):
         handler = operation.handler
         if handler is None:
             raise RequestError(Kind.UNSUPPORTED, f"{operation.name} is not supported: {operation.effect}")
+
+        unknown = head.query.keys() - set(operation.query)
+        if operation.interface is Interface.REST and unknown:
+            raise RequestError(
+                Kind.INVALID, f"the query has unknown parameters: {', '.join(sorted(unknown))}"
+            )
 
         async def answer(body: bytes, writer: AnswerWriter) -> Reply | None:
             # The body has taken its time: what the head was admitted for may be over.

@@ -7,13 +7,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self, cast
 
+import msgspec
 import pytest
 import trio
+from msgspec.structs import replace
 
+from dios.lib.sandbox_server import e2b_agent, e2b_api
 from dios.lib.sandbox_server.failures import Kind, RequestError
 from dios.lib.sandbox_server.held import HeldSandbox
-from dios.lib.sandbox_server.holder import SandboxHolder
+from dios.lib.sandbox_server.holder import SNAPSHOTS_MAX, SandboxHolder
+from dios.lib.sandbox_server.http import AnswerWriter, Head
 from dios.lib.sandbox_server.keys import KeyBounds, KeyFile, KeyRecord
+from dios.lib.sandbox_server.operations import Call, NoRequest
 from dios.lib.sandbox_server.templates import SandboxTemplate, ServerSettings
 
 
@@ -29,6 +34,7 @@ class Session:
             event.set()
         self.is_closing = False
         self.failure: Exception | None = None
+        self.stored: list[str] = []
 
     async def __aenter__(self) -> Self:
         await self.opens.wait()
@@ -49,8 +55,10 @@ class Session:
     async def put(self, _name: str, _value: object) -> None:
         """Take a variable."""
 
-    async def reset(self) -> None:
-        """Begin afresh."""
+    async def snapshot(self, place: str) -> None:
+        """Store a snapshot."""
+        await self.answers.wait()
+        self.stored.append(place)
 
     async def call(self, _function: str, operation: str, *_arguments: object) -> bytes:
         """Answer a question."""
@@ -82,7 +90,7 @@ async def holding(
     key = keys.owner(keys.add("one", "", bounds))
     assert key is not None
     template = cast("SandboxTemplate", SessionTemplate(*sessions))
-    holder = SandboxHolder(ServerSettings(templates={"base": template}), keys, None)
+    holder = SandboxHolder(ServerSettings(templates={"base": template}, snapshots="dios://tries"), keys, None)
     async with trio.open_nursery() as nursery:
         await nursery.start(holder.run)
         yield holder, key
@@ -184,3 +192,95 @@ async def test_sandboxes_end_if_the_keys_stay_unreadable(
         assert held.is_open
         holder.keys.path.write_bytes(b"damaged")
         await held.over.wait()
+
+
+def test_a_snapshot_has_the_bounds_of_its_template(tmp_path: Path) -> None:
+    """All of them but the image, which the snapshot names."""
+    keys = KeyFile(tmp_path / "keys.json")
+    key = keys.owner(keys.add("one", "", KeyBounds(sandboxes=1, memory_bytes=1 << 30, seconds=60)))
+    assert key is not None
+    template = SandboxTemplate(
+        image="any", memory="96 MiB", cpu_seconds=5.0, network=("https://a.example",), isolation="gvisor"
+    )
+    holder = SandboxHolder(ServerSettings(templates={"base": template}, snapshots="dios://tries"), keys, None)
+    stored = holder.template(key, "snapshot/base.first")
+    assert stored == replace(template, image="", snapshot="dios://tries/one.base.first")
+
+
+async def test_a_key_has_a_bounded_number_of_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more is refused, one of the same name takes the place of the former; one is stored at a time."""
+    names = [f"one.base.s{number}" for number in range(SNAPSHOTS_MAX)] + ["other.base.x"]
+    monkeypatch.setattr("dios.lib.snapshots.snapshots.snapshot_names", lambda _group, *, node: names)  # noqa: ARG005 - its name
+    own = Session()
+    async with holding(tmp_path, own) as (holder, key):
+        held = await opened(holder, key)
+        with pytest.raises(RequestError) as refused:
+            await holder.snapshot(held, "one-more")
+        assert refused.value.kind is Kind.LIMIT
+        assert await holder.snapshot(held, "s0") == "snapshot/base.s0"
+        assert own.stored == ["dios://tries/one.base.s0"]
+        own.answers = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(holder.snapshot, held, "s0")
+            await trio.testing.wait_all_tasks_blocked(0.2)
+            with pytest.raises(RequestError) as refused:
+                await holder.snapshot(held, "s1")
+            assert refused.value.kind is Kind.LIMIT
+            own.answers.set()
+
+
+@pytest.mark.parametrize("network", [(), ("https://a.example",)])
+@pytest.mark.parametrize("internet", [True, False, None])
+def test_a_sandbox_without_network_is_not_one_with(
+    network: tuple[str, ...],
+    internet: bool | None,  # noqa: FBT001 - a parameter
+) -> None:
+    """A client that refuses the internet gets no network; true is what some clients always send."""
+    new = e2b_api.NewSandbox("base", internet=internet)
+    if network and internet is False:
+        with pytest.raises(RequestError):
+            e2b_api._require_plain(new, has_network=bool(network))
+    else:
+        e2b_api._require_plain(new, has_network=bool(network))
+
+
+async def test_a_session_that_ended_by_itself_is_not_running(tmp_path: Path) -> None:
+    """Neither interface says so; clients of E2B find none."""
+    own = Session()
+    async with holding(tmp_path, own) as (holder, key):
+        held = await opened(holder, key)
+        assert held.state == "running"
+        own.ended = "out of memory"
+        assert held.state == "ended"
+        head = Head("GET", "/v2/sandboxes", {}, {})
+        call = Call(holder, head, (held.name,), key, b"", cast("AnswerWriter", None))
+        assert (await e2b_api.list_sandboxes(call, NoRequest())).body == b"[]"
+        for handler in (e2b_api.info, e2b_api.connect):
+            with pytest.raises(RequestError) as refused:
+                await handler(call, e2b_api.Connection())
+            assert refused.value.kind is Kind.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "query", [{"state": "foo"}, {"order": "up"}, {"states": "running"}, {"startedAfter": "1"}]
+)
+async def test_a_choice_that_the_server_cannot_make_is_refused(tmp_path: Path, query: dict[str, str]) -> None:
+    """It is not ignored."""
+    async with holding(tmp_path) as (holder, key):
+        head = Head("GET", "/v2/sandboxes", query, {})
+        with pytest.raises(RequestError):
+            await e2b_api.list_sandboxes(
+                Call(holder, head, (), key, b"", cast("AnswerWriter", None)), NoRequest()
+            )
+
+
+@pytest.mark.parametrize("fields", ["{}", '{"stdin": "", "pty": ""}'])
+async def test_an_input_is_one_of_two(fields: str) -> None:
+    """Neither none nor both."""
+    body = b'{"process": {"pid": 1}, "input": %s}' % fields.encode()
+    request = msgspec.json.decode(body, type=e2b_agent.SendInput)
+    with pytest.raises(RequestError) as refused:
+        await e2b_agent.send_input(cast("Call", None), request)
+    assert refused.value.kind is Kind.INVALID

@@ -292,6 +292,7 @@ async def test_a_client_has_a_bounded_number_of_connections_and_large_bodies() -
         (b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
         (b"Origin: http://here:1\r\n\r\n", 403),
         (b"Host: here:1\r\n\r\n", 400),
+        (b"Idempotency-Key: a\r\nIdempotency-Key: b\r\n\r\n", 400),
         (b"Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
     ],
 )
@@ -308,3 +309,12 @@ def test_bounds_fit_each_other() -> None:
     """A client with a key may be silent for longer than a stranger, and a body is finite."""
     assert HEAD_S < IDLE_S
     assert BODY_BYTES_MAX < 1 << 30
+
+
+async def test_a_parameter_comes_once() -> None:
+    """Two readers could take different ones; a list of states is one that may come in parts."""
+    for query, status in ((b"path=a&path=b", b"400"), (b"state=a&state=b", b"200")):
+        async with connected(Echo()) as client:
+            head = HEAD.replace(b"/echo", b"/echo?" + query)
+            await client.send_all(head + b"Content-Length: 3\r\n\r\none")
+            assert (await client.receive_some())[9:12] == status
