@@ -392,6 +392,10 @@ async def _follow(
             await send.send(_message({"event": {"data": {name: part.data}}}))
         if part.status is not None and command.is_late:
             raise RequestError(Kind.TIMEOUT, "the command was killed at the time limit of the call")
+        if part.status is not None and command.has_gap:
+            raise RequestError(
+                Kind.TIMEOUT, "output was dropped at the time limit of the call: it was not taken in time"
+            )
         if part.status is not None:
             await send.send(_message({"event": {"end": _end_of(part.status)}}))
             await send.send(_message({}, _END))

@@ -88,6 +88,8 @@ class Command:
         self.tag: Final = tag
         self.is_late = False
         """True once it was killed at its deadline."""
+        self.has_gap = False
+        """True once output was dropped at the deadline, because a follower did not take it."""
         self._deadline = deadline
         self._followers: Final[list[trio.MemorySendChannel[CommandPart]]] = []
 
@@ -112,14 +114,16 @@ class Command:
         """
         with contextlib.suppress(DiosError):
             while (part := await self._part()) is not None:
-                await self._deliver(CommandPart(part.stream, part.data))
+                # A command waits for its slowest follower, up to its deadline.
+                deadline = math.inf if self.is_late else self._deadline
+                await self._deliver(CommandPart(part.stream, part.data), deadline)
             return await self.process.wait()
         return None
 
     async def end(self, status: int | None) -> None:
         """Give the exit status to those who follow it; without one their streams just end."""
         if status is not None:
-            await self._deliver(CommandPart(status=status))
+            await self._deliver(CommandPart(status=status), math.inf)
         for channel in self._followers:
             channel.close()
         self._followers.clear()
@@ -136,12 +140,12 @@ class Command:
                 await self.process.kill()
         return await self.process.read()
 
-    async def _deliver(self, part: CommandPart) -> None:
-        # A command waits for its slowest follower, up to its deadline.
-        with trio.move_on_at(math.inf if self.is_late else self._deadline):
+    async def _deliver(self, part: CommandPart, deadline: float) -> None:
+        with trio.move_on_at(deadline) as scope:
             for channel in list(self._followers):
                 with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await channel.send(part)
+        self.has_gap |= scope.cancelled_caught
 
 
 class Context:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import trio
 
 from dios.errors import InvalidError
+from dios.host.process.descriptor_limit import raise_descriptor_limit
 from dios.lib.sandbox_server.holder import SandboxHolder
 from dios.lib.sandbox_server.http import Server
 from dios.lib.sandbox_server.keys import KeyFile
@@ -94,6 +95,7 @@ def serve(
     Raises InvalidError for an address that cannot be used, and the errors of a template's sandbox.
     """
     context = place.context()
+    raise_descriptor_limit()
 
     async def main() -> int:
         try:

@@ -7,14 +7,18 @@ from typing import cast
 
 import msgspec
 import pytest
+import trio
+from trio.testing import MockClock
 
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.values import encode_result
+from dios.lib.sandbox.async_process import SandboxProcess
 from dios.lib.sandbox.async_sandbox import Sandbox
+from dios.lib.sandbox.processes.channels import ProgramOutput
 from dios.lib.sandbox_server import held as module
 from dios.lib.sandbox_server import inside
 from dios.lib.sandbox_server.failures import Kind, RequestError
-from dios.lib.sandbox_server.held import Context, HeldSandbox
+from dios.lib.sandbox_server.held import Command, CommandConfig, Context, HeldSandbox
 from dios.lib.sandbox_server.http import AnswerWriter
 from dios.lib.sandbox_server.keys import KeyBounds, KeyRecord
 from dios.lib.sandbox_server.templates import SandboxTemplate
@@ -120,3 +124,40 @@ def test_the_longest_honest_answer_is_within_the_bound() -> None:
     text = json.dumps(['"' * (inside.JSON_CHARS_MAX // 2 - 2)])
     assert len(text) <= inside.JSON_CHARS_MAX
     assert len(msgspec.json.encode(text)) <= module._ANSWER_BYTES_MAX
+
+
+class WritingProcess:
+    """A process that has written these parts, and ended well."""
+
+    id = "1"
+
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = list(parts)
+
+    async def read(self, _seconds: float | None = None) -> ProgramOutput | None:
+        """Return the next part."""
+        return ProgramOutput("stdout", self.parts.pop(0)) if self.parts else None
+
+    async def wait(self) -> int:
+        """Return the exit status."""
+        return 0
+
+    async def close(self) -> None:
+        """Forget it."""
+
+
+async def test_a_client_that_takes_its_output_late_learns_of_the_gap(autojump_clock: MockClock) -> None:
+    """The exit status comes all the same, and is no success."""
+    process = cast("SandboxProcess", WritingProcess(*[b"x"] * 40))
+    command = Command(process, CommandConfig(["a"], {}, ""), "", trio.current_time() + 5)
+
+    async def run() -> None:
+        await command.end(await command.run())
+
+    async with command.followed() as parts, trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await trio.sleep(10)
+        taken = [part async for part in parts]
+    assert command.has_gap
+    assert len(taken) < 41
+    assert taken[-1].status == 0
