@@ -223,7 +223,7 @@ class Server:
             if client:
                 stranger.close()
                 wait_s = IDLE_S
-            if not await self._answer(connection, head, plan) or not plan.client:
+            if not await self._answer(connection, head, plan):
                 return
 
     def _admitted(self, head: Head) -> Plan:

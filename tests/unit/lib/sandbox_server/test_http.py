@@ -240,6 +240,18 @@ async def test_large_answers_count_until_they_are_taken() -> None:
     assert not server._answers_of
 
 
+async def test_a_stranger_that_takes_nothing_has_no_more_time_for_that(autojump_clock: MockClock) -> None:
+    """Its place is free after the time of a head, and the second in which a connection is closed."""
+    client, far = lockstep_stream_pair()
+    server = Server(Echo(), frozenset({"here:1"}), None)
+    with trio.fail_after(HEAD_S + 2):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server._serve_one, far)  # type: ignore[arg-type]  # of memory
+            await trio.sleep(HEAD_S / 2)
+            await client.send_all(PUBLIC + b"\r\n")
+    assert not server._strangers
+
+
 async def test_a_client_that_takes_nothing_ends_its_connection(autojump_clock: MockClock) -> None:
     """What it would get has no room; after a while the server lets it go."""
     client, far = lockstep_stream_pair()
