@@ -247,7 +247,8 @@ async def test_a_stranger_that_takes_nothing_has_no_more_time_for_that(autojump_
     with trio.fail_after(HEAD_S + 2):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server._serve_one, far)  # type: ignore[arg-type]  # of memory
-            await trio.sleep(HEAD_S / 2)
+            await trio.testing.wait_all_tasks_blocked()
+            autojump_clock.jump(HEAD_S / 2)
             await client.send_all(PUBLIC + b"\r\n")
     assert not server._strangers
 
