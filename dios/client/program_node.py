@@ -4,7 +4,8 @@ All connections of a program share its private node, which lives until the progr
 first connection is there for the second. A process that was forked from the program shares it, too.
 
 - ``dios.connect``, ``dios.aio.open_node``, ``Executor`` (also as the backend of joblib), ``Sandbox``, cells
-  of notebooks, ``dios sandbox run`` and ``dios mcp`` start one if the user named no node and none listens.
+  of notebooks, ``dios sandbox run`` and ``serve``, and ``dios mcp`` start one if the user named no node and
+  none listens.
 - With ``start=False`` a program uses the private node that it has, and never starts one. Commands, the
   dashboard, the exporter of metrics and paths ``dios://`` do this: their users ask for objects that exist.
 - A task, and a process that was forked from one, has the task's node and starts none.

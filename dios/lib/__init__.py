@@ -2,6 +2,7 @@
 
 - ``executor``: ``dios.Executor``, calls in tasks that stay warm, as in ``concurrent.futures``
 - ``sandbox``: ``dios.Sandbox``, a session in a pure task for code that nobody has read
+- ``sandbox_server``: sandboxes over HTTP, also for the clients of E2B
 - ``environments``: packages that a user installs for tasks; ``images``: root file systems of sandboxes
 - ``spawn``: a function call as a pure task, with a future (``spawned`` is the code in the task);
   ``exact_values`` keeps the types of its arguments and results

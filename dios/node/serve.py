@@ -9,7 +9,6 @@ import functools
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import stat
@@ -40,6 +39,7 @@ from dios.host.environments.store import EnvironmentStore
 from dios.host.handover.format import HostState
 from dios.host.loop.entropy import Entropy
 from dios.host.loop.node_log import NodeLog, close_log, open_log
+from dios.host.process.descriptor_limit import raise_descriptor_limit
 from dios.host.process.session_server import SessionServer
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote
@@ -103,7 +103,7 @@ async def serve(
         node=settings.name,
     )
     try:
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         come_before_tasks()
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _open_store(settings) as store, _open_audit(settings) as audit:
@@ -547,13 +547,6 @@ async def _collect_when_quiet(host: NodeHost) -> None:
         is_quiet = host.driver.steps - steps < _QUIET_STEPS
         if grown >= (limits.GC_FULL_RUNS_MIN if is_quiet else limits.GC_FULL_RUNS_MAX):
             gc.collect()
-
-
-def _raise_descriptor_limit() -> None:
-    """Raise the limit of descriptors to the maximum, because each connection, page and ring needs some."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _started_probe() -> Probe:

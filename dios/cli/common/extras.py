@@ -16,6 +16,7 @@ from dios.installation import extra_command
 _PACKAGES: Final[Mapping[str, frozenset[str]]] = {
     "cluster": frozenset({"numpy", "numba"}),
     "mcp": frozenset({"mcp"}),
+    "serve": frozenset({"h11"}),
     "web": frozenset({"nicegui", "fastapi", "uvicorn"}),
     "metrics": frozenset({"prometheus_client"}),
     "tui": frozenset({"textual"}),

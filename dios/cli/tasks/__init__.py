@@ -12,7 +12,8 @@
 - ``sandbox``: ``dios sandbox``, code that nobody has read; ``mcp_server``: ``dios mcp``, for agents;
   ``kernel``: ``dios kernel``, for notebooks; ``sandbox_options``: the options of all three;
   ``sandbox_completion``: the Tab key at the prompt of ``dios sandbox shell``; ``sandbox_exec``: the
-  streams and the terminal of ``dios sandbox exec``.
+  streams and the terminal of ``dios sandbox exec``; ``sandbox_serve``: ``dios sandbox serve`` and
+  ``key``, a server for clients of E2B and of HTTP.
 - ``template``: ``dios template``, modules that tasks share; ``env``: ``dios env``, packages of tasks.
 - ``endings``: sentences about how a task ended; ``task_row``: a task in JSON.
 """

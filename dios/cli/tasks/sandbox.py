@@ -34,6 +34,7 @@ from dios.cli.common.output import (
 )
 from dios.cli.common.results import NODE_OPTION, CommonOptions
 from dios.cli.common.rows import Row
+from dios.cli.tasks import sandbox_serve
 from dios.cli.tasks.sandbox_completion import NameCompleter
 from dios.cli.tasks.sandbox_exec import run_program
 from dios.cli.tasks.sandbox_options import SandboxOptions
@@ -53,6 +54,9 @@ app: Final = CommandApplication(
     help="Run code that nobody has read: it reaches its inputs, the installed packages and the origins of "
     "--network, and no other file, no other network, no other process.",
 )
+
+app.add_typer(sandbox_serve.app)
+app.add_typer(sandbox_serve.key_app, name="key")
 
 _EXAMPLES: Final = (
     "\b\nExamples:\n  dios sandbox run answer.py --input sales=sales.csv\n"

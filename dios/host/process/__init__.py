@@ -17,6 +17,7 @@ Every task is forked from a zygote: a small process that is set up in advance. R
 - ``failure_pause``: the growing pause after processes could not be made in advance.
 - ``task_process``: one task's process, and the explanation of how it ended; ``descendants``: the processes
   that it has started.
+- ``descriptor_limit``: raises the limit of open descriptors.
 - ``last_exception``: finds a traceback's exception in the text that a task printed.
 - ``zygote_start`` is the program of a zygote.
 """

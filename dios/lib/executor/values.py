@@ -182,6 +182,13 @@ def decode_result(data: bytes | bytearray, *, trust: bool, deadline: float | Non
     return _decoded(taken_apart(view[_MESSAGE_ALIGNMENT:], _message_place), trust, deadline)
 
 
+def decode_bytes(data: bytes | bytearray) -> bytes:
+    """Return a result that is bytes. Raise UntrustedResultError for others, of which nothing is decoded."""
+    if data[:1] != _PREFIXES[ResultKind.BYTES]:
+        raise UntrustedResultError("the result is something else than bytes")
+    return bytes(memoryview(data)[1:])
+
+
 def decode_stored(view: memoryview, *, trust: bool, deadline: float | None = None) -> object:
     """Return the result in a blob; the same errors. Arrays use the memory of the blob."""
     return _decoded(taken_apart(view), trust, deadline)

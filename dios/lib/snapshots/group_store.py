@@ -67,6 +67,15 @@ class SnapshotStore:
                 return blake3(record).hexdigest()
         raise UnreachableError(f"another program removes snapshots all the time: store {name!r} again")
 
+    def names(self) -> list[str]:
+        """Return the names of the snapshots."""
+        names = [
+            path.removeprefix(f"{FOLDER}/")
+            for path in self._files.tree().files
+            if path.startswith(f"{FOLDER}/")
+        ]
+        return sorted(name for name in names if "/" not in name)
+
     def record(self, name: str) -> tuple[SnapshotRecord, str]:
         """Return a snapshot and the digest of its record. Raise InvalidError, FileNotFoundError."""
         data = self._read(f"{FOLDER}/{name}")

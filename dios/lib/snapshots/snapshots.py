@@ -84,6 +84,15 @@ def remove_snapshot(snapshot: str | SandboxSnapshot, *, node: Node | str | Path 
         raise _no_snapshot(alias, name) from None
 
 
+def snapshot_names(group: str, *, node: str | Path | None) -> list[str]:
+    """Return the names of the snapshots in a group, as in tries; ``node`` is the place of a node.
+
+    Raises InvalidError for a group that the connection has not.
+    """
+    with connect_or_start(node, pool_size=1) as opened:
+        return _store_of(opened, group).names()
+
+
 def snapshot_on(
     node: Node,
     snapshot: str | SandboxSnapshot,
