@@ -426,12 +426,16 @@ class Supervisor:
         channel, activity.channel = activity.channel, None
         if channel is not None:
             source = channel.ends.input
+            # What the owner sent before it left.
+            with contextlib.suppress(DiosError, msgspec.DecodeError, ValueError):
+                self._control(activity, channel)
             with contextlib.suppress(DiosError):
                 if activity.writing is not None and not source.closed and source.readable():
-                    # What the owner sent before it left.
                     activity.pending = memoryview(bytes(activity.pending) + source.read(0, 0))
             channel.close()
-        if not activity.stays:
+        if activity.stays:
+            self._move_input(activity, None)
+        else:
             self._remove(activity)
 
     def _remove(self, activity: _Activity) -> None:

@@ -36,8 +36,9 @@ from dios.lib.sandbox.processes.records import (
     Streams,
     TerminalSize,
 )
-from dios.lib.sandbox.processes.supervisor import Ends, Supervisor, _Program
+from dios.lib.sandbox.processes.supervisor import Ends, Supervisor, _Activity, _Program
 from dios.limits import KIB, MIB, SANDBOX_PROGRAMS_MAX
+from dios.transport.rings.waiting import RingReader
 from tests.support.host import ring_ends
 
 PATIENCE_S = 30.0
@@ -56,6 +57,7 @@ class Handle:
         self._parts = frames.FrameBuffer()
         self._received: list[Record] = []
         self.released = threading.Event()
+        self.left = False
         ends = Ends(
             rings["control"].reader, rings["status"].writer, rings["input"].reader, rings["output"].writer
         )
@@ -87,6 +89,7 @@ class Handle:
 
     def leave(self) -> None:
         """Close all ends."""
+        self.left = True
         for end in (self.control, self.input, self.status, self.output):
             end.close()
         for ring in self._rings:
@@ -122,7 +125,10 @@ class Place:
 
     def rows(self) -> list[records.ProgramRow]:
         """The programs."""
-        answer = Handle(self, ListPrograms(NO_STREAMS)).record()
+        handle = Handle(self, ListPrograms(NO_STREAMS))
+        answer = handle.record()
+        self.opened.remove(handle)
+        handle.leave()
         assert isinstance(answer, Programs)
         return answer.rows
 
@@ -314,6 +320,25 @@ def test_a_program_goes_on_when_its_owner_leaves(place: Place) -> None:
     assert second.record() == Ended(0)
     assert second.text()[1] == b"last words"
     place.wait_until(lambda: place.rows() == [])
+
+
+def test_the_last_order_of_an_owner_counts_that_leaves_meanwhile(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the input comes when the orders have been looked at, and its owner leaves at once."""
+    first = place.start("cat")
+    move = Supervisor._move_input
+
+    def moved_late(own: Supervisor, activity: _Activity, source: RingReader | None) -> None:
+        if source is not None and not first.left:
+            first.input.write(b"last words", PATIENCE_S)
+            first.send(EndInput())
+            first.leave()
+        move(own, activity, source)
+
+    monkeypatch.setattr(Supervisor, "_move_input", moved_late)
+    place.wait_until(lambda: [row.status for row in place.rows()] == [0])
+    assert place.attach(1).text()[1] == b"last words"
 
 
 @pytest.mark.parametrize(
