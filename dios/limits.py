@@ -354,6 +354,7 @@ RENEWAL_LOOK_MS_MAX: Final = 600_000  # after which a node looks at its clock ag
 CERTIFICATE_BYTES_MAX: Final = 8 * KIB
 NODES_RESERVED: Final = 64  # of the known nodes, for those that were not admitted by one and the same member
 NODES_REMOVED_BY_MEMBER_MAX: Final = 512
+SEEDS_KEPT_MS: Final = 600_000  # after a start, in which a node keeps the addresses of the last one as well
 GENERATIONS_MAX: Final = 1_024  # of the secret of a cluster, which all are kept
 GENERATION_DUTY_MS: Final = 5_000  # at most, after which the first authority makes one that is due
 GENERATION_TURNS_MAX: Final = 15  # the authorities that have turns of their own

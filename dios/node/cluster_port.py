@@ -321,10 +321,17 @@ async def measure_load(clock: Clock, feed: Callable[[Event], None]) -> None:
 
 
 async def keep_seeds(settings: Settings, links: PeerLinks) -> None:
-    """Save the other nodes' addresses for the next start whenever a node connects, until cancelled."""
+    """Save the other nodes' addresses for the next start whenever a node connects, until cancelled.
+
+    Some time passes until this node has heard of all others. Meanwhile the addresses of the last start stay.
+    """
+    former = seeds.read(settings.data)
+    end = trio.current_time() + limits.SEEDS_KEPT_MS / 1000
     while True:
         await links.wait_connected()
         addresses = links.addresses
+        if trio.current_time() < end:
+            addresses = (*addresses, *former)
         try:
             await trio.to_thread.run_sync(seeds.write, settings.data, addresses)
         except OSError as error:
