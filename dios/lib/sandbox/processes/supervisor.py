@@ -493,13 +493,22 @@ class Supervisor:
                 self._unregister(end)
                 activity.reap()
                 if activity.status is not None and channel is not None:
-                    channel.tell(Ended(activity.status))
+                    self._tell_end(activity, channel, activity.status)
             if channel is not None:
                 self._move_output(activity, channel)
                 self._end(activity, channel)
         except (DiosError, msgspec.DecodeError, ValueError):
             # The owner has left, or sends something else.
             self._detach(activity)
+
+    @staticmethod
+    def _tell_end(activity: _Activity, channel: _Channel, status: int) -> None:
+        try:
+            channel.tell(Ended(status))
+        except ClosedError:
+            # An owner that has all output leaves with this record, maybe before its sender returns.
+            if activity.reading:
+                raise
 
     @staticmethod
     def _control(activity: _Activity, channel: _Channel) -> None:

@@ -38,7 +38,7 @@ from dios.lib.sandbox.processes.records import (
 )
 from dios.lib.sandbox.processes.supervisor import Ends, Supervisor, _Activity, _Program
 from dios.limits import KIB, MIB, SANDBOX_PROGRAMS_MAX
-from dios.transport.rings.waiting import RingReader
+from dios.transport.rings.waiting import RingReader, RingWriter
 from tests.support.host import ring_ends
 
 PATIENCE_S = 30.0
@@ -308,12 +308,14 @@ def test_another_handle_takes_a_program(place: Place) -> None:
     assert missing.kind == "LookupError"
 
 
-def test_a_program_goes_on_when_its_owner_leaves(place: Place) -> None:
+def test_a_program_goes_on_when_its_owner_leaves(place: Place, tmp_path: Path) -> None:
     """It gets what was sent before, and its output and its end wait for another handle."""
-    first = place.start("cat")
+    gone = tmp_path / "gone"
+    first = place.start("sh", "-c", 'cat; until [ -e "$0" ]; do sleep 0.01; done', str(gone))
     first.input.write(b"last words", PATIENCE_S)
     first.send(EndInput())
     first.leave()
+    gone.touch()
     place.wait_until(lambda: [row.status for row in place.rows()] == [0])
     second = place.attach(1)
     assert second.record() == Started()
@@ -339,6 +341,27 @@ def test_the_last_order_of_an_owner_counts_that_leaves_meanwhile(
     monkeypatch.setattr(Supervisor, "_move_input", moved_late)
     place.wait_until(lambda: [row.status for row in place.rows()] == [0])
     assert place.attach(1).text()[1] == b"last words"
+
+
+def test_an_owner_that_leaves_with_the_end_has_got_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program is not kept for another handle then, although its stream is closed already."""
+    first = place.start("sh", "-c", "exec >&- 2>&-; exec sleep 1000")
+    activity = place.supervisor._activities[0]
+    place.wait_until(lambda: not activity.reading)
+    write = RingWriter.write
+
+    def written_late(writer: RingWriter, data: bytes, timeout_s: float | None = None) -> None:
+        write(writer, data, timeout_s)
+        if not first.left:
+            assert first.record() == Ended(-signal.SIGKILL)
+            first.leave()
+            raise ClosedError("the reader of this stream is gone")
+
+    monkeypatch.setattr(RingWriter, "write", written_late)
+    activity.signal(signal.SIGKILL)
+    place.wait_until(lambda: first.left)
+    monkeypatch.undo()
+    place.wait_until(lambda: place.rows() == [])
 
 
 @pytest.mark.parametrize(
@@ -392,7 +415,8 @@ def test_an_owner_that_sends_rubbish_loses_its_channel(place: Place, data: bytes
     """The program and others go on."""
     handle = place.start("cat")
     other = place.start("cat")
-    handle.control.write(data, PATIENCE_S)
+    with contextlib.suppress(ClosedError):
+        handle.control.write(data, PATIENCE_S)
     assert handle.released.wait(PATIENCE_S)
     other.input.write(b"x", PATIENCE_S)
     other.send(EndInput())
