@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
+from tests.support.node.running_node import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -79,6 +80,9 @@ def debugged(person: Person, line: str, *commands: str, status: int) -> str:
 # -- describe ---------------------------------------------------------------------------------------
 def test_a_dead_task_is_told_whole(person: Person) -> None:
     """The cause of death in plain words, what it was given, its last lines, its records, what to do next."""
+    wait_until(
+        lambda: "PURE fails.py" in person.types("dios describe fails.py").stdout, "its records are stored"
+    )
     told = person.types("dios describe fails.py")
     for words in (
         "an unhandled exception ended its program",
@@ -89,7 +93,6 @@ def test_a_dead_task_is_told_whole(person: Person) -> None:
         "a.txt  durable_blob, 6 B",
         "with all it starts: objects",
         "began with",
-        "PURE fails.py",
     ):
         assert words in told.stdout, told.stdout
     assert "dios debug" in told.stderr

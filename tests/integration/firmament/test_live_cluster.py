@@ -196,8 +196,8 @@ def test_a_job_runs_its_maximum_at_most(site: Site) -> None:
         for _ in range(5)
     ]
     try:
-        rows = site.until("crowd", "running", 2)
-        site.until("crowd", "waiting", 3)
+        site.until("crowd", "running", 2)
+        rows = site.until("crowd", "waiting", 3)
         waits = next(row for row in rows if row["state"] == "waiting")
         why = site.person.types(f"dios explain {waits['fingerprint']}").stdout
         assert "its series runs as many tasks as it may at once: 2 of 2" in why
