@@ -53,7 +53,7 @@ async def test_addresses_of_the_last_start_stay_until_the_cluster_is_met(
         await written("n2:7400", "n1:7400", "gone:7400")
         links.meet("n1:7400")
         await written("n2:7400", "n1:7400", "gone:7400")
-        await trio.sleep(limits.SEEDS_KEPT_MS / 1000)
+        autojump_clock.jump(limits.SEEDS_KEPT_MS / 1000)
         links.meet("n3:7400")
         await written("n2:7400", "n1:7400", "n3:7400")
         nursery.cancel_scope.cancel()
