@@ -19,6 +19,7 @@ from dios.host.audit.reader import AuditReader
 from dios.lib.sandbox.errors import ProgramDetachedError, SandboxCodeError, SandboxEndedError
 from dios.lib.sandbox.port_forward import PortForward
 from dios.lib.sandbox.result import ProgramResult
+from dios.lib.sandbox.watch import FileWatch
 from dios.limits import FORWARDED_CONNECTIONS_MAX, KIB
 from tests.support.layouts import busybox_layout
 from tests.support.node.confinement import gvisor_or_skip, runtimes_or_skip
@@ -458,6 +459,75 @@ def test_a_sandbox_that_is_closed_ends_the_calls_of_other_threads(place: Place) 
     for thread in threads:
         thread.join(PATIENCE_S)
     assert len(ended) == 2
+
+
+@pytest.mark.parametrize("watches", [False, True])
+def test_a_handle_that_is_closed_ends_the_calls_of_other_threads(box: dios.Sandbox, *, watches: bool) -> None:
+    """A reader without a time limit returns, and the program of the handle goes on."""
+    box.files.make_folder("/tmp/quiet")
+    handle = box.files.watch("/tmp/quiet") if watches else box.start("sleep", "1000")
+    lock = handle._turn if isinstance(handle, FileWatch) else handle._locks["output"]
+    parts: list[object] = []
+    reader = threading.Thread(target=lambda: parts.append(handle.read()))
+    reader.start()
+    wait_until(lock.locked, "it reads")
+    for limit in ((0.05,), (0,)):
+        with pytest.raises(TimeLimitError):
+            handle.read(*limit)
+    handle.close()
+    handle.close()
+    reader.join(PATIENCE_S)
+    assert parts == [None]
+    for row in box.processes():
+        box.attach(row.id).kill()
+    wait_until(lambda: not any(row.exit_code is None for row in box.processes()), "it has ended")
+    for row in box.processes():
+        list(box.attach(row.id))
+    box.files.remove("/tmp/quiet")
+
+
+def test_a_program_is_killed_while_another_thread_communicates(box: dios.Sandbox) -> None:
+    """Orders wait for no stream."""
+    process = box.start("sh", "-c", "echo begun; exec sleep 1000")
+    results: list[ProgramResult] = []
+    talk = threading.Thread(target=lambda: results.append(process.communicate()))
+    talk.start()
+    wait_until(process._locks["output"].locked, "it communicates")
+    process.kill()
+    talk.join(PATIENCE_S)
+    assert [result.exit_code for result in results] == [-signal.SIGKILL]
+    assert box.processes() == []
+
+
+async def _wait_and_close(place: Place) -> None:
+    async with place.async_sandbox() as own:
+        process = await own.start("sleep", "1000")
+        results: list[object] = []
+
+        async def read() -> None:
+            results.append(await process.read())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            while not process._turns["output"].is_taken:  # noqa: ASYNC110 - a turn has no event
+                await anyio.sleep(0.01)
+            with pytest.raises(TimeLimitError):
+                await process.read(0.05)
+            await process.close()
+        assert results == [None]
+        again = await own.attach(process.id)
+        async with anyio.create_task_group() as group:
+            group.start_soon(again.communicate)
+            while not again._turns["output"].is_taken:  # noqa: ASYNC110 - a turn has no event
+                await anyio.sleep(0.01)
+            await again.kill()
+        assert await again.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_handle_is_closed_and_its_program_killed_on_event_loops(place: Place, backend: str) -> None:
+    """The same for tasks that wait."""
+    anyio.run(_wait_and_close, place, backend=backend)
 
 
 async def _talk_from_elsewhere(place: Place, session: str) -> None:

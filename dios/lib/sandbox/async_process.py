@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from dios.client.aio.running_loop import running_loop
-from dios.lib.sandbox.async_steps import Turn, finish
+from dios.lib.sandbox.async_steps import Turn, finish, held
 from dios.lib.sandbox.processes.channels import ProgramOutput
 from dios.lib.sandbox.processes.handles import ProcessOps
 from dios.lib.sandbox.steps import Steps
@@ -24,15 +24,18 @@ def _awaited(
     op: Callable[Concatenate[ProcessOps, P], Steps[T]], *streams: str
 ) -> Callable[Concatenate[SandboxProcess, P], Coroutine[object, object, T]]:
     """Return the coroutine method for an operation that uses some of the streams."""
+    signature = inspect.signature(op)
 
     @functools.wraps(op)
     async def method(self: SandboxProcess, /, *args: P.args, **kwargs: P.kwargs) -> T:
         loop = running_loop()
         await loop.checkpoint()
-        async with contextlib.AsyncExitStack() as stack:
-            for stream in streams:
-                await stack.enter_async_context(self._turns[stream])
-            return await finish(loop, lambda: self._ops.node, op(self._ops, *args, **kwargs))
+        arguments = signature.bind(self._ops, *args, **kwargs)
+        turns = [self._turns[stream] for stream in streams]
+        async with held(turns, arguments.arguments.get("timeout")) as left:
+            if "timeout" in arguments.arguments:
+                arguments.arguments["timeout"] = left
+            return await finish(loop, lambda: self._ops.node, op(*arguments.args, **arguments.kwargs))
 
     method.__name__ = op.__name__.removesuffix("_op")
     method.__qualname__ = f"SandboxProcess.{method.__name__}"
@@ -64,17 +67,26 @@ class SandboxProcess:
 
     def __init__(self, ops: ProcessOps) -> None:
         self._ops: Final = ops
-        self._turns: Final = {name: Turn() for name in ("control", "status", "input", "output")}
+        self._turns: Final = {name: Turn() for name in ("status", "input", "output")}
         self.stdin: Final = ProcessInput(self)
 
     write = _awaited(ProcessOps.write_op, "input")
-    end_input = _awaited(ProcessOps.end_input_op, "input", "control")
+    end_input = _awaited(ProcessOps.end_input_op, "input")
     read = _awaited(ProcessOps.read_op, "output")
     wait = _awaited(ProcessOps.wait_op, "status")
-    kill = _awaited(ProcessOps.kill_op, "control")
-    resize = _awaited(ProcessOps.resize_op, "control")
-    communicate = _awaited(ProcessOps.communicate_op, "input", "control", "output", "status")
-    close = _awaited(ProcessOps.close_op, "input", "control", "output", "status")
+    kill = _awaited(ProcessOps.kill_op)
+    resize = _awaited(ProcessOps.resize_op)
+    communicate = _awaited(ProcessOps.communicate_op, "input", "output", "status")
+    _leave = _awaited(ProcessOps.leave_op)
+    _close = _awaited(ProcessOps.close_op, "input", "output", "status")
+
+    async def close(self) -> None:
+        """Give up the streams; the program goes on, and ``attach`` returns another handle of it.
+
+        Calls of other async tasks that wait for the program return.
+        """
+        await self._leave()
+        await self._close()
 
     @property
     def id(self) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import select
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, TypeVar, cast
 
 from dios.client.aio import rings
@@ -12,6 +15,7 @@ from dios.client.aio.connection import AsyncConnection
 from dios.client.aio.event_loop import EventLoop, Waiter
 from dios.client.aio.running_loop import running_loop
 from dios.client.sync.node import Node
+from dios.errors import TimeLimitError
 from dios.lib.sandbox.steps import Call, Read, Step, Steps, Wait
 from dios.transport.rings.end import RingEnd
 from dios.transport.rings.waiting import is_ready
@@ -96,6 +100,26 @@ async def _wait_any(loop: EventLoop, ends: Sequence[RingEnd], timeout_s: float |
                     end.disarm()
 
 
+@contextlib.asynccontextmanager
+async def held(turns: Iterable[Turn], timeout: object) -> AsyncIterator[object]:  # noqa: ASYNC109 - of the block's call
+    """Take the turns of streams for a block, and yield the time that is left of ``timeout``.
+
+    Raise TimeLimitError if other tasks use the streams for so long. What is no time is for the operation to
+    refuse.
+    """
+    is_time = isinstance(timeout, int | float) and 0 <= timeout < math.inf
+    deadline = time.monotonic() + cast("float", timeout) if is_time else None
+    async with contextlib.AsyncExitStack() as stack:
+        for turn in turns:
+            if turn.is_taken and deadline is not None:
+                await turn.take(max(0.0, deadline - time.monotonic()))
+                timeout = max(0.0, deadline - time.monotonic())
+            else:
+                await turn.take(None)
+            stack.push_async_exit(turn)
+        yield timeout
+
+
 class Turn:
     """A lock for the async tasks of one loop, which get it in the order in which they came."""
 
@@ -109,19 +133,30 @@ class Turn:
         return self._taken
 
     async def __aenter__(self) -> None:
+        await self.take(None)
+
+    async def take(self, limit_s: float | None) -> None:
+        """Wait for the turn. Raise TimeLimitError if it does not come within ``limit_s`` seconds."""
         if not self._taken:
             self._taken = True
             return
-        waiter = running_loop().waiter()
+        loop = running_loop()
+        waiter = loop.waiter()
         self._waiting.append(waiter)
         try:
-            await waiter.wait()
+            if limit_s is None:
+                await waiter.wait()
+            else:
+                await loop.wait_at_most(waiter, limit_s)
         except BaseException:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             else:
                 self._pass_on()  # the turn came together with the cancellation
             raise
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+            raise TimeLimitError("another async task uses the same stream of the sandbox")
 
     async def __aexit__(self, *_: object) -> None:
         self._pass_on()

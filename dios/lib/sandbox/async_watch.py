@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from dios.client.aio.running_loop import running_loop
-from dios.lib.sandbox.async_steps import Turn, finish
+from dios.lib.sandbox.async_steps import Turn, finish, held
 from dios.lib.sandbox.processes.records import FileEvent
 from dios.lib.sandbox.processes.watches import WatchOps
 
@@ -25,11 +25,13 @@ class FileWatch:
 
         Raises TimeLimitError if there was none within ``timeout`` seconds.
         """
-        async with self._turn:
-            return await finish(running_loop(), lambda: self._ops.node, self._ops.read_op(timeout))
+        async with held([self._turn], timeout) as left:
+            read = self._ops.read_op(cast("float | None", left))
+            return await finish(running_loop(), lambda: self._ops.node, read)
 
     async def close(self) -> None:
-        """End the watch; a second call does nothing."""
+        """End the watch; a second call does nothing. A task that reads gets None."""
+        await finish(running_loop(), lambda: self._ops.node, self._ops.leave_op())
         async with self._turn:
             await finish(running_loop(), lambda: self._ops.node, self._ops.close_op())
 

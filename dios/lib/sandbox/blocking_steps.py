@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar, cast
 
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node
+from dios.errors import TimeLimitError
 from dios.lib.sandbox.steps import Call, Read, Step, Steps, Wait
 from dios.transport.rings.waiting import wait_any
 
@@ -34,6 +39,26 @@ def finish(node: Callable[[], Node], steps: Steps[T]) -> T:
             if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
                 raise
             error = raised
+
+
+@contextlib.contextmanager
+def held(locks: Iterable[threading.Lock], timeout: object) -> Iterator[object]:
+    """Hold the locks of streams for a block, and yield the time that is left of ``timeout``.
+
+    Raise TimeLimitError if other threads use the streams for so long. What is no time is for the operation
+    to refuse.
+    """
+    is_time = isinstance(timeout, int | float) and 0 <= timeout < math.inf
+    deadline = time.monotonic() + cast("float", timeout) if is_time else math.inf
+    with contextlib.ExitStack() as stack:
+        for lock in locks:
+            if not lock.acquire(blocking=False):
+                left_s = max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
+                if not lock.acquire(timeout=left_s):
+                    raise TimeLimitError("another thread uses the same stream of the sandbox")
+                timeout = timeout if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
+            stack.callback(lock.release)
+        yield timeout
 
 
 def _taken(node: Callable[[], Node], step: Step) -> object:

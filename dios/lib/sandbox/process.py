@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from dios.errors import TimeLimitError
-from dios.lib.sandbox.blocking_steps import finish
+from dios.lib.sandbox.blocking_steps import finish, held
 from dios.lib.sandbox.processes.channels import ProgramOutput
 from dios.lib.sandbox.processes.handles import ProcessOps
 from dios.lib.sandbox.steps import Steps
@@ -25,17 +24,15 @@ def _blocking(
     op: Callable[Concatenate[ProcessOps, P], Steps[T]], *streams: str
 ) -> Callable[Concatenate[SandboxProcess, P], T]:
     """Return the blocking method for an operation that uses some of the streams."""
+    signature = inspect.signature(op)
 
     @functools.wraps(op)
     def method(self: SandboxProcess, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        timeout = kwargs.get("timeout")
-        with contextlib.ExitStack() as stack:
-            for stream in streams:
-                lock = self._locks[stream]
-                if not lock.acquire(timeout=timeout if isinstance(timeout, int | float) else -1):
-                    raise TimeLimitError("another thread uses the same stream of the program")
-                stack.callback(lock.release)
-            return finish(lambda: self._ops.node, op(self._ops, *args, **kwargs))
+        arguments = signature.bind(self._ops, *args, **kwargs)
+        with held([self._locks[stream] for stream in streams], arguments.arguments.get("timeout")) as left:
+            if "timeout" in arguments.arguments:
+                arguments.arguments["timeout"] = left
+            return finish(lambda: self._ops.node, op(*arguments.args, **arguments.kwargs))
 
     method.__name__ = op.__name__.removesuffix("_op")
     method.__qualname__ = f"SandboxProcess.{method.__name__}"
@@ -67,17 +64,26 @@ class SandboxProcess:
 
     def __init__(self, ops: ProcessOps) -> None:
         self._ops: Final = ops
-        self._locks: Final = {name: threading.Lock() for name in ("control", "status", "input", "output")}
+        self._locks: Final = {name: threading.Lock() for name in ("status", "input", "output")}
         self.stdin: Final = ProcessInput(self)
 
     write = _blocking(ProcessOps.write_op, "input")
-    end_input = _blocking(ProcessOps.end_input_op, "input", "control")
+    end_input = _blocking(ProcessOps.end_input_op, "input")
     read = _blocking(ProcessOps.read_op, "output")
     wait = _blocking(ProcessOps.wait_op, "status")
-    kill = _blocking(ProcessOps.kill_op, "control")
-    resize = _blocking(ProcessOps.resize_op, "control")
-    communicate = _blocking(ProcessOps.communicate_op, "input", "control", "output", "status")
-    close = _blocking(ProcessOps.close_op, "input", "control", "output", "status")
+    kill = _blocking(ProcessOps.kill_op)
+    resize = _blocking(ProcessOps.resize_op)
+    communicate = _blocking(ProcessOps.communicate_op, "input", "output", "status")
+    _leave = _blocking(ProcessOps.leave_op)
+    _close = _blocking(ProcessOps.close_op, "input", "output", "status")
+
+    def close(self) -> None:
+        """Give up the streams; the program goes on, and ``attach`` returns another handle of it.
+
+        Calls of other threads that wait for the program return.
+        """
+        self._leave()
+        self._close()
 
     @property
     def id(self) -> str:

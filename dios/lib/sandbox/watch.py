@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, cast
 
-from dios.lib.sandbox.blocking_steps import finish
+from dios.lib.sandbox.blocking_steps import finish, held
 from dios.lib.sandbox.processes.records import FileEvent
 from dios.lib.sandbox.processes.watches import WatchOps
 
@@ -26,11 +26,12 @@ class FileWatch:
 
         Raises TimeLimitError if there was none within ``timeout`` seconds.
         """
-        with self._turn:
-            return finish(lambda: self._ops.node, self._ops.read_op(timeout))
+        with held([self._turn], timeout) as left:
+            return finish(lambda: self._ops.node, self._ops.read_op(cast("float | None", left)))
 
     def close(self) -> None:
-        """End the watch; a second call does nothing."""
+        """End the watch; a second call does nothing. A thread that reads gets None."""
+        finish(lambda: self._ops.node, self._ops.leave_op())
         with self._turn:
             finish(lambda: self._ops.node, self._ops.close_op())
 

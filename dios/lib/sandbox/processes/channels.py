@@ -6,6 +6,7 @@ The methods that wait are generators of ``dios.lib.sandbox.steps``.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, cast
@@ -13,7 +14,14 @@ from typing import Final, NamedTuple, cast
 import msgspec
 
 from dios.client.sync.node import Node, Reference, Task
-from dios.errors import ClosedError, DiosError, EndOfStreamError, InvalidError, ProtocolError
+from dios.errors import (
+    ClosedError,
+    DiosError,
+    EndOfStreamError,
+    InvalidError,
+    ProtocolError,
+    TimeLimitError,
+)
 from dios.lib.executor import frames
 from dios.lib.sandbox.errors import ProgramDetachedError, SandboxEndedError
 from dios.lib.sandbox.processes.records import (
@@ -29,7 +37,7 @@ from dios.lib.sandbox.processes.records import (
     decoded_record,
 )
 from dios.lib.sandbox.protocol import STDERR, STDOUT
-from dios.lib.sandbox.steps import Steps, Write, call, each_side_by_side, read, side_by_side
+from dios.lib.sandbox.steps import Steps, Wait, call, each_side_by_side, read, side_by_side
 from dios.limits import KIB
 from dios.transport.rings.waiting import RingReader, RingWriter
 from dios.wire.types import NameKind, ObjectType
@@ -59,6 +67,8 @@ class Channel:
         self.status: Final = cast("RingReader", ends[1])
         self.input: Final = cast("RingWriter", ends[2])
         self.output: Final = cast("RingReader", ends[3])
+        self._sending: Final = threading.Lock()
+        self._has_left = False
         self._records: Final = frames.FrameBuffer(RECORD_BYTES_MAX)
         self._outputs: Final = frames.FrameBuffer(OUTPUT_BYTES_MAX)
         self._received: Final[list[Record]] = []
@@ -100,12 +110,41 @@ class Channel:
         """Return True if a piece of output can be read without waiting for the sandbox."""
         return bool(self._parts)
 
-    def send(self, control: Control, timeout_s: float | None) -> Steps[None]:
-        """Send an order about the program. Raise ClosedError if the sandbox reads no more."""
-        yield Write(self.control, frames.frame(RECORD, msgspec.msgpack.encode(control)), timeout_s)
+    def send(self, control: Control, timeout_s: float) -> Steps[None]:
+        """Send an order about the program, also while others send some.
+
+        Raise ClosedError if the sandbox reads no more, TimeLimitError if it does not read for ``timeout_s``.
+        """
+        frame = frames.frame(RECORD, msgspec.msgpack.encode(control))
+        deadline = time.monotonic() + timeout_s
+        while not self._sent(frame):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeLimitError("the sandbox does not read the orders about the program")
+            yield Wait((self.control,), left)
+
+    def _sent(self, frame: bytes) -> bool:
+        with self._sending:
+            if self._has_left:
+                raise ClosedError("the handle of the program was closed")
+            if not self.control.peer_closed and self.control.room < len(frame):
+                return False
+            self.control.write(frame, 0)
+            return True
+
+    def leave(self) -> Steps[None]:
+        """Close the stream of orders. The sandbox then closes the others, so that nobody waits for them."""
+        with self._sending:
+            has_left, self._has_left = self._has_left, True
+        if not has_left:
+            control = self._opened.pop(0)
+            control.detach()
+            with contextlib.suppress(DiosError):
+                yield from call(control.close_op())
 
     def close(self) -> Steps[None]:
         """Close the streams; a second call does nothing."""
+        yield from self.leave()
         opened, self._opened[:] = list(self._opened), []
         for reference in opened:
             reference.detach()

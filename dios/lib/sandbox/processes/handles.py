@@ -215,6 +215,10 @@ class ProcessOps:
         code = yield from self.wait_op(_left(deadline))
         return ProgramResult(code, *kept.texts())
 
+    def leave_op(self) -> Steps[None]:
+        """Make the sandbox close the streams, so that others who wait for them return."""
+        yield from self._channel.leave()
+
     def close_op(self) -> Steps[None]:
         """Give up the streams; the program goes on, and ``attach`` returns another handle of it."""
         yield from self._channel.close()

@@ -46,6 +46,10 @@ class WatchOps:
                 self._events.append(decoded_event(body))
         return self._events.popleft()
 
+    def leave_op(self) -> Steps[None]:
+        """Make the sandbox end the watch, so that a reader who waits returns."""
+        yield from self._channel.leave()
+
     def close_op(self) -> Steps[None]:
-        """End the watch."""
+        """Close the streams of the watch."""
         yield from self._channel.close()
