@@ -73,7 +73,7 @@ def private_folder() -> Path | None:
 
 
 def open_lock(path: Path) -> TextIO:
-    """Open a file to lock, which no other user can open: whoever can read a file can lock it.
+    """Open a file to lock, which no other user can open, because a reader could lock it.
 
     Raises:
         OSError: this user cannot open it.

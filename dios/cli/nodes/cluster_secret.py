@@ -38,7 +38,7 @@ def without_secret(members: list[Member]) -> list[Member]:
 
 
 def secret_text(members: list[Member]) -> str:
-    """Return which nodes have the present secret, for the status of a node."""
+    """Return a text about the nodes without the present secret, which the status of a node shows."""
     late = [member for member in members if member.secret is not SecretState.CURRENT]
     if not late:
         return "all nodes have the present one"

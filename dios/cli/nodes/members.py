@@ -614,7 +614,7 @@ def replace(
         "--valid SPAN", "The invitation is valid for this time: 10min, 1h, 2d.", default=_VALID
     ),
     role: str = option(
-        "--role ROLES", "The roles of the new node; default: those of the lost one, if they are known."
+        "--role ROLES", "The roles of the new node; default: the known roles of the lost one."
     ),
     common: CommonOptions,
 ) -> None:

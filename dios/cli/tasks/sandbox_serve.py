@@ -34,7 +34,7 @@ _SECONDS_MOST: Final = 30 * 86_400
 
 
 class SandboxKeyRow(Row, kw_only=True):
-    """A key: whose it is, its bounds, and the time of its creation in nanoseconds since 1970."""
+    """A key: its principal, its bounds, and the time of its creation in nanoseconds since 1970."""
 
     name: str
     principal: str

@@ -1,4 +1,4 @@
-"""The nodes that may store durably for others: their roles are judged by who asks and by who is asked.
+"""The nodes that may store durably for others: both the asking and the asked node judge their roles.
 
 A node that is not met may have any role. What waits for it is judged when it connects, before it is sent.
 """
@@ -27,7 +27,7 @@ def require(body: dcp.RequestBody, name: str, roles: str) -> None:
 
 
 def refuse_unsent(step: Step, peer: Peer) -> None:
-    """Refuse what waits for a node that was not met, now that its roles are known."""
+    """Refuse requests that wait for a node whose roles were unknown, and that its roles do not permit."""
     requests.refuse_unsent(step, peer, lambda body: _why_not(body, peer.name, peer.roles))
 
 

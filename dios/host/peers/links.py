@@ -115,6 +115,8 @@ class PeerLinks:
         self._channels = handshake.CONTROL
         self._met = trio.Event()
         self._pauses = False
+        self._unsigned_why = ""
+        """The last reason why a mandate could not be extended: the log has each once."""
         self.counts: Final[Counter[str]] = Counter()
         self._documents: Final = SharedDocuments(
             me.node,
@@ -245,7 +247,9 @@ class PeerLinks:
                 signed.append(self._signer.sign(extension, node, session.line.peer.key))
             except (DiosError, OSError) as error:
                 unsigned.append(extension.key)
-                _log.warning("cannot extend a mandate for a node", extra={"why": str(error)})
+                if self._unsigned_why != str(error):
+                    self._unsigned_why = str(error)
+                    _log.warning("cannot extend a mandate for a node", extra={"why": str(error)})
         if unsigned:
             self._parts.driver.post(ExtensionsFailed(self._parts.clock.now(), node, tuple(unsigned)))
         return replace(asked, extensions=tuple(signed))

@@ -285,7 +285,7 @@ class SharedDocuments:
     async def receive_secrets(self, source: NodeId, data: bytes) -> bool:
         """Store the generations that a node has sent, and pass them on. Return False for known ones.
 
-        Whoever sends them, an authority has signed them. Raise ProtocolError if none has.
+        Any node may send them. Raise ProtocolError if no authority has signed them.
         """
         former = self._secrets.document
         if data == former:
@@ -295,7 +295,8 @@ class SharedDocuments:
         except (WouldBlockError, OSError) as error:
             _log.warning("cannot store a generation of the cluster's secret", extra={"why": str(error)})
             waits = bool(self._unsaved)
-            self._unsaved = data
+            if not waits or not isinstance(error, WouldBlockError):
+                self._unsaved = data
             if not waits:
                 self._nursery.start_soon(self._store_secrets, name="store a generation again")
             return True

@@ -35,7 +35,7 @@ def promised_disks(promises: Iterable[KeptPromise], group: Group, entry: Catalog
 
 
 def attainable_disks(members: Iterable[Member]) -> int:
-    """Return the number of nodes that may store a new file: this one, which does, and those that may keep."""
+    """Return the number of nodes that may store a new file: the keepers, and this node."""
     return max(1, sum(member.here or member.may(NodeRight.KEEP) for member in members))
 
 

@@ -1,4 +1,4 @@
-"""A port of this machine that leads to a server in a sandbox, for the user of this process."""
+"""A port of this machine that leads to a server in a sandbox; only this process's user can connect."""
 
 from __future__ import annotations
 

@@ -378,7 +378,7 @@ def require_awake(box: Sandbox) -> Sandbox:
 
 
 async def _to_its_end(function: Callable[[], Awaitable[object]]) -> None:
-    """Call a function even after a cancellation, for a second."""
+    """Call a function, also after a cancellation, but for at most a second."""
     with trio.move_on_after(1, shield=True), contextlib.suppress(DiosError, RequestError):
         await function()
 

@@ -1,4 +1,4 @@
-"""The sandboxes that the server holds: who has which one, within which bounds, and until when."""
+"""The sandboxes that the server holds: their keys, their bounds, and the times of their ends."""
 
 from __future__ import annotations
 

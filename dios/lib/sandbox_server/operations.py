@@ -22,7 +22,7 @@ _SEGMENT: Final = r"([A-Za-z0-9_.~%-]{1,200})"
 
 
 class Interface(Enum):
-    """A group of operations: who may call them, and how their failures look."""
+    """A group of operations, with their secret and the form of their failures."""
 
     REST = "REST"
     E2B_API = "E2B: sandboxes"

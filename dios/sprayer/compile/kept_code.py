@@ -162,7 +162,10 @@ def _hash_value(hasher: hashlib.blake2b, value: object, names: tuple[str, ...], 
         return
     elif isinstance(value, FunctionType) and not _is_of_library(value):
         seen.add(id(value))
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        try:
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        except ValueError:
+            raise _UnknownValueError(repr(value)) from None  # a variable without a value so far
         for used in (value.__defaults__, tuple((value.__kwdefaults__ or {}).items()), *cells):
             _hash_value(hasher, used, (), seen)
         _hash_code(hasher, value.__code__, value.__globals__, seen)

@@ -229,7 +229,7 @@ class ProcessOps:
 
 
 class SandboxPrograms:
-    """The operations on the programs of one sandbox, for whoever has its task."""
+    """The operations on the programs of one sandbox. They need a reference to its task."""
 
     def __init__(self, node: Node, task: Task, output_bytes: int) -> None:
         self._node: Final = node

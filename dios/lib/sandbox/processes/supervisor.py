@@ -426,7 +426,7 @@ class Supervisor:
         channel, activity.channel = activity.channel, None
         if channel is not None:
             source = channel.ends.input
-            # What the owner sent before it left.
+            # The owner may have sent orders and input before it left.
             with contextlib.suppress(DiosError, msgspec.DecodeError, ValueError):
                 self._control(activity, channel)
             with contextlib.suppress(DiosError):
