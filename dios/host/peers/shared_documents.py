@@ -295,8 +295,7 @@ class SharedDocuments:
         except (WouldBlockError, OSError) as error:
             _log.warning("cannot store a generation of the cluster's secret", extra={"why": str(error)})
             waits = bool(self._unsaved)
-            if not waits or not isinstance(error, WouldBlockError):
-                self._unsaved = data
+            self._unsaved = data
             if not waits:
                 self._nursery.start_soon(self._store_secrets, name="store a generation again")
             return True
