@@ -16,6 +16,7 @@ from tests.support.node.command_user import Person
 from tests.support.node.confinement import runtimes_or_skip
 from tests.support.node.running_node import wait_until
 from tests.support.node.sandbox_servers import Key, RunningSandboxServer, image_templates, server_of
+from tests.support.node.task_folder import TEMPORARY
 from tests.support.web_servers import Authority
 
 Row = dict[str, object]
@@ -82,12 +83,12 @@ def test_files_by_the_rest_interface(key: Key) -> None:
     place = f"/v1/sandboxes/{key.opens()}"
     headers = {"Authorization": f"Bearer {key.text}"}
     sends = key.server.sends
-    assert sends("PUT", f"{place}/files?path=/tmp/a/b", b"\0data", headers) == (204, b"")
-    assert sends("GET", f"{place}/files?path=/tmp/a/b", b"", headers) == (200, b"\0data")
-    (row,) = cast("list[Row]", key.asks("GET", f"{place}/folder?path=/tmp/a")[1])
+    assert sends("PUT", f"{place}/files?path={TEMPORARY}/a/b", b"\0data", headers) == (204, b"")
+    assert sends("GET", f"{place}/files?path={TEMPORARY}/a/b", b"", headers) == (200, b"\0data")
+    (row,) = cast("list[Row]", key.asks("GET", f"{place}/folder?path={TEMPORARY}/a")[1])
     assert (row["name"], row["size"], row["kind"]) == ("b", 5, "file")
-    assert key.asks("DELETE", f"{place}/files?path=/tmp/a")[0] == 204
-    assert key.asks("GET", f"{place}/files?path=/tmp/a/b")[0] == 404
+    assert key.asks("DELETE", f"{place}/files?path={TEMPORARY}/a")[0] == 204
+    assert key.asks("GET", f"{place}/files?path={TEMPORARY}/a/b")[0] == 404
     assert key.asks("GET", f"{place}/files")[0] == 400
     assert key.asks("POST", f"{place}/exec", {"arguments": ["ls"]})[0] == 501
     assert key.asks("POST", f"{place}/snapshot", {"name": "x"})[0] == 501

@@ -21,6 +21,7 @@ from tests.support.layouts import busybox_layout
 from tests.support.node.command_user import Person
 from tests.support.node.confinement import runtimes_or_skip
 from tests.support.node.sandbox_servers import Key, image_templates, server_of
+from tests.support.node.task_folder import TEMPORARY
 from tests.support.web_servers import Authority
 
 e2b = pytest.importorskip("e2b", reason="the package e2b is not installed")
@@ -182,28 +183,29 @@ def test_a_session_that_ended_is_reported(key: Key) -> None:
 def test_files(kind: str, request: pytest.FixtureRequest) -> None:
     """They are written with their folders, read, listed, renamed and removed; missing ones are reported."""
     files = request.getfixturevalue(kind).files
+    top = TEMPORARY if kind == "coder" else "/tmp"
     data = bytes(range(256)) * 1000
-    assert files.write("/tmp/new/data.bin", data).path == "/tmp/new/data.bin"
-    assert bytes(files.read("/tmp/new/data.bin", format="bytes")) == data
-    assert b"".join(files.read("/tmp/new/data.bin", format="stream")) == data
-    files.write_files([{"path": "/tmp/new/ä.txt", "data": "ä"}, {"path": "/tmp/new/2", "data": b"2"}])
-    assert files.read("/tmp/new/ä.txt") == "ä"
-    files.write("/tmp/new/3", io.BytesIO(b"\r\n--x"))
-    files.write("/tmp/new/4", "packed" * 100, gzip=True)
-    assert (files.read("/tmp/new/3"), files.read("/tmp/new/4")) == ("\r\n--x", "packed" * 100)
-    assert sorted(row.name for row in files.list("/tmp/new")) == ["2", "3", "4", "data.bin", "ä.txt"]
-    assert {row.path for row in files.list("/tmp", depth=2)} >= {"/tmp/new", "/tmp/new/2"}
-    assert files.rename("/tmp/new/2", "/tmp/other/two").name == "two"
-    assert not files.exists("/tmp/new/2")
-    info = files.get_info("/tmp/other/two")
+    assert files.write(f"{top}/new/data.bin", data).path == f"{top}/new/data.bin"
+    assert bytes(files.read(f"{top}/new/data.bin", format="bytes")) == data
+    assert b"".join(files.read(f"{top}/new/data.bin", format="stream")) == data
+    files.write_files([{"path": f"{top}/new/ä.txt", "data": "ä"}, {"path": f"{top}/new/2", "data": b"2"}])
+    assert files.read(f"{top}/new/ä.txt") == "ä"
+    files.write(f"{top}/new/3", io.BytesIO(b"\r\n--x"))
+    files.write(f"{top}/new/4", "packed" * 100, gzip=True)
+    assert (files.read(f"{top}/new/3"), files.read(f"{top}/new/4")) == ("\r\n--x", "packed" * 100)
+    assert sorted(row.name for row in files.list(f"{top}/new")) == ["2", "3", "4", "data.bin", "ä.txt"]
+    assert {row.path for row in files.list(top, depth=2)} >= {f"{top}/new", f"{top}/new/2"}
+    assert files.rename(f"{top}/new/2", f"{top}/other/two").name == "two"
+    assert not files.exists(f"{top}/new/2")
+    info = files.get_info(f"{top}/other/two")
     assert (info.size, info.type, info.owner) == (1, e2b.FileType.FILE, "root")
-    assert files.make_dir("/tmp/made/deep")
-    assert not files.make_dir("/tmp/made/deep")
-    for name in ("/tmp/new", "/tmp/made", "/tmp/other"):
+    assert files.make_dir(f"{top}/made/deep")
+    assert not files.make_dir(f"{top}/made/deep")
+    for name in (f"{top}/new", f"{top}/made", f"{top}/other"):
         files.remove(name)
     for call in (files.read, files.list, files.get_info, files.remove):
         with pytest.raises(e2b.FileNotFoundException):
-            call("/tmp/new")
+            call(f"{top}/new")
 
 
 def test_commands_have_output_status_and_variables(machine: Client) -> None:

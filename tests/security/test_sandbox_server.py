@@ -24,6 +24,7 @@ from dios.lib.sandbox_server.keys import KeyBounds, KeyFile
 from dios.lib.sandbox_server.templates import SandboxTemplate, ServerSettings
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
 from tests.support.node.sandbox_servers import Key, RunningSandboxServer, server_of
+from tests.support.node.task_folder import TEMPORARY
 
 REPLACED = """
 def answer(operation, *arguments):
@@ -311,13 +312,13 @@ def test_a_client_that_takes_no_answer_keeps_nobody_waiting(victim: Key, strange
     """Code of the same sandbox, and other clients, go on while an answer waits that fits nowhere."""
     name = victim.opens("code-interpreter-v1")
     place = f"/v1/sandboxes/{name}"
-    code = "open('/tmp/large', 'wb').truncate(32 * 1024 * 1024)"
+    code = f"open('{TEMPORARY}/large', 'wb').truncate(32 * 1024 * 1024)"
     assert victim.asks("POST", f"{place}/run", {"code": code})[0] == 200
     with socket.socket() as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         link.settimeout(DEADLINE_SECONDS)
         link.connect(("127.0.0.1", victim.server.port))
-        link.sendall(head(victim, first=f"GET {place}/files?path=/tmp/large HTTP/1.1"))
+        link.sendall(head(victim, first=f"GET {place}/files?path={TEMPORARY}/large HTTP/1.1"))
         assert status_of(link.recv(64)) == 200
         assert victim.asks("POST", f"{place}/run", {"code": "2"})[0] == 200
         assert stranger.asks("GET", "/v1/sandboxes")[0] == 200
